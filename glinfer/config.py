@@ -92,7 +92,7 @@ class ModelConfig:
         missing = [name for name in required if name not in values]
         if missing:
             raise ConfigError(f"the configuration has no {missing[0]!r}; required: {', '.join(required)}")
-        kinds = {"int": int, "float": (int, float), "str": str}
+        kinds: dict[str, tuple[type, ...]] = {"int": (int,), "float": (int, float), "str": (str,)}
         for name, value in values.items():
             expected = fields[name].type
             if isinstance(value, bool) or not isinstance(value, kinds[str(expected)]):

@@ -1,0 +1,45 @@
+# The commands of this project; `make` alone lists them. Everything runs in .venv, made by scripts/setup.sh
+# (PYTHON=/path/to/python3.12 picks the interpreter).
+
+BIN := .venv/bin
+.DEFAULT_GOAL := help
+.PHONY: help demo test lint format wheel clean setup-run setup-dev
+
+# The demo's settings reach the shell through the environment, letter for letter: spaces, quotes and dollar
+# signs in a prompt stay what they are.
+SETTINGS := MODEL TOKENIZER PROMPT TOKENS
+$(foreach name,$(SETTINGS),$(if $(value $(name)),$(eval override $(name) := $$(value $(name)))))
+export $(SETTINGS)
+
+help: ## Print this list
+	@sed -n 's/^\([a-z]*\):.*## /\1|/p' $(MAKEFILE_LIST) | while IFS='|' read -r name what; do \
+	    printf '  make %-8s %s\n' "$$name" "$$what"; done
+
+demo: setup-run ## Write text with a model; MODEL=file TOKENIZER=file PROMPT="some text" TOKENS=number
+	@$(BIN)/glinfer demo $${MODEL:+--model "$$MODEL"} $${TOKENIZER:+--tokenizer "$$TOKENIZER"} \
+	    $${PROMPT:+--prompt "$$PROMPT"} $${TOKENS:+--max-tokens "$$TOKENS"}
+
+test: lint ## Check everything: lint, types, and every test
+	$(BIN)/python -m pytest
+
+lint: setup-dev ## Check style and types
+	$(BIN)/ruff check .
+	$(BIN)/ruff format --check .
+	$(BIN)/mypy
+
+format: setup-dev ## Put the code into the project's format, and mend what can be mended
+	$(BIN)/ruff check --fix .
+	$(BIN)/ruff format .
+
+wheel: setup-dev ## Build the wheel into dist/
+	$(BIN)/python -m build --wheel --no-isolation
+
+clean: ## Remove everything that was made here: .venv, caches, built files
+	rm -rf .venv .cache .mypy_cache .ruff_cache .pytest_cache .hypothesis build dist *.egg-info
+	find . -name __pycache__ -type d -prune -exec rm -rf {} +
+
+setup-run:
+	@scripts/setup.sh run
+
+setup-dev:
+	@scripts/setup.sh dev

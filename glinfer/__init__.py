@@ -1,0 +1,62 @@
+"""Transformer language models on WebGL2-class graphics, headless, from Python.
+
+    import glinfer
+
+    with glinfer.load("model.gab", tokenizer="model.bpe") as model:
+        for piece in model.stream("Once upon a time", max_tokens=40, seed=1):
+            print(piece, end="", flush=True)
+
+Importing glinfer loads no OpenGL and creates no context; :func:`load` does.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from os import PathLike
+from typing import TYPE_CHECKING, Any
+
+from glinfer.config import ModelConfig
+from glinfer.errors import GlinferError
+
+if TYPE_CHECKING:
+    from glinfer.generation.loop import TokenStream
+    from glinfer.generation.model import Model
+    from glinfer.generation.stream import TextStream
+
+__version__ = "0.1.0"
+__all__ = ["GlinferError", "ModelConfig", "__version__", "generate", "load", "stream"]
+
+
+def load(path: str | PathLike[str], **options: Any) -> Model:
+    """Open a checkpoint on a headless OpenGL ES context, ready to run.
+
+    Args:
+        path: a ``.gab`` or ``.safetensors`` checkpoint; the format is read from the file, not its name.
+        **options: see :func:`glinfer.generation.model.load_model`: ``tokenizer``, ``plan``, ``gelu``,
+            ``device``, ``api``, ``limits``, ``on_upload``.
+
+    Returns:
+        A :class:`glinfer.generation.model.Model`; close it, or use it in a ``with`` block.
+
+    Raises:
+        GlinferError: one line that says what was found, what was expected and what to do.
+    """
+    from glinfer.generation.model import load_model
+
+    return load_model(path, **options)
+
+
+def generate(path: str | PathLike[str], prompt: str | Sequence[int], **options: Any) -> str | list[int]:
+    """Load, continue one prompt, close. ``options`` are those of ``Model.generate``; see there."""
+    with load(path) as model:
+        return model.generate(prompt, **options)
+
+
+def stream(path: str | PathLike[str], prompt: str | Sequence[int], **options: Any) -> TextStream | TokenStream:
+    """Load and continue one prompt piece by piece; the model closes when the stream ends or is closed."""
+    model = load(path)
+    try:
+        return model.stream(prompt, on_end=model.close, **options)
+    except BaseException:
+        model.close()
+        raise

@@ -1,0 +1,5 @@
+"""``python -m glinfer``: the same as the ``glinfer`` command."""
+
+from glinfer.cli import main
+
+main()

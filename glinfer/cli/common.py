@@ -1,0 +1,157 @@
+"""What several commands share: options, opening things, progress, JSON."""
+
+from __future__ import annotations
+
+import json
+import sys
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from typing import Any, TypeVar
+
+import click
+from rich.console import Console
+from rich.progress import BarColumn, Progress, TaskID, TextColumn, TimeElapsedColumn
+from rich.table import Table
+
+from glinfer.errors import InputError
+from glinfer.generation.model import DEFAULT_PLAN, PLANS, Model, load_model
+from glinfer.gl.context import Device, Limits, open_device
+from glinfer.tools.info import list_devices
+
+Command = TypeVar("Command", bound=Callable[..., Any])
+_LIMITS = {"driver": None, "webgl2": Limits.webgl2_minimum()}
+
+
+def out() -> Console:
+    """Tables and text for people, on standard output."""
+    return Console(highlight=False, width=None if sys.stdout.isatty() else 110)
+
+
+def print_json(value: Any) -> None:
+    """One JSON document on standard output."""
+    click.echo(json.dumps(value, indent=2, ensure_ascii=False))
+
+
+def table(*columns: str, numbers: tuple[str, ...] = ()) -> Table:
+    """An empty plain table; the columns named in ``numbers`` are right-aligned."""
+    made = Table(box=None, pad_edge=False, header_style="bold")
+    for column in columns:
+        made.add_column(column, justify="right" if column in numbers else "left", overflow="fold")
+    return made
+
+
+def megabytes(count: int) -> str:
+    """Bytes as people read them."""
+    return f"{count / 1e6:,.1f} MB" if count >= 100_000 else f"{count:,} B"
+
+
+def device_options(command: Command) -> Command:
+    """``--device``, ``--gl`` and ``--limits``, gathered into the one argument ``renderer``."""
+    for option in (
+        click.option(
+            "--limits",
+            type=click.Choice(list(_LIMITS)),
+            default="driver",
+            help="Lay textures out within the driver's limits, or within WebGL2's guaranteed minimum.",
+        ),
+        click.option(
+            "--gl",
+            "api",
+            type=click.Choice(["es", "desktop"]),
+            help="OpenGL ES 3.0 through EGL (default), or desktop OpenGL 3.3.",
+        ),
+        click.option(
+            "--device",
+            metavar="N|auto|list",
+            is_eager=True,
+            expose_value=True,
+            callback=_device_or_list,
+            help="Which EGL device to render on; 'list' shows them. Default: $GLINFER_DEVICE, else auto.",
+        ),
+    ):
+        command = option(command)
+    return command
+
+
+def _device_or_list(context: click.Context, _: click.Parameter, value: str | None) -> str | None:
+    if value != "list":
+        return value
+    shown = table("device", "renderer", "kind", numbers=("device",))
+    for entry in list_devices():
+        kind = "software" if entry.software else "hardware"
+        shown.add_row(str(entry.index), entry.renderer or f"unusable: {entry.problem}", kind)
+    out().print(shown)
+    context.exit(0)
+    return None
+
+
+def model_options(command: Command) -> Command:
+    """``--plan`` and ``--gelu``."""
+    for option in (
+        click.option(
+            "--gelu",
+            type=click.Choice(["tanh", "erf"]),
+            help="The form of GELU. Default: the checkpoint's own.",
+        ),
+        click.option(
+            "--plan",
+            type=click.Choice(list(PLANS)),
+            default=DEFAULT_PLAN,
+            show_default=True,
+            help="What to draw.",
+        ),
+    ):
+        command = option(command)
+    return command
+
+
+def json_option(command: Command) -> Command:
+    """``--json``."""
+    return click.option("--json", "as_json", is_flag=True, help="Print one JSON document instead.")(command)
+
+
+def opened(device: str | None, api: str | None, limits: str) -> Device:
+    """Open the device that the options ask for."""
+    return open_device(device, api=api, limits=_LIMITS[limits])
+
+
+def loaded(path: str, *, tokenizer: str | None, plan: str, gelu: str | None, **device_choice: Any) -> Model:
+    """Load a model with a progress bar while its weights are uploaded."""
+    limits = _LIMITS[device_choice["limits"]]
+    with progress("uploading weights") as advance:
+        return load_model(
+            path,
+            tokenizer=tokenizer,
+            plan=plan,
+            gelu=gelu,
+            device=device_choice["device"],
+            api=device_choice["api"],
+            limits=limits,
+            on_upload=advance,
+        )
+
+
+@contextmanager
+def progress(what: str) -> Iterator[Callable[[int, int], None]]:
+    """A bar on a terminal's standard error; yields a function told (done, total), and vanishes at the end."""
+    console = Console(stderr=True)
+    columns = (TextColumn("{task.description}"), BarColumn(), TextColumn("{task.percentage:>3.0f}%"))
+    with Progress(
+        *columns, TimeElapsedColumn(), console=console, transient=True, disable=not console.is_terminal
+    ) as bar:
+        task: TaskID = bar.add_task(what, total=None)
+        yield lambda done, total: bar.update(task, completed=done, total=total)
+
+
+def parse_ids(text: str) -> list[int]:
+    """Token ids out of ``13,132,251``.
+
+    Raises:
+        InputError: something between the commas is no whole number.
+    """
+    parts = [part.strip() for part in text.split(",") if part.strip()]
+    try:
+        return [int(part) for part in parts]
+    except ValueError:
+        wrong = next(part for part in parts if not part.lstrip("-").isdecimal())
+        raise InputError(f"found {wrong!r} in the token ids; expected whole numbers such as 13,132,251") from None

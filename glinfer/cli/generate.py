@@ -1,0 +1,143 @@
+"""``glinfer generate``: continue a prompt."""
+
+from __future__ import annotations
+
+import sys
+from typing import Any
+
+import click
+
+from glinfer.cli.common import (
+    device_options,
+    json_option,
+    loaded,
+    model_options,
+    parse_ids,
+    print_json,
+    progress,
+)
+from glinfer.errors import InputError
+from glinfer.generation.loop import GenerationStats, TokenStream
+from glinfer.generation.model import Model
+from glinfer.generation.stream import TextStream
+
+_SAMPLING = ("temperature", "top_k", "top_p", "min_p", "repetition_penalty", "seed")
+
+
+def sampling_options(command: Any) -> Any:
+    """The options of the sampler, and ``--max-tokens``."""
+    for option in (
+        click.option("--seed", type=int, help="The same seed gives the same text."),
+        click.option("--repetition-penalty", type=float, default=1.0, help="Above 1: repeat less. Default 1."),
+        click.option(
+            "--min-p",
+            type=float,
+            default=0.0,
+            help="Only tokens at least this fraction as likely as the best.",
+        ),
+        click.option(
+            "--top-p",
+            type=float,
+            default=1.0,
+            help="Only the likeliest tokens up to this probability. Default 1.",
+        ),
+        click.option("--top-k", type=int, default=0, help="Only the k likeliest tokens; 0 for all (default)."),
+        click.option(
+            "--temperature", type=float, default=1.0, help="0 takes the likeliest token each time. Default 1."
+        ),
+        click.option("--max-tokens", type=int, default=128, help="How many tokens at most. Default 128."),
+    ):
+        command = option(command)
+    return command
+
+
+@click.command()
+@click.argument("model", type=click.Path())
+@click.argument("prompt", required=False)
+@click.option("--tokenizer", type=click.Path(), help="A .bpe file. Default: the one beside the model, if it fits.")
+@click.option("--ids", help="A prompt of token ids, such as 13,132,251; prints ids. Needs no tokenizer.")
+@sampling_options
+@click.option("--stop", multiple=True, help="End at this text; may be given several times.")
+@model_options
+@device_options
+@json_option
+@click.option("--quiet", "-q", is_flag=True, help="No closing line.")
+def generate(model: str, prompt: str | None, ids: str | None, as_json: bool, quiet: bool, **options: Any) -> None:
+    """Continue PROMPT with MODEL and stream the text.
+
+    MODEL is a .gab or .safetensors checkpoint. PROMPT is text, or '-' to read it from standard input.
+    The closing line on standard error counts draw calls, tokens and speed.
+
+    \b
+    glinfer generate model.gab "Once upon a time" --max-tokens 40 --seed 1
+    glinfer generate model.gab --ids 13,132,251 --temperature 0 --json
+    """
+    if (prompt is None) == (ids is None):
+        raise InputError("give either a PROMPT or --ids, and not both")
+    given: str | list[int] = parse_ids(ids) if ids is not None else _text_of(prompt or "")
+    run = {key: options.pop(key) for key in (*_SAMPLING, "max_tokens", "stop")}
+    with loaded(model, **options) as opened:
+        stream = opened.stream(given, **run)
+        if as_json:
+            print_json(_collected(opened, given, stream, run["max_tokens"]))
+            return
+        show(stream)
+        if not quiet:
+            click.echo(closing_line(opened, stream.stats), err=True)
+
+
+def _text_of(prompt: str) -> str:
+    if prompt != "-":
+        return prompt
+    try:
+        return sys.stdin.buffer.read().decode("utf-8")
+    except UnicodeDecodeError as error:
+        raise InputError(f"standard input is not UTF-8 (byte {error.start}); expected text") from None
+
+
+def show(stream: TextStream | TokenStream) -> None:
+    """Print pieces of text as they come, or ids separated by commas."""
+    for number, piece in enumerate(stream):
+        if isinstance(piece, int):
+            click.echo(f"{',' if number else ''}{piece}", nl=False)
+        else:
+            click.echo(piece, nl=False)
+    click.echo()
+
+
+def closing_line(model: Model, stats: GenerationStats) -> str:
+    """``244 draws/token · 40 tokens · 2.1 tok/s · OpenGL ES 3.2 Mesa 22.3.6 · llvmpipe (…)``."""
+    parts = [
+        f"{stats.draws_per_token:g} draws/token",
+        f"{stats.tokens} tokens",
+        f"{stats.tokens_per_second:.2f} tok/s",
+        model.device.description,
+    ]
+    if stats.finish_reason == "context":
+        parts.insert(0, f"the context of {model.config.max_position_embeddings} tokens is full")
+    return " · ".join(parts)
+
+
+def _collected(
+    model: Model, prompt: str | list[int], stream: TextStream | TokenStream, max_tokens: int
+) -> dict[str, Any]:
+    pieces: list[str] = []
+    with progress("generating") as advance:
+        for piece in stream:
+            if isinstance(piece, str):
+                pieces.append(piece)
+            advance(stream.stats.tokens, max_tokens)
+    stats = stream.stats
+    return {
+        "prompt": prompt,
+        "text": "".join(pieces) if isinstance(stream, TextStream) else None,
+        "ids": stream.ids,
+        "finish_reason": stats.finish_reason,
+        "prompt_tokens": stats.prompt_tokens,
+        "tokens": stats.tokens,
+        "draws_per_token": stats.draws_per_token,
+        "seconds": stats.seconds,
+        "tokens_per_second": stats.tokens_per_second,
+        "plan": model.session.plan.name,
+        "renderer": model.device.description,
+    }

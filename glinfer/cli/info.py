@@ -1,0 +1,93 @@
+"""``glinfer info``: what this machine renders with."""
+
+from __future__ import annotations
+
+import dataclasses
+from typing import Any
+
+import click
+
+from glinfer.cli.common import (
+    device_options,
+    json_option,
+    megabytes,
+    model_options,
+    opened,
+    out,
+    print_json,
+    table,
+)
+from glinfer.errors import ContextError
+from glinfer.formats import Checkpoint, load_checkpoint
+from glinfer.generation.model import plan_for
+from glinfer.models.plan import Plan
+from glinfer.tools.info import EXTENSIONS_THAT_MATTER, RendererReport, model_report, renderer_report
+
+
+@click.command()
+@click.argument("model", type=click.Path(), required=False)
+@model_options
+@device_options
+@json_option
+def info(model: str | None, as_json: bool, **options: Any) -> None:
+    """Show the renderer, its limits, and whether glinfer can run here; with MODEL, what it needs.
+
+    When it cannot run, one line says what is missing and how to install it, and the exit status is 2.
+    """
+    checkpoint = None if model is None else load_checkpoint(model)
+    plan = None
+    if checkpoint is not None:
+        config = checkpoint.config if options["gelu"] is None else checkpoint.config.with_gelu(options["gelu"])
+        plan = plan_for(config, options["plan"])
+    try:
+        with opened(options["device"], options["api"], options["limits"]) as device:
+            report, edge = renderer_report(device), device.limits.max_texture_size
+    except ContextError as error:
+        if as_json:
+            print_json({"can_run": False, "problem": str(error)})
+        raise
+    about = None if checkpoint is None or plan is None else model_report(checkpoint, plan, edge)
+    if as_json:
+        print_json({**report.to_json(), "model": about})
+        return
+    _show_renderer(report)
+    if about is not None and checkpoint is not None and plan is not None:
+        click.echo()
+        _show_model(checkpoint, plan, about)
+
+
+def _show_renderer(report: RendererReport) -> None:
+    flavour = "OpenGL ES through EGL" if report.api == "es" else "desktop OpenGL through glcontext"
+    shown = table("", "")
+    shown.show_header = False
+    for name, value in (
+        ("renderer", report.renderer),
+        ("vendor", report.vendor),
+        ("version", report.version),
+        ("context", flavour),
+    ):
+        shown.add_row(name, value)
+    for name, present in report.extensions.items():
+        shown.add_row(name, f"{'yes' if present else 'no '}  {EXTENSIONS_THAT_MATTER[name]}")
+    out().print(shown)
+    click.echo()
+    limits = table("limit", "here", "WebGL2 guarantees", numbers=("here", "WebGL2 guarantees"))
+    for field in dataclasses.fields(report.limits):
+        here, least = getattr(report.limits, field.name), getattr(report.webgl2_minimum, field.name)
+        limits.add_row(field.name.replace("_", " "), f"{here:g}", f"{least:g}")
+    out().print(limits)
+    click.echo("\nglinfer can run here")
+
+
+def _show_model(checkpoint: Checkpoint, plan: Plan, about: dict[str, Any]) -> None:
+    shown = table("", "")
+    shown.show_header = False
+    shown.add_row("model", checkpoint.source)
+    for name, value in about["config"].items():
+        shown.add_row(name, str(value))
+    shown.add_row("parameters", f"{about['parameters']:,}")
+    shown.add_row("plan", f"{plan.name}, {about['draws']} draws/token")
+    for kind, count in about["texture_bytes"].items():
+        shown.add_row(f"{kind} textures", megabytes(count))
+    shown.add_row("fits this renderer", "yes" if about["fits"] else f"no: {about['problem']}")
+    out().print(shown)

@@ -1,0 +1,160 @@
+"""``glinfer verify``: textures hold what was uploaded, draws compute what they should."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import click
+from rich.markup import escape
+
+from glinfer.cli.common import (
+    device_options,
+    json_option,
+    megabytes,
+    model_options,
+    opened,
+    out,
+    parse_ids,
+    print_json,
+    progress,
+    table,
+)
+from glinfer.errors import InputError
+from glinfer.formats import load_checkpoint
+from glinfer.generation.model import check_ids, plan_for
+from glinfer.tools.draws import example_ids
+from glinfer.tools.verify import (
+    DRAW_TOLERANCE,
+    VerifyReport,
+    verify_draws,
+    verify_special_values,
+    verify_textures,
+)
+
+
+@click.command()
+@click.argument("model", type=click.Path())
+@click.option("--draws", "with_draws", is_flag=True, help="Also run a forward and compare every draw with float64.")
+@click.option("--tokens", type=int, help="Length of that forward's sequence. Default 8.")
+@click.option("--ids", help="That forward's token ids, such as 13,132,251.")
+@model_options
+@device_options
+@json_option
+def verify(model: str, with_draws: bool, tokens: int | None, ids: str | None, as_json: bool, **options: Any) -> None:
+    """Upload every weight of MODEL, read it back through a framebuffer, and compare bit for bit.
+
+    Also stores NaN payloads, infinities, −0 and denormals, which careless paths change. The exit status is
+    1 if anything differs.
+
+    \b
+    glinfer verify model.gab
+    glinfer verify model.gab --draws --tokens 16 --json
+    """
+    if not with_draws and (tokens is not None or ids is not None):
+        raise InputError("--tokens and --ids belong to --draws; add it")
+    if tokens is not None and ids is not None:
+        raise InputError("give either --tokens or --ids, and not both")
+    checkpoint = load_checkpoint(model)
+    config = checkpoint.config if options["gelu"] is None else checkpoint.config.with_gelu(options["gelu"])
+    plan = plan_for(config, options["plan"])
+    sequence: list[int] = []
+    if with_draws:
+        checkpoint.check_finite()
+        sequence = check_ids(_sequence(ids, 8 if tokens is None else tokens, config), config)
+    with opened(options["device"], options["api"], options["limits"]) as device:
+        weights = len(plan.of_kind("weight"))
+        with progress("checking textures") as advance:
+            done = iter(range(1, weights + 1))
+            textures = verify_textures(checkpoint, plan, device, lambda _: advance(next(done), weights))
+        special = verify_special_values(device)
+        checks = []
+        if with_draws:
+            with progress("checking draws") as advance:
+                total = len(plan.draws)
+                checks = verify_draws(
+                    checkpoint, plan, device, sequence, on_check=lambda check: advance(check.index + 1, total)
+                )
+        report = VerifyReport(device.description, tuple(textures), tuple(special), tuple(checks))
+    if as_json:
+        print_json(report.to_json())
+    else:
+        _show(report)
+    if not report.passed:
+        raise click.exceptions.Exit(1)
+
+
+def _sequence(ids: str | None, tokens: int, config: Any) -> list[int]:
+    if ids is not None:
+        return parse_ids(ids)
+    if not 1 <= tokens <= config.max_position_embeddings:
+        raise InputError(f"--tokens is {tokens}; expected 1 to {config.max_position_embeddings}, the context")
+    return [int(token) for token in example_ids(config, tokens)]
+
+
+def _show(report: VerifyReport) -> None:
+    console = out()
+    shown = table(
+        "texture",
+        "size",
+        "format",
+        "bytes",
+        "max difference",
+        "bits",
+        numbers=("size", "bytes", "max difference"),
+    )
+    for check in report.textures:
+        shown.add_row(
+            check.name,
+            f"{check.width}×{check.height}",
+            check.format,
+            f"{check.bytes:,}",
+            f"{check.max_difference:g}",
+            "identical" if check.identical else "DIFFER",
+        )
+    console.print(shown)
+    console.print()
+    shown = table("special values", "stored and read back", "copied by a draw")
+    for special in report.special:
+        shown.add_row(
+            special.name,
+            "identical" if special.stored else "CHANGED",
+            "identical" if special.through_a_draw else "changed (allowed)",
+        )
+    console.print(shown)
+    if report.draws:
+        console.print()
+        _show_draws(report)
+    total = sum(check.bytes for check in report.textures)
+    bad = len(report.bad_textures)
+    parts = [f"{len(report.textures)} textures, {megabytes(total)}: " + (f"{bad} DIFFER" if bad else "all identical")]
+    if report.draws:
+        failed = sum(not check.passed for check in report.draws)
+        parts.append(f"{len(report.draws)} draws: " + (f"{failed} DIFFER" if failed else "all within tolerance"))
+    click.echo("\n" + " · ".join([*parts, report.renderer]))
+
+
+def _show_draws(report: VerifyReport) -> None:
+    first = report.first_bad_draw
+    worst = sorted(report.draws, key=lambda check: -check.max_relative_error)[:5]
+    shown = table(
+        "draw",
+        "pass",
+        "shader",
+        "output",
+        "relative error",
+        "unwritten",
+        numbers=("draw", "output", "relative error", "unwritten"),
+    )
+    for check in ([first] if first else []) + [check for check in worst if check is not first]:
+        shown.add_row(
+            str(check.index),
+            escape(check.name),
+            check.shader,
+            f"{check.cols}×{check.rows}",
+            f"{check.max_relative_error:.2e}",
+            str(check.unwritten),
+        )
+    click.echo(f"largest errors against float64 (tolerance {DRAW_TOLERANCE:g}):")
+    out().print(shown)
+    if first:
+        click.echo(f"the first draw that differs is number {first.index}, {first.name} (shaders/{first.shader}.frag)")

@@ -1,0 +1,70 @@
+"""Files to models and back: GAB1 and safetensors checkpoints, BPE1 tokenizers.
+
+This room knows files, configurations and named arrays, and nothing of graphics.
+"""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+from glinfer.errors import FormatError, InputError
+from glinfer.formats.bpe import BpeModel, read_bpe, write_bpe
+from glinfer.formats.checkpoint import Checkpoint, random_checkpoint, weight_shapes
+from glinfer.formats.files import BPE1_MAGIC, GAB1_MAGIC, AnyPath, opened, replacing, shown
+from glinfer.formats.gab import read_gab, write_gab
+from glinfer.formats.safetensors import read_safetensors, write_safetensors
+
+__all__ = [
+    "BpeModel",
+    "Checkpoint",
+    "load_checkpoint",
+    "random_checkpoint",
+    "read_bpe",
+    "read_gab",
+    "read_safetensors",
+    "replacing",
+    "save_checkpoint",
+    "weight_shapes",
+    "write_bpe",
+    "write_gab",
+    "write_safetensors",
+]
+
+_WRITERS = {".gab": write_gab, ".safetensors": write_safetensors}
+_SNIFFED = 9  # a safetensors header's length takes 8 bytes, and the header starts with "{"
+
+
+def load_checkpoint(path: AnyPath) -> Checkpoint:
+    """Read a checkpoint of any known format, which the file's first bytes tell, not its name.
+
+    Raises:
+        FormatError: the file cannot be read, is a tokenizer, is of no known format, or is damaged.
+    """
+    with opened(path) as (file, size):
+        start = file.read(_SNIFFED)
+    if start.startswith(GAB1_MAGIC.to_bytes(4, "little")):
+        return read_gab(path)
+    if start[8:] == b"{":
+        return read_safetensors(path)
+    if start.startswith(BPE1_MAGIC.to_bytes(4, "little")):
+        raise FormatError(
+            f"{shown(path)}: this is a BPE1 tokenizer file; expected a checkpoint; give the model's .gab or "
+            ".safetensors file here"
+        )
+    found = f"first bytes {start[:8].hex(' ')}" if start else "an empty file"
+    raise FormatError(f"{shown(path)}: found {found} ({size} bytes in all); expected a GAB1 or safetensors checkpoint")
+
+
+def save_checkpoint(checkpoint: Checkpoint, path: AnyPath) -> None:
+    """Write a checkpoint in the format that the end of the name asks for: ``.gab`` or ``.safetensors``.
+
+    Raises:
+        InputError: the name ends otherwise.
+        FormatError: the format cannot hold this model, or the file cannot be written.
+    """
+    suffix = Path(path).suffix
+    writer = _WRITERS.get(suffix.lower())
+    if writer is None:
+        found = f"the name ends in {suffix!r}" if suffix else "the name has no ending"
+        raise InputError(f"{shown(path)}: {found}; expected .gab or .safetensors")
+    writer(checkpoint, path)

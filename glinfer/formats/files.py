@@ -1,0 +1,127 @@
+"""What all file formats share: magics, opening a file safely, writing one so that it is never half there."""
+
+from __future__ import annotations
+
+import contextlib
+import os
+import secrets
+import shutil
+import stat
+from collections.abc import Iterator
+from pathlib import Path
+from typing import BinaryIO
+
+from glinfer.errors import FormatError
+
+AnyPath = str | os.PathLike[str]
+
+GAB1_MAGIC = 0x47414231
+"""First little-endian u32 of a GAB1 checkpoint."""
+
+BPE1_MAGIC = 0x42504531
+"""First little-endian u32 of a BPE1 tokenizer."""
+
+
+def shown(path: AnyPath) -> str:
+    """``path`` for a message: as it is, or quoted where its characters would break the line or not print."""
+    text = os.fspath(path)
+    return text if text and text.isprintable() else ascii(text)
+
+
+def reason(error: OSError) -> str:
+    """The operating system's own words for ``error``, without number and path, on one line."""
+    return " ".join((error.strerror or str(error) or type(error).__name__).split())
+
+
+def _usable(path: AnyPath) -> str:
+    """``path`` as text, if it is one that a file can have at all."""
+    text = os.fspath(path)
+    try:
+        if b"\0" not in os.fsencode(text):
+            return text
+    except UnicodeEncodeError:
+        pass
+    raise FormatError(f"{shown(path)}: no file can have this name; expected a path without such characters")
+
+
+def kind_of(mode: int) -> str:
+    """What a file that is not a regular one is, from its ``st_mode``."""
+    kinds = {
+        stat.S_IFDIR: "a directory",
+        stat.S_IFIFO: "a pipe",
+        stat.S_IFSOCK: "a socket",
+        stat.S_IFCHR: "a device",
+        stat.S_IFBLK: "a device",
+    }
+    return kinds.get(stat.S_IFMT(mode), "not a regular file")
+
+
+def check_size(found: int, expected: int, label: str) -> None:
+    """Compare a file's size in bytes with what its header promises.
+
+    Raises:
+        FormatError: the file is truncated or padded; names both sizes and the difference.
+    """
+    if found != expected:
+        what, by = ("truncated", "short") if found < expected else ("padded", "too long")
+        raise FormatError(
+            f"{label}: {what}: found {found} bytes, but its header promises {expected}: "
+            f"{abs(found - expected)} bytes {by}; get the file again"
+        )
+
+
+@contextlib.contextmanager
+def opened(path: AnyPath) -> Iterator[tuple[BinaryIO, int]]:
+    """Open a regular file for reading; gives the open file and its size in bytes.
+
+    Raises:
+        FormatError: the file is missing or unreadable, is a directory, pipe or device, or reading it fails
+            inside the ``with`` block.
+    """
+    name = Path(_usable(path))
+    try:
+        # Looked at before it is opened, because opening a pipe would wait for a writer.
+        mode = name.stat().st_mode
+        if not stat.S_ISREG(mode):
+            raise FormatError(f"{shown(path)}: found {kind_of(mode)}; expected a regular file")
+        with name.open("rb") as file:
+            yield file, os.fstat(file.fileno()).st_size
+    except OSError as error:
+        raise FormatError(
+            f"{shown(path)}: cannot read it: {reason(error)}; check the path and its permissions"
+        ) from None
+
+
+@contextlib.contextmanager
+def replacing(path: AnyPath) -> Iterator[Path]:
+    """Write a file whole or not at all.
+
+    Gives the path of a new, empty file in the directory of ``path`` to write to. When the block ends, it
+    takes the place of ``path`` (keeping the permissions of a file that was there; a symbolic link stays one
+    and its target is replaced). When the block fails in any way, Ctrl-C included, it is removed and ``path``
+    stays as it was.
+
+    Raises:
+        FormatError: there is no such directory, it may not be written to, ``path`` is something other than a
+            regular file, or the operating system reports an error inside the block (a full disk, say).
+    """
+    # Not Path.resolve, which raises its own kind of error for a link that points at itself.
+    target = Path(os.path.realpath(_usable(path)))
+    temporary = target.parent / f".glinfer-{secrets.token_hex(8)}.tmp"
+    try:
+        if target.exists() and not target.is_file():
+            found = kind_of(target.stat().st_mode)
+            raise FormatError(f"{shown(path)}: found {found}; expected a regular file to replace or a new name")
+        # "x": never write through something that is there; the mode of a new file then follows the umask.
+        temporary.open("xb").close()
+        if target.exists():
+            shutil.copymode(target, temporary)
+        yield temporary
+        temporary.replace(target)
+    except OSError as error:
+        raise FormatError(
+            f"{shown(path)}: cannot write it: {reason(error)}; check the directory, its permissions and the free space"
+        ) from None
+    finally:
+        with contextlib.suppress(OSError):
+            temporary.unlink(missing_ok=True)

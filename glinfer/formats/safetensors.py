@@ -1,0 +1,121 @@
+"""safetensors checkpoints: the same tensors in Hugging Face's container, with the configuration beside them.
+
+The metadata is ``{"format": "glinfer", "config": ModelConfig.to_json()}``; names and shapes are those of
+:func:`glinfer.formats.checkpoint.weight_shapes`, all float32.
+"""
+
+from __future__ import annotations
+
+import json
+import struct
+from types import MappingProxyType
+from typing import Any, BinaryIO
+
+import numpy as np
+from safetensors import SafetensorError, safe_open
+from safetensors.numpy import save_file
+
+from glinfer.config import ModelConfig
+from glinfer.errors import ConfigError, FormatError
+from glinfer.formats.checkpoint import Checkpoint, check_checkpoint, check_tensors, weight_shapes
+from glinfer.formats.files import AnyPath, check_size, opened, replacing, shown
+
+_LENGTH = struct.Struct("<Q")
+_FORMAT = "glinfer"
+_LONGEST_HEADER = 100_000_000  # bytes; the format's own limit
+
+
+def read_safetensors(path: AnyPath) -> Checkpoint:
+    """Read a checkpoint that :func:`write_safetensors` wrote; memory taken is the size of the file.
+
+    Raises:
+        FormatError: not a readable regular file; not a safetensors file, or a damaged one; without glinfer's
+            metadata; a tensor is missing, unknown, not float32 or of the wrong shape.
+    """
+    label = shown(path)
+    with opened(path) as (file, size):
+        _check_length(file, size, label)
+        try:
+            with safe_open(path, framework="numpy") as tensors:
+                return _read_open(tensors, label)
+        except SafetensorError as error:
+            raise _damage(file, size, label, error) from None
+
+
+def _check_length(file: BinaryIO, size: int, label: str) -> None:
+    """Refuse a header that cannot be in the file."""
+    start = file.read(_LENGTH.size)
+    if len(start) < _LENGTH.size:
+        raise FormatError(
+            f"{label}: found {len(start)} bytes; expected at least the {_LENGTH.size} that say how long a "
+            "safetensors header is; the file is no safetensors file, or cut short"
+        )
+    (length,) = _LENGTH.unpack(start)
+    most = min(size - _LENGTH.size, _LONGEST_HEADER)
+    if length > most:
+        raise FormatError(
+            f"{label}: its first {_LENGTH.size} bytes promise a safetensors header of {length} bytes; "
+            f"expected at most {most} in a file of {size}; the file is no safetensors file, or cut short"
+        )
+
+
+def _read_open(tensors: Any, label: str) -> Checkpoint:
+    """Check metadata, names, types and shapes, all before the first tensor is loaded."""
+    metadata = tensors.metadata() or {}
+    if metadata.get("format") != _FORMAT or "config" not in metadata:
+        found = f"format {metadata['format']!r}" if "format" in metadata else "no format"
+        config_too = "and a config" if "config" in metadata else "and no config"
+        raise FormatError(
+            f"{label}: its metadata has {found} {config_too}; expected format {_FORMAT!r} and a config; "
+            "only files that glinfer saved can be loaded"
+        )
+    try:
+        config = ModelConfig.from_json(metadata["config"])
+    except ConfigError as error:
+        raise FormatError(f"{label}: the config in its metadata describes no possible model: {error}") from None
+    slices = {name: tensors.get_slice(name) for name in tensors.keys()}  # noqa: SIM118 (it is no mapping)
+    found_tensors = {
+        name: ("float32" if part.get_dtype() == "F32" else str(part.get_dtype()), tuple(part.get_shape()))
+        for name, part in slices.items()
+    }
+    check_tensors(config, found_tensors, label)
+    loaded = {name: tensors.get_tensor(name) for name in weight_shapes(config)}
+    return Checkpoint(config, MappingProxyType(loaded), label)
+
+
+def _damage(file: BinaryIO, size: int, label: str, error: SafetensorError) -> FormatError:
+    """Why the library refused the file, with the sizes where its header still tells them."""
+    file.seek(0)
+    (length,) = _LENGTH.unpack(file.read(_LENGTH.size))
+    try:
+        header = json.loads(file.read(length))
+        ends = [entry["data_offsets"][1] for name, entry in header.items() if name != "__metadata__"]
+        data = max((end for end in ends if 0 <= end < 1 << 64), default=0)
+        check_size(size, _LENGTH.size + length + data, label)
+    except FormatError as wrong_size:
+        return wrong_size
+    except (ValueError, TypeError, LookupError, AttributeError, RecursionError):
+        pass  # the header is what is damaged: the library says how
+    words = " ".join(str(error).split())
+    return FormatError(f"{label}: damaged safetensors file of {size} bytes: {words}; get the file again")
+
+
+def write_safetensors(checkpoint: Checkpoint, path: AnyPath) -> None:
+    """Write a checkpoint; every float keeps its bits, and the file is there whole or not at all.
+
+    Memory taken is at most the size of the file: what is not contiguous is copied once.
+
+    Raises:
+        FormatError: a tensor is missing, unknown, not float32 or of the wrong shape, or the file cannot be
+            written.
+    """
+    check_checkpoint(checkpoint)
+    metadata = {"format": _FORMAT, "config": checkpoint.config.to_json()}
+    with replacing(path) as temporary:
+        tensors = {name: np.ascontiguousarray(tensor) for name, tensor in checkpoint.tensors.items()}
+        try:
+            save_file(tensors, temporary, metadata=metadata)
+        except SafetensorError as error:
+            raise FormatError(
+                f"{shown(path)}: cannot write it: {' '.join(str(error).split())}; check the free space"
+            ) from None

@@ -1,0 +1,235 @@
+"""Choose the next token from a row of logits: penalties, filters, one draw. NumPy only, float64 inside."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+import numpy.typing as npt
+
+from glinfer.errors import InputError
+
+FloatArray = npt.NDArray[np.float64]
+History = Sequence[int] | npt.NDArray[Any]
+
+
+@dataclass(frozen=True)
+class SamplingOptions:
+    """How to choose a token; immutable and checked when it is made.
+
+    Attributes:
+        temperature: divides the logits; 1 leaves them, 0 means greedy (always the most probable token).
+        top_k: keep only this many of the most probable tokens; 0 keeps all.
+        top_p: keep the smallest set of most probable tokens whose mass reaches this; 1 keeps all.
+        min_p: keep tokens at least this fraction as probable as the most probable one; 0 keeps all.
+        repetition_penalty: above 1 makes tokens already in the context less likely; 1 changes nothing.
+        seed: whole number that makes the draws repeatable; None takes fresh randomness.
+
+    Raises:
+        InputError: a field has the wrong type, is NaN, or is out of range.
+    """
+
+    temperature: float = 1.0
+    top_k: int = 0
+    top_p: float = 1.0
+    min_p: float = 0.0
+    repetition_penalty: float = 1.0
+    seed: int | None = None
+
+    def __post_init__(self) -> None:
+        """Check every field, and store NumPy numbers as Python's own."""
+        temperature = _real("temperature", self.temperature, "a finite number, 0 (greedy) or more")
+        if not 0.0 <= temperature < math.inf:
+            raise _bad("temperature", self.temperature, "a finite number, 0 (greedy) or more")
+        penalty = _real("repetition_penalty", self.repetition_penalty, "a finite number above 0 (1 is off)")
+        if not 0.0 < penalty < math.inf:
+            raise _bad("repetition_penalty", self.repetition_penalty, "a finite number above 0 (1 is off)")
+        object.__setattr__(self, "temperature", temperature)
+        object.__setattr__(self, "repetition_penalty", penalty)
+        for name, off in (("top_p", 1), ("min_p", 0)):
+            expected = f"a number from 0 to 1 ({off} is off)"
+            fraction = _real(name, getattr(self, name), expected)
+            if not 0.0 <= fraction <= 1.0:
+                raise _bad(name, getattr(self, name), expected)
+            object.__setattr__(self, name, fraction)
+        object.__setattr__(self, "top_k", _whole("top_k", self.top_k, "a whole number, 0 (off) or more"))
+        if self.seed is not None:
+            object.__setattr__(self, "seed", _whole("seed", self.seed, "a whole number, 0 or more, or None"))
+
+
+class Sampler:
+    """Draws tokens one by one as ``options`` say; keeps the random generator between calls.
+
+    The steps and their order are those of Hugging Face's ``generate``:
+
+    1. repetition penalty (CTRL, Keskar et al. 2019): for each distinct token of the history once,
+       positive logits are divided by the penalty and negative ones multiplied;
+    2. temperature;
+    3. top-k: exactly ``top_k`` tokens stay; where logits are equal, lower ids go first;
+    4. top-p (nucleus, Holtzman et al. 2020): the smallest set, most probable first and lower ids first
+       where equal, whose mass reaches ``top_p``; at least one token;
+    5. min-p (Nguyen et al. 2024): tokens with p >= ``min_p`` times the largest p.
+
+    With temperature 0 the token with the largest logit after step 1 is taken, the lowest id where equal,
+    and no random number is used. Otherwise each token uses exactly one uniform number from
+    ``numpy.random.default_rng(seed)``, so equal seeds and equal logits give equal tokens.
+    """
+
+    def __init__(self, options: SamplingOptions | None = None) -> None:
+        """Start a random stream from the seed in ``options`` (plain sampling when left out)."""
+        self.options = SamplingOptions() if options is None else options
+        self._random = np.random.default_rng(self.options.seed)
+
+    def sample(self, logits: npt.ArrayLike, history: History = ()) -> int:
+        """The next token's id.
+
+        Args:
+            logits: float [vocab], one value per token; -inf means "never". Not changed.
+            history: ids of the tokens already in the context (any length, may be empty); only the
+                repetition penalty looks at them.
+
+        Raises:
+            InputError: the logits hold NaN or +inf, are all -inf, or are not one non-empty row of floats;
+                or the history holds something that is not a token id.
+        """
+        scores = self._penalised(logits, history)
+        if self.options.temperature == 0.0:
+            return int(np.argmax(scores))
+        return draw(self._filtered(scores), self._random.random())
+
+    def distribution(self, logits: npt.ArrayLike, history: History = ()) -> FloatArray:
+        """The exact probabilities that :meth:`sample` draws from, float64 [vocab]; uses no random number.
+
+        Takes the same arguments and raises the same errors as :meth:`sample`.
+        """
+        scores = self._penalised(logits, history)
+        if self.options.temperature == 0.0:
+            certain = np.zeros(scores.size)
+            certain[np.argmax(scores)] = 1.0
+            return certain
+        return self._filtered(scores)
+
+    def _penalised(self, logits: npt.ArrayLike, history: History) -> FloatArray:
+        """Check both inputs, then apply step 1 to a float64 copy of the logits."""
+        scores = _checked_logits(logits)
+        seen = _checked_history(history, scores.size)
+        penalty = self.options.repetition_penalty
+        if penalty == 1.0 or seen.size == 0:
+            return scores
+        old = scores[seen]
+        with np.errstate(over="ignore"):
+            new = np.where(old > 0.0, old / penalty, old * penalty)
+        # An extreme penalty may overflow; a finite logit stays finite so that a softmax still exists.
+        limit = np.finfo(np.float64).max
+        # A token seen twice is written twice with the same value, so it is penalised once.
+        scores[seen] = np.where(np.isfinite(old), np.clip(new, -limit, limit), old)
+        return scores
+
+    def _filtered(self, scores: FloatArray) -> FloatArray:
+        """Steps 2 to 5; ``scores`` are finite or -inf with at least one finite. Returns probabilities."""
+        options = self.options
+        # Subtracting the maximum first cannot overflow however small the temperature is.
+        with np.errstate(over="ignore"):
+            weights = np.exp((scores - scores.max()) / options.temperature)
+        if 0 < options.top_k < weights.size or options.top_p < 1.0:
+            # Ranked by score: rounding and underflow make weights equal where the scores still differ.
+            ranked = np.argsort(-scores, kind="stable")
+            kept = ranked[: options.top_k or None]
+            if options.top_p < 1.0:
+                mass = np.cumsum(weights[kept])
+                kept = kept[: int(np.searchsorted(mass, options.top_p * mass[-1], side="left")) + 1]
+            mask = np.zeros(weights.size, dtype=bool)
+            mask[kept] = True
+            weights[~mask] = 0.0
+        # The largest weight is exactly 1, so its fraction is the weight itself.
+        weights[weights < options.min_p] = 0.0
+        probabilities: FloatArray = weights / weights.sum()
+        return probabilities
+
+
+def draw(probabilities: FloatArray, uniform: float) -> int:
+    """Inverse-CDF draw: the first token whose running total of probability exceeds ``uniform``.
+
+    Args:
+        probabilities: float64 [vocab], non-negative, with a positive sum (1 up to rounding).
+        uniform: a number from 0 up to, and not including, 1.
+
+    Never returns a token of zero probability, not even when rounding makes ``uniform`` reach the total.
+    """
+    total = np.cumsum(probabilities)
+    # "right" skips tokens that add nothing: their running total equals the one before them.
+    index = int(np.searchsorted(total, uniform * total[-1], side="right"))
+    return min(index, int(np.flatnonzero(probabilities)[-1]))
+
+
+def _checked_logits(logits: npt.ArrayLike) -> FloatArray:
+    """A fresh float64 copy of ``logits``, or an InputError."""
+    try:
+        given = np.asarray(logits)
+    except (TypeError, ValueError):
+        raise InputError("the logits are not an array of numbers; expected one row of floats") from None
+    if given.ndim != 1 or given.size == 0 or given.dtype.kind != "f":
+        raise InputError(
+            f"the logits are {given.dtype} of shape {given.shape}; expected one non-empty row of floats [vocab]"
+        )
+    scores = given.astype(np.float64, copy=True)
+    for name, wrong in (("NaN", np.isnan(scores)), ("+inf", np.isposinf(scores))):
+        if wrong.any():
+            raise InputError(
+                f"{int(wrong.sum())} of {scores.size} logits are {name}, first at token "
+                f"{int(wrong.argmax())}; expected finite numbers or -inf: the model's output is broken"
+            )
+    if np.isneginf(scores).all():
+        raise InputError(f"all {scores.size} logits are -inf; expected at least one token that can be chosen")
+    return scores
+
+
+def _checked_history(history: History, vocab: int) -> npt.NDArray[np.int64]:
+    """The history as int64 ids, each from 0 to ``vocab`` - 1, or an InputError."""
+    try:
+        ids = np.asarray(history)
+    except (TypeError, ValueError):
+        raise InputError("the history is not a list of token ids; expected whole numbers") from None
+    if ids.ndim == 1 and ids.size == 0:
+        return np.zeros(0, dtype=np.int64)
+    if ids.ndim != 1 or ids.dtype.kind not in "iu":
+        raise InputError(f"the history is {ids.dtype} of shape {ids.shape}; expected one row of whole-number token ids")
+    outside = (ids < 0) | (ids >= vocab)
+    if outside.any():
+        found = int(ids[outside.argmax()])
+        raise InputError(f"token {found} in the history; expected ids from 0 to {vocab - 1}, as the logits have")
+    return ids.astype(np.int64)
+
+
+def _real(name: str, value: object, expected: str) -> float:
+    """``value`` as a float if it is a number that is not NaN."""
+    if isinstance(value, bool) or not isinstance(value, (int, float, np.integer, np.floating)):
+        raise _bad(name, value, expected)
+    try:
+        number = float(value)
+    except OverflowError:
+        raise _bad(name, value, expected) from None
+    if math.isnan(number):
+        raise _bad(name, value, expected)
+    return number
+
+
+def _whole(name: str, value: object, expected: str) -> int:
+    """``value`` as an int if it is a whole number of 0 or more."""
+    if isinstance(value, bool) or not isinstance(value, (int, np.integer)) or value < 0:
+        raise _bad(name, value, expected)
+    return int(value)
+
+
+def _bad(name: str, value: object, expected: str) -> InputError:
+    """The error for one bad option, on one line however ``value`` prints itself."""
+    try:
+        shown = " ".join(repr(value).split())
+    except ValueError:  # Python refuses to print whole numbers of thousands of digits
+        shown = f"a very large {type(value).__name__}"
+    if len(shown) > 60:
+        shown = shown[:57] + "..."
+    return InputError(f"{name} is {shown}; expected {expected}")

@@ -1,0 +1,1 @@
+"""Everything that touches OpenGL: context, textures, programs and the replay loop. Knows no transformer."""

@@ -1,0 +1,252 @@
+"""Opening a device: a headless OpenGL context handed to moderngl, with its limits and everything it owns."""
+
+from __future__ import annotations
+
+import os
+import threading
+from collections import Counter
+from dataclasses import dataclass
+from typing import Any, Protocol, cast
+
+import glcontext
+import moderngl
+
+from glinfer.errors import ContextError, GLError
+from glinfer.gl import egl
+from glinfer.gl.raw import (
+    GL_ALIASED_POINT_SIZE_RANGE,
+    GL_MAX_COLOR_ATTACHMENTS,
+    GL_MAX_DRAW_BUFFERS,
+    GL_MAX_TEXTURE_IMAGE_UNITS,
+    GL_MAX_TEXTURE_SIZE,
+    GL_MAX_UNIFORM_BLOCK_SIZE,
+    RawGL,
+)
+
+# What moderngl's own start-up leaves behind on ES: it enables desktop-only state (seamless cube maps,
+# primitive restart) and asks for desktop-only values (draw buffer, anisotropy). Nothing else may be pending.
+_MODERNGL_STARTUP_ERRORS = {"GL_INVALID_ENUM", "GL_INVALID_OPERATION"}
+_FLOAT_TARGETS = "GL_EXT_color_buffer_float"
+_API_NAMES = ("es", "desktop")
+
+
+@dataclass(frozen=True)
+class Limits:
+    """What a renderer allows; a plan is validated and laid out against these numbers, in texels and counts."""
+
+    max_texture_size: int
+    max_draw_buffers: int
+    max_texture_units: int
+    max_uniform_block_bytes: int
+    max_point_size: float
+
+    @classmethod
+    def webgl2_minimum(cls) -> Limits:
+        """What WebGL 2.0 guarantees everywhere; every plan must run within it."""
+        return cls(2048, 4, 16, 16384, 1.0)
+
+    @classmethod
+    def of(cls, raw: RawGL) -> Limits:
+        """Ask the current context."""
+        return cls(
+            max_texture_size=raw.integer(GL_MAX_TEXTURE_SIZE),
+            max_draw_buffers=min(raw.integer(GL_MAX_DRAW_BUFFERS), raw.integer(GL_MAX_COLOR_ATTACHMENTS)),
+            max_texture_units=raw.integer(GL_MAX_TEXTURE_IMAGE_UNITS),
+            max_uniform_block_bytes=raw.integer(GL_MAX_UNIFORM_BLOCK_SIZE),
+            max_point_size=raw.floats(GL_ALIASED_POINT_SIZE_RANGE)[1],
+        )
+
+
+class NativeContext(Protocol):
+    """What moderngl asks of a context object; glcontext's contexts and EglContext both have it."""
+
+    def load(self, name: str) -> int:
+        """Address of a GL function."""
+
+    def __enter__(self) -> Any:
+        """Make current."""
+
+    def __exit__(self, *args: object) -> None:
+        """Undo ``__enter__`` where the backend does that."""
+
+    def release(self) -> None:
+        """Destroy."""
+
+
+class Releasable(Protocol):
+    """A GL object that a device owns until it is released."""
+
+    kind: str
+
+    def release(self) -> None:
+        """Give the object back to the driver; harmless when repeated."""
+
+
+class Device:
+    """An open OpenGL context and the owner of every object made in it.
+
+    Use :func:`open_device`. A device belongs to the thread that opened it.
+
+    Attributes:
+        gl: the moderngl context.
+        raw: the GL functions that moderngl lacks.
+        api: ``"es"`` or ``"desktop"``.
+        limits: what plans are laid out against (may be forced below what the driver offers).
+        driver_limits: what the driver really offers.
+        draws_issued: draw calls issued since the device was opened.
+    """
+
+    def __init__(self, native: NativeContext, api: str, limits: Limits | None = None) -> None:
+        """Hand ``native`` (already current) to moderngl and check what glinfer needs of it."""
+        self._native = native
+        self._owned: dict[int, Releasable] = {}
+        self._thread = threading.get_ident()
+        self._closed = False
+        self.api = api
+        self.draws_issued = 0
+        self.gl: Any = moderngl.create_context(require=300 if api == "es" else 330, context=cast(Any, native))
+        self.raw = RawGL(native.load)
+        unexpected = set(self.raw.pending_errors()) - _MODERNGL_STARTUP_ERRORS
+        if unexpected:
+            raise GLError(f"opening the context left {', '.join(sorted(unexpected))} pending")
+        info = self.gl.info
+        self.renderer = str(info["GL_RENDERER"])
+        self.vendor = str(info["GL_VENDOR"])
+        self.version = str(info["GL_VERSION"])
+        self.extensions: frozenset[str] = frozenset(self.gl.extensions)
+        self.raw.pending_errors()  # GL_INVALID_ENUM: moderngl's info asks for desktop-only values
+        if api == "es" and _FLOAT_TARGETS not in self.extensions:
+            raise ContextError(
+                f"{self.renderer} lacks {_FLOAT_TARGETS}, without which no pass can write float textures; "
+                "choose another device (glinfer info --device list)"
+            )
+        self.driver_limits = Limits.of(self.raw)
+        self.limits = limits or self.driver_limits
+        self.check("reading the limits")
+
+    @property
+    def description(self) -> str:
+        """Version and renderer in one line, such as ``OpenGL ES 3.2 Mesa 22.3.6 · llvmpipe (…)``."""
+        version = self.version if self.version.startswith("OpenGL") else f"OpenGL {self.version}"
+        return f"{version} · {self.renderer}"
+
+    def activate(self) -> None:
+        """Make the context current; every entry point calls this before it calls GL.
+
+        Raises:
+            ContextError: the device is closed, or this is not the thread that opened it.
+        """
+        if self._closed:
+            raise ContextError("this device was closed; open or load again")
+        if threading.get_ident() != self._thread:
+            raise ContextError(
+                "an OpenGL context belongs to the thread that opened it; load the model in the thread that uses it"
+            )
+        self._native.__enter__()
+
+    def check(self, doing: str) -> None:
+        """Raise GLError, saying what was being done, when the driver has an error pending."""
+        errors = self.raw.pending_errors()
+        if errors:
+            raise GLError(f"{doing}: {self.renderer} reported {', '.join(errors)}")
+
+    def adopt(self, item: Releasable) -> None:
+        """Own a GL object until it is released or the device closes."""
+        self._owned[id(item)] = item
+
+    def disown(self, item: Releasable) -> None:
+        """Forget an object that was just released."""
+        self._owned.pop(id(item), None)
+
+    def live_objects(self) -> Counter[str]:
+        """How many objects of each kind are alive."""
+        return Counter(item.kind for item in self._owned.values())
+
+    @property
+    def closed(self) -> bool:
+        """Whether :meth:`close` was called."""
+        return self._closed
+
+    def close(self) -> None:
+        """Release every object still owned, then the context; harmless when repeated."""
+        if self._closed:
+            return
+        self.activate()
+        for item in reversed(list(self._owned.values())):
+            item.release()
+        errors = self.raw.pending_errors()
+        self._closed = True
+        self.gl.release()
+        self._native.release()
+        if errors:
+            raise GLError(f"closing the device: {self.renderer} reported {', '.join(errors)}")
+
+    def __enter__(self) -> Device:
+        """Use as a context manager: closed at the end of the block."""
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        """Close."""
+        self.close()
+
+
+def open_device(device: str | int | None = None, *, api: str | None = None, limits: Limits | None = None) -> Device:
+    """Open a headless context.
+
+    Args:
+        device: an index into :func:`glinfer.gl.egl.list_devices`, or ``"auto"`` (hardware first, then
+            software). Default: the environment variable GLINFER_DEVICE, else ``"auto"``.
+        api: ``"es"`` for a true OpenGL ES 3.0 context through EGL, ``"desktop"`` for desktop core 3.3
+            through glcontext. Default: GLINFER_GL, else ``"es"``.
+        limits: pretend that the renderer allows no more than this.
+
+    Raises:
+        ContextError: nothing usable opened; the message says what was tried and what to install.
+    """
+    api = api or os.environ.get("GLINFER_GL") or "es"
+    if api not in _API_NAMES:
+        raise ContextError(f"unknown OpenGL flavour {api!r}; expected one of {', '.join(_API_NAMES)}")
+    choice = str(os.environ.get("GLINFER_DEVICE", "auto") if device is None else device) or "auto"
+    if choice != "auto" and not choice.isdecimal():
+        raise ContextError(f"unknown device {choice!r}; expected a number from 'glinfer info --device list' or 'auto'")
+    if api == "desktop":
+        return _open_desktop(0 if choice == "auto" else int(choice), limits)
+    devices = egl.list_devices()
+    if choice != "auto":
+        if int(choice) >= len(devices):
+            raise ContextError(f"there is no EGL device {choice}; this machine has {len(devices)}, numbered from 0")
+        return _open_es(devices[int(choice)], limits)
+    failures = []
+    for candidate in sorted(devices, key=lambda found: found.is_software):
+        try:
+            return _open_es(candidate, limits)
+        except ContextError as error:
+            failures.append(f"device {candidate.index}: {error}")
+    raise ContextError(f"no EGL device can run glinfer ({'; '.join(failures)}); {egl.INSTALL_HINT}")
+
+
+def _open_es(candidate: egl.EglDevice, limits: Limits | None) -> Device:
+    return _hand_over(egl.EglContext(candidate), "es", limits)
+
+
+def _open_desktop(index: int, limits: Limits | None) -> Device:
+    settings: dict[str, Any] = {"glversion": 330, "mode": "standalone"}
+    try:
+        if os.name == "posix" and "DISPLAY" not in os.environ:
+            settings.update(device_index=index, libgl="libGL.so.1", libegl="libEGL.so.1")
+            native = glcontext.get_backend_by_name("egl")(**settings)
+        else:
+            native = glcontext.default_backend()(**settings)
+    except Exception as error:  # glcontext raises bare Exception
+        raise ContextError(
+            f"no desktop OpenGL 3.3 context opens ({error}); on Debian and Ubuntu it needs libgl1 beside libegl1"
+        ) from None
+    return _hand_over(native, "desktop", limits)
+
+
+def _hand_over(native: NativeContext, api: str, limits: Limits | None) -> Device:
+    try:
+        return Device(native, api, limits)
+    except BaseException:
+        native.release()
+        raise

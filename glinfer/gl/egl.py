@@ -1,0 +1,183 @@
+"""An OpenGL ES 3.0 context without a window, through EGL.
+
+glcontext's own ``egl`` backend always binds desktop OpenGL, so glinfer asks EGL itself: enumerate the
+devices, open a display on one of them, bind the ES API, and make a surfaceless context current.
+Sources: the EGL 1.5 specification and the extensions EGL_EXT_device_enumeration, EGL_EXT_platform_device,
+EGL_MESA_platform_surfaceless and EGL_KHR_surfaceless_context.
+"""
+
+from __future__ import annotations
+
+import ctypes
+from ctypes import POINTER, byref, c_char_p, c_int32, c_uint32, c_void_p
+from dataclasses import dataclass
+from functools import lru_cache
+from typing import Any
+
+from glinfer.errors import ContextError
+
+INSTALL_HINT = "install it with: sudo apt-get install -y libegl1 libgles2 libgl1-mesa-dri"
+
+_EGL_SUCCESS = 0x3000
+_EGL_NONE = 0x3038
+_EGL_SURFACE_TYPE = 0x3033
+_EGL_RENDERABLE_TYPE = 0x3040
+_EGL_OPENGL_ES3_BIT = 0x0040
+_EGL_EXTENSIONS = 0x3055
+_EGL_OPENGL_ES_API = 0x30A0
+_EGL_CONTEXT_MAJOR_VERSION = 0x3098
+_EGL_CONTEXT_MINOR_VERSION = 0x30FB
+_EGL_PLATFORM_DEVICE = 0x313F
+_EGL_PLATFORM_SURFACELESS = 0x31DD
+_MAX_DEVICES = 64
+
+
+@dataclass(frozen=True)
+class EglDevice:
+    """One entry of EGL's device list; ``handle`` is None for the display of an EGL without device lists."""
+
+    index: int
+    handle: int | None
+    extensions: str
+
+    @property
+    def is_software(self) -> bool:
+        """Whether the driver itself marks this device as a software rasteriser."""
+        return "EGL_MESA_device_software" in self.extensions.split()
+
+
+class _Egl:
+    """libEGL, loaded once, with the argument types that ctypes needs."""
+
+    def __init__(self) -> None:
+        try:
+            library = ctypes.CDLL("libEGL.so.1")
+        except OSError as error:
+            raise ContextError(f"libEGL.so.1 cannot be loaded ({error}); {INSTALL_HINT}") from None
+        self.get_proc_address = library.eglGetProcAddress
+        self.get_proc_address.restype, self.get_proc_address.argtypes = c_void_p, [c_char_p]
+
+        def core(name: str, result: Any, *arguments: Any) -> Any:
+            function = getattr(library, name)
+            function.restype, function.argtypes = result, list(arguments)
+            return function
+
+        self.get_error = core("eglGetError", c_int32)
+        self.get_display = core("eglGetDisplay", c_void_p, c_void_p)
+        self.initialize = core("eglInitialize", c_uint32, c_void_p, c_void_p, c_void_p)
+        self.bind_api = core("eglBindAPI", c_uint32, c_uint32)
+        self.choose_config = core("eglChooseConfig", c_uint32, c_void_p, c_void_p, c_void_p, c_int32, POINTER(c_int32))
+        self.create_context = core("eglCreateContext", c_void_p, c_void_p, c_void_p, c_void_p, c_void_p)
+        self.destroy_context = core("eglDestroyContext", c_uint32, c_void_p, c_void_p)
+        self.make_current = core("eglMakeCurrent", c_uint32, c_void_p, c_void_p, c_void_p, c_void_p)
+        # A display is one per device and process; terminating it would take away the context of every
+        # other model on the device, so displays stay initialised until the process ends.
+        self.displays: dict[int | None, int] = {}
+
+    def extension(self, name: str, result: Any, *arguments: Any) -> Any:
+        address = self.get_proc_address(name.encode())
+        return ctypes.CFUNCTYPE(result, *arguments)(address) if address else None
+
+    def display(self, device: EglDevice) -> int:
+        if device.handle in self.displays:
+            return self.displays[device.handle]
+        get_platform_display = self.extension("eglGetPlatformDisplayEXT", c_void_p, c_uint32, c_void_p, c_void_p)
+        display = None
+        if get_platform_display is not None and device.handle is not None:
+            display = get_platform_display(_EGL_PLATFORM_DEVICE, device.handle, None)
+        elif device.handle is None:
+            if get_platform_display is not None:
+                display = get_platform_display(_EGL_PLATFORM_SURFACELESS, None, None)
+            display = display or self.get_display(None)
+        if not display or not self.initialize(display, None, None):
+            raise ContextError(f"EGL device {device.index} gives no display (EGL error {self._error()})")
+        self.displays[device.handle] = display
+        return int(display)
+
+    def _error(self) -> str:
+        return f"0x{self.get_error():04X}"
+
+    def es3_context(self, display: int) -> int:
+        self.bind_api(_EGL_OPENGL_ES_API)
+        wanted = (c_int32 * 5)(_EGL_SURFACE_TYPE, 0, _EGL_RENDERABLE_TYPE, _EGL_OPENGL_ES3_BIT, _EGL_NONE)
+        config, count = c_void_p(), c_int32()
+        self.choose_config(display, wanted, byref(config), 1, byref(count))
+        if count.value < 1:
+            raise ContextError("the EGL display offers no configuration for OpenGL ES 3")
+        version = (c_int32 * 5)(_EGL_CONTEXT_MAJOR_VERSION, 3, _EGL_CONTEXT_MINOR_VERSION, 0, _EGL_NONE)
+        context = self.create_context(display, config, None, version)
+        if not context:
+            raise ContextError(f"EGL refused an OpenGL ES 3.0 context (EGL error {self._error()})")
+        return int(context)
+
+    def activate(self, display: int, context: int | None) -> None:
+        # The bound API is per thread, and another library in the process may have changed it.
+        self.bind_api(_EGL_OPENGL_ES_API)
+        if not self.make_current(display, None, None, context):
+            raise ContextError(f"eglMakeCurrent failed (EGL error {self._error()})")
+
+
+@lru_cache(maxsize=1)
+def _egl() -> _Egl:
+    return _Egl()
+
+
+def list_devices() -> list[EglDevice]:
+    """The EGL devices of this machine, in EGL's order.
+
+    Raises:
+        ContextError: libEGL is missing, or EGL is there but no driver answers (Mesa not installed).
+    """
+    egl = _egl()
+    query_devices = egl.extension("eglQueryDevicesEXT", c_uint32, c_int32, c_void_p, POINTER(c_int32))
+    if query_devices is None:  # an EGL without device lists still has its one default display
+        return [EglDevice(0, None, "")]
+    handles, count = (c_void_p * _MAX_DEVICES)(), c_int32()
+    if not query_devices(_MAX_DEVICES, handles, byref(count)) or count.value == 0:
+        raise ContextError(f"EGL finds no device: no graphics driver is installed; {INSTALL_HINT}")
+    query = egl.extension("eglQueryDeviceStringEXT", c_char_p, c_void_p, c_int32)
+    devices = []
+    for index in range(count.value):
+        text = query(handles[index], _EGL_EXTENSIONS) if query is not None else b""
+        devices.append(EglDevice(index, handles[index], (text or b"").decode()))
+    return devices
+
+
+class EglContext:
+    """A current-able OpenGL ES 3.0 context, in the form that ``moderngl.create_context(context=…)`` takes."""
+
+    def __init__(self, device: EglDevice) -> None:
+        """Create the context on ``device`` and make it current.
+
+        Raises:
+            ContextError: the device gives no display, no ES 3 configuration or no context.
+        """
+        self._egl = _egl()
+        self._display = self._egl.display(device)
+        self._context: int | None = self._egl.es3_context(self._display)
+        self.activate()
+
+    def load(self, name: str) -> int:
+        """The address of one GL function, 0 when the driver has none."""
+        return int(self._egl.get_proc_address(name.encode()) or 0)
+
+    def activate(self) -> None:
+        """Make this context the current one of the calling thread."""
+        if self._context is None:
+            raise ContextError("this OpenGL context was released")
+        self._egl.activate(self._display, self._context)
+
+    def __enter__(self) -> EglContext:
+        """Make the context current (moderngl's protocol)."""
+        self.activate()
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        """Leave the context current: glinfer always activates before it calls GL."""
+
+    def release(self) -> None:
+        """Destroy the context; calling it twice is harmless."""
+        if self._context is not None:
+            context, self._context = self._context, None
+            self._egl.activate(self._display, None)
+            self._egl.destroy_context(self._display, context)

@@ -1,0 +1,114 @@
+"""How a matrix lies in a texture: pure NumPy, no GL.
+
+A matrix [rows, cols] is stored row-major, one element a texel. Where both edges fit the renderer's largest
+texture the texel of element (r, c) is simply (x=c, y=r). Where one does not (WebGL2 guarantees 2048 texels a
+side and no more), the elements are wrapped: element i = r·cols + c lies at (i mod width, i div width).
+Shaders read both through shaders/common/matrix.glsl.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+import numpy.typing as npt
+
+from glinfer.errors import PlanError
+
+Extent = int | str
+"""A size in matrix elements: fixed, or the name of a per-run value such as ``"rows"``."""
+
+
+@dataclass(frozen=True)
+class TexelFormat:
+    """One texture format: its GL name, the NumPy type of a channel, and moderngl's name of that type."""
+
+    name: str
+    dtype: npt.DTypeLike
+    moderngl_dtype: str
+
+    @property
+    def bytes_per_texel(self) -> int:
+        """Bytes of texture memory that one texel takes."""
+        return int(np.dtype(self.dtype).itemsize)
+
+    @property
+    def is_integer(self) -> bool:
+        """Whether shaders read it through an isampler2D."""
+        return bool(np.issubdtype(np.dtype(self.dtype), np.integer))
+
+
+FORMATS = {
+    "r32f": TexelFormat("r32f", np.float32, "f4"),
+    "r32i": TexelFormat("r32i", np.int32, "i4"),
+}
+
+
+@dataclass(frozen=True)
+class Layout:
+    """The place of a [rows, cols] matrix in a width × height texture of one format."""
+
+    rows: int
+    cols: int
+    width: int
+    height: int
+    format: TexelFormat
+
+    @classmethod
+    def of(cls, shape: tuple[int, int], format_name: str, max_texture_size: int) -> Layout:
+        """The layout of a matrix on a renderer whose textures may be ``max_texture_size`` texels a side.
+
+        Raises:
+            PlanError: the matrix does not fit one texture even when wrapped.
+        """
+        rows, cols = shape
+        if rows <= max_texture_size and cols <= max_texture_size:
+            return cls(rows, cols, cols, rows, FORMATS[format_name])
+        height = -(-rows * cols // max_texture_size)
+        if height > max_texture_size:
+            raise PlanError(
+                f"a {rows}×{cols} matrix has {rows * cols} elements; the largest texture here is "
+                f"{max_texture_size}×{max_texture_size} = {max_texture_size**2} texels"
+            )
+        return cls(rows, cols, max_texture_size, height, FORMATS[format_name])
+
+    @property
+    def wrapped(self) -> bool:
+        """Whether elements are wrapped at the texture's edge (see the module's text)."""
+        return self.width != self.cols
+
+    @property
+    def nbytes(self) -> int:
+        """Bytes of texture memory."""
+        return self.width * self.height * self.format.bytes_per_texel
+
+    def region(self, rows: int, cols: int) -> tuple[int, int]:
+        """Width and height in texels of the smallest rectangle at the origin that holds [0:rows, 0:cols]."""
+        if self.wrapped:
+            return self.width, -(-rows * self.cols // self.width)
+        return cols, rows
+
+    def pack(self, matrix: npt.NDArray[Any]) -> npt.NDArray[Any]:
+        """Texels [h, w] of the first ``len(matrix)`` rows; bits are kept, padding is zero.
+
+        Raises:
+            PlanError: the matrix has other columns, more rows, or another type than the layout.
+        """
+        expected = np.dtype(self.format.dtype)
+        if matrix.ndim != 2 or matrix.shape[1] != self.cols or matrix.shape[0] > self.rows:
+            raise PlanError(f"found an array {matrix.shape}; expected [at most {self.rows}, {self.cols}]")
+        if matrix.dtype != expected:
+            raise PlanError(f"found an array of {matrix.dtype}; a {self.format.name} texture holds {expected}")
+        if not self.wrapped:
+            return np.ascontiguousarray(matrix)
+        width, height = self.region(*matrix.shape)
+        texels = np.zeros(width * height, dtype=expected)
+        texels[: matrix.size] = np.ascontiguousarray(matrix).reshape(-1)
+        return texels.reshape(height, width)
+
+    def unpack(self, texels: npt.NDArray[Any], rows: int, cols: int) -> npt.NDArray[Any]:
+        """The matrix [rows, cols] out of the texels of ``region(rows, cols)``; the reverse of pack."""
+        if not self.wrapped:
+            return texels[:rows, :cols]
+        return texels.reshape(-1)[: rows * self.cols].reshape(rows, self.cols)[:, :cols]

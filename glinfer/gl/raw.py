@@ -1,0 +1,99 @@
+"""The few OpenGL functions that moderngl does not offer, or offers in a form that OpenGL ES lacks.
+
+moderngl's ``Framebuffer.read`` and ``clear`` call glClampColor and glClearDepth, which ES does not have, and
+leave GL_INVALID_OPERATION behind; errors are glinfer's to see, so it reads and clears by itself.
+"""
+
+from __future__ import annotations
+
+import ctypes
+from collections.abc import Callable
+from ctypes import c_float, c_int32, c_ubyte, c_uint32, c_void_p
+from typing import Any
+
+from glinfer.errors import ContextError
+
+GL_ERRORS = {
+    0x0500: "GL_INVALID_ENUM",
+    0x0501: "GL_INVALID_VALUE",
+    0x0502: "GL_INVALID_OPERATION",
+    0x0505: "GL_OUT_OF_MEMORY",
+    0x0506: "GL_INVALID_FRAMEBUFFER_OPERATION",
+    0x0507: "GL_CONTEXT_LOST",
+}
+GL_COLOR = 0x1800
+GL_RED = 0x1903
+GL_RGBA = 0x1908
+GL_RED_INTEGER = 0x8D94
+GL_RGBA_INTEGER = 0x8D99
+GL_INT = 0x1404
+GL_FLOAT = 0x1406
+GL_FRAMEBUFFER = 0x8D40
+GL_PACK_ALIGNMENT = 0x0D05
+GL_COLOR_ATTACHMENT0 = 0x8CE0
+GL_MAX_TEXTURE_SIZE = 0x0D33
+GL_MAX_TEXTURE_IMAGE_UNITS = 0x8872
+GL_MAX_DRAW_BUFFERS = 0x8824
+GL_MAX_COLOR_ATTACHMENTS = 0x8CDF
+GL_MAX_UNIFORM_BLOCK_SIZE = 0x8A30
+GL_ALIASED_POINT_SIZE_RANGE = 0x846D
+GL_IMPLEMENTATION_COLOR_READ_TYPE = 0x8B9A
+GL_IMPLEMENTATION_COLOR_READ_FORMAT = 0x8B9B
+
+# More pending errors than this means that the driver answers "lost" for ever.
+_MAX_PENDING = 64
+
+
+class RawGL:
+    """Typed GL functions of one context, resolved through its own loader."""
+
+    def __init__(self, load: Callable[[str], int]) -> None:
+        """Resolve every function now, so that a missing one is found when the context opens."""
+
+        def function(name: str, result: Any, *arguments: Any) -> Any:
+            address = load(name)
+            if not address:
+                raise ContextError(f"the OpenGL driver has no {name}; OpenGL ES 3.0 or desktop 3.3 is needed")
+            return ctypes.CFUNCTYPE(result, *arguments)(address)
+
+        self._get_error = function("glGetError", c_uint32)
+        self._get_integers = function("glGetIntegerv", None, c_uint32, c_void_p)
+        self._get_floats = function("glGetFloatv", None, c_uint32, c_void_p)
+        self.bind_framebuffer = function("glBindFramebuffer", None, c_uint32, c_uint32)
+        self.read_buffer = function("glReadBuffer", None, c_uint32)
+        self.pixel_store = function("glPixelStorei", None, c_uint32, c_int32)
+        self.read_pixels = function(
+            "glReadPixels", None, c_int32, c_int32, c_int32, c_int32, c_uint32, c_uint32, c_void_p
+        )
+        self._clear_floats = function("glClearBufferfv", None, c_uint32, c_int32, c_void_p)
+        self._clear_integers = function("glClearBufferiv", None, c_uint32, c_int32, c_void_p)
+        self.is_texture = function("glIsTexture", c_ubyte, c_uint32)
+        self.is_framebuffer = function("glIsFramebuffer", c_ubyte, c_uint32)
+        self.is_program = function("glIsProgram", c_ubyte, c_uint32)
+        self.is_vertex_array = function("glIsVertexArray", c_ubyte, c_uint32)
+
+    def pending_errors(self) -> list[str]:
+        """Take every pending error off the context, oldest first, as names."""
+        names: list[str] = []
+        while len(names) < _MAX_PENDING and (code := self._get_error()):
+            names.append(GL_ERRORS.get(code, f"GL error 0x{code:04X}"))
+        return names
+
+    def integer(self, name: int) -> int:
+        """One integer of the GL state."""
+        value = (c_int32 * 4)()
+        self._get_integers(name, value)
+        return int(value[0])
+
+    def floats(self, name: int) -> tuple[float, float]:
+        """A pair of floats of the GL state, such as a range."""
+        value = (c_float * 4)()
+        self._get_floats(name, value)
+        return float(value[0]), float(value[1])
+
+    def clear_color(self, attachment: int, value: float, *, integer: bool) -> None:
+        """Fill one attachment of the bound framebuffer with ``value`` in all four channels."""
+        if integer:
+            self._clear_integers(GL_COLOR, attachment, (c_int32 * 4)(*([int(value)] * 4)))
+        else:
+            self._clear_floats(GL_COLOR, attachment, (c_float * 4)(*([value] * 4)))

@@ -1,0 +1,167 @@
+"""Textures that hold matrices, and the framebuffers that render to them and read them back.
+
+Every texture is NEAREST and CLAMP_TO_EDGE: moderngl's default LINEAR makes 32-bit float textures incomplete in
+OpenGL ES, and an incomplete texture silently reads as zero.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any
+
+import moderngl
+import numpy as np
+import numpy.typing as npt
+
+from glinfer.errors import PlanError
+from glinfer.gl.context import Device
+from glinfer.gl.layout import Layout
+from glinfer.gl.raw import (
+    GL_COLOR_ATTACHMENT0,
+    GL_FLOAT,
+    GL_FRAMEBUFFER,
+    GL_IMPLEMENTATION_COLOR_READ_FORMAT,
+    GL_IMPLEMENTATION_COLOR_READ_TYPE,
+    GL_INT,
+    GL_PACK_ALIGNMENT,
+    GL_RED,
+    GL_RED_INTEGER,
+    GL_RGBA,
+    GL_RGBA_INTEGER,
+)
+
+
+class Texture:
+    """One matrix [rows, cols] in one texture; see :mod:`glinfer.gl.layout` for where each element lies."""
+
+    kind = "texture"
+
+    def __init__(self, device: Device, layout: Layout, name: str, texels: npt.NDArray[Any] | None = None) -> None:
+        """Allocate the texture and fill it with ``texels`` [height, width], or leave it undefined.
+
+        Raises:
+            PlanError: the layout is larger than the device's limit.
+            GLError: the driver refused the texture (out of memory, for one).
+        """
+        edge = device.driver_limits.max_texture_size
+        if max(layout.width, layout.height) > edge:
+            raise PlanError(
+                f"texture {name} needs {layout.width}×{layout.height} texels; {device.renderer} allows {edge} a side"
+            )
+        self.device, self.layout, self.name = device, layout, name
+        self._framebuffer: Framebuffer | None = None
+        device.activate()
+        doing = f"creating texture {name} ({layout.width}×{layout.height} {layout.format.name})"
+        try:
+            self.gl: Any = device.gl.texture(
+                (layout.width, layout.height),
+                1,
+                None if texels is None else np.ascontiguousarray(texels),
+                alignment=4,
+                dtype=layout.format.moderngl_dtype,
+            )
+        except moderngl.Error as error:
+            raise PlanError(f"{doing}: {error}") from None
+        device.adopt(self)
+        self.gl.filter = (moderngl.NEAREST, moderngl.NEAREST)
+        self.gl.repeat_x = self.gl.repeat_y = False
+        device.check(doing)
+
+    @property
+    def framebuffer(self) -> Framebuffer:
+        """The framebuffer that renders to this texture alone; made once, released with the texture."""
+        if self._framebuffer is None:
+            self._framebuffer = Framebuffer(self.device, [self])
+        return self._framebuffer
+
+    def upload(self, matrix: npt.NDArray[Any]) -> None:
+        """Overwrite the first ``len(matrix)`` rows with a [≤ rows, cols] matrix of the layout's type."""
+        texels = self.layout.pack(matrix)
+        self.device.activate()
+        self.gl.write(texels, viewport=(0, 0, texels.shape[1], texels.shape[0]), alignment=4)
+        self.device.check(f"uploading {self.name}")
+
+    def read(self, rows: int | None = None, cols: int | None = None) -> npt.NDArray[Any]:
+        """Read [0:rows, 0:cols] back through a framebuffer, bit for bit (default: the whole matrix)."""
+        rows = self.layout.rows if rows is None else rows
+        cols = self.layout.cols if cols is None else cols
+        width, height = self.layout.region(rows, cols)
+        return self.layout.unpack(self.framebuffer.read(0, width, height), rows, cols)
+
+    def fill(self, value: float) -> None:
+        """Set every texel to ``value`` (a clear, not a draw)."""
+        self.framebuffer.fill(value)
+
+    def release(self) -> None:
+        """Release the texture and its framebuffer."""
+        if self._framebuffer is not None:
+            self._framebuffer.release()
+            self._framebuffer = None
+        if self.gl is not None:
+            self.gl.release()
+            self.gl = None
+            self.device.disown(self)
+
+
+class Framebuffer:
+    """Render targets in attachment order: what a draw writes, and the only way to read a texture in ES."""
+
+    kind = "framebuffer"
+
+    def __init__(self, device: Device, textures: Sequence[Texture]) -> None:
+        """Attach ``textures`` (all of one size) at attachments 0, 1, …
+
+        Raises:
+            PlanError: the driver calls the combination incomplete.
+        """
+        self.device, self.textures = device, tuple(textures)
+        names = ", ".join(texture.name for texture in textures)
+        try:
+            self.gl: Any = device.gl.framebuffer([texture.gl for texture in textures])
+        except moderngl.Error as error:
+            raise PlanError(f"{device.renderer} cannot render to {names}: {error}") from None
+        device.adopt(self)
+        self._read_format: dict[int, int] = {}
+        device.check(f"creating the framebuffer of {names}")
+
+    def read(self, attachment: int, width: int, height: int) -> npt.NDArray[Any]:
+        """Texels [height, width] at the origin of one attachment.
+
+        OpenGL ES guarantees RGBA for float readback, and single-channel readback only where the driver says
+        so; the driver is asked once per attachment, and the red channel is picked out when it has to be RGBA.
+        """
+        texture = self.textures[attachment]
+        raw = self.device.raw
+        self.device.activate()
+        raw.bind_framebuffer(GL_FRAMEBUFFER, self.gl.glo)
+        raw.read_buffer(GL_COLOR_ATTACHMENT0 + attachment)
+        integer = texture.layout.format.is_integer
+        single, gl_type = (GL_RED_INTEGER, GL_INT) if integer else (GL_RED, GL_FLOAT)
+        if attachment not in self._read_format:
+            direct = self.device.api == "desktop" or (
+                raw.integer(GL_IMPLEMENTATION_COLOR_READ_FORMAT) == single
+                and raw.integer(GL_IMPLEMENTATION_COLOR_READ_TYPE) == gl_type
+            )
+            self._read_format[attachment] = single if direct else (GL_RGBA_INTEGER if integer else GL_RGBA)
+        gl_format = self._read_format[attachment]
+        channels = 1 if gl_format == single else 4
+        texels = np.empty((height, width, channels), dtype=texture.layout.format.dtype)
+        raw.pixel_store(GL_PACK_ALIGNMENT, 4)
+        raw.read_pixels(0, 0, width, height, gl_format, gl_type, texels.ctypes.data)
+        self.device.check(f"reading {texture.name} back")
+        return texels[:, :, 0]
+
+    def fill(self, value: float) -> None:
+        """Set every texel of every attachment to ``value``."""
+        self.device.activate()
+        self.gl.use()
+        for attachment, texture in enumerate(self.textures):
+            self.device.raw.clear_color(attachment, value, integer=texture.layout.format.is_integer)
+        self.device.check(f"clearing {self.textures[0].name}")
+
+    def release(self) -> None:
+        """Release the framebuffer; the textures stay."""
+        if self.gl is not None:
+            self.gl.release()
+            self.gl = None
+            self.device.disown(self)

@@ -1,0 +1,124 @@
+"""Gab, first generation: a GPT-2-style decoder with learned positions, LayerNorm and a tanh-form GELU MLP.
+
+Weight names are those of Hugging Face's GPT-J (plus ``wpe``), the layout of the .gab file is in
+:mod:`glinfer.formats.gab`.
+"""
+
+from __future__ import annotations
+
+from glinfer.config import ModelConfig
+from glinfer.models.plan import Plan, PlanBuilder
+from glinfer.ops.attention import attention_scores, attention_values, concat_head
+from glinfer.ops.embed import embed
+from glinfer.ops.linear import linear
+from glinfer.ops.norm import layer_norm
+from glinfer.ops.softmax import softmax
+from glinfer.ops.spec import DrawSpec, TensorSpec
+
+TOKENS, LOGITS, PROBS = "tokens", "logits", "probs"
+
+
+def reference_plan(config: ModelConfig) -> Plan:
+    """The published WebGL algorithm pass for pass: ``blocks × (8 + 4 × heads) + 4`` draws.
+
+    The whole sequence is computed again for every token, one pass an operation, in R32F textures, with the
+    hidden state and the joined heads in ping-pong pairs. It is the oracle on the GPU: obvious before fast.
+    """
+    return _ReferenceBuilder(config).build()
+
+
+class _ReferenceBuilder:
+    def __init__(self, config: ModelConfig) -> None:
+        self.config = config
+        self.plan = plan = PlanBuilder("reference", config.max_position_embeddings)
+        context, dim = config.max_position_embeddings, config.hidden_size
+        self.tokens = plan.input(TOKENS, context, 1, "r32i")
+        self.hidden = (plan.activation("hidden.a", context, dim), plan.activation("hidden.b", context, dim))
+        self.joined = (plan.activation("joined.a", context, dim), plan.activation("joined.b", context, dim))
+        self.normed = plan.activation("normed", context, dim)
+        self.q, self.k, self.v = (plan.activation(name, context, dim) for name in ("q", "k", "v"))
+        self.scores = plan.activation("attn.scores", context, context)
+        self.weights = plan.activation("attn.probs", context, context)
+        self.mixed = plan.activation("attn.mixed", context, config.head_dim)
+        self.inner = plan.activation("mlp.inner", context, config.intermediate_size)
+        self.logits = plan.activation(LOGITS, 1, config.vocab_size)
+        self.probs = plan.activation(PROBS, 1, config.vocab_size)
+
+    def build(self) -> Plan:
+        config, plan = self.config, self.plan
+        vocab, dim = config.vocab_size, config.hidden_size
+        wte = plan.weight("transformer.wte.weight", vocab, dim)
+        wpe = plan.weight("transformer.wpe.weight", config.max_position_embeddings, dim)
+        plan.draw(embed("embed", self.tokens, wte, wpe, self.hidden[0]))
+        for block in range(config.num_hidden_layers):
+            self.attention(block)
+            self.mlp(block)
+        plan.draw(self.norm("ln_f", "ln_f", "transformer.ln_f", self.hidden[0]))
+        head = plan.weight("lm_head.weight", vocab, dim)
+        bias = plan.weight("lm_head.bias", vocab)
+        plan.draw(
+            linear("lm_head", "lm_head", self.normed, head, self.logits, bias=bias, last_row=True),
+            softmax("probs", "probs", self.logits, self.probs),
+        )
+        return plan.build()
+
+    def norm(self, name: str, kind: str, weights: str, x: TensorSpec) -> DrawSpec:
+        dim = self.config.hidden_size
+        weight = self.plan.weight(f"{weights}.weight", dim)
+        bias = self.plan.weight(f"{weights}.bias", dim)
+        return layer_norm(name, kind, x, weight, bias, self.normed, eps=self.config.layer_norm_eps)
+
+    def attention(self, block: int) -> None:
+        """LN1, Q, K, V, four passes a head, output projection + residual: hidden a → b."""
+        config, plan, prefix = self.config, self.plan, f"h.{block}"
+        dim, head_dim = config.hidden_size, config.head_dim
+        plan.draw(self.norm(f"{prefix}.ln_1", "ln_1", f"transformer.{prefix}.ln_1", self.hidden[0]))
+        for letter, out in (("q", self.q), ("k", self.k), ("v", self.v)):
+            weight = plan.weight(f"transformer.{prefix}.attn.{letter}_proj.weight", dim, dim)
+            kind = f"attn.{letter}_proj"
+            plan.draw(linear(f"{prefix}.{kind}", kind, self.normed, weight, out))
+        for head in range(config.num_attention_heads):
+            before = None if head == 0 else self.joined[(head - 1) % 2]
+            name = f"{prefix}.attn.head.{head}"
+            plan.draw(
+                attention_scores(
+                    f"{name}.scores", "attn.scores", self.q, self.k, self.scores, head=head, head_dim=head_dim
+                ),
+                softmax(f"{name}.probs", "attn.probs", self.scores, self.weights, causal_square=True),
+                attention_values(f"{name}.mixed", "attn.mixed", self.weights, self.v, self.mixed, head=head),
+                concat_head(f"{name}.joined", "attn.joined", self.mixed, before, self.joined[head % 2], head=head),
+            )
+        joined = self.joined[(config.num_attention_heads - 1) % 2]
+        weight = plan.weight(f"transformer.{prefix}.attn.out_proj.weight", dim, dim)
+        kind = "attn.out_proj"
+        plan.draw(linear(f"{prefix}.{kind}", kind, joined, weight, self.hidden[1], residual=self.hidden[0]))
+
+    def mlp(self, block: int) -> None:
+        """LN2, MLP-in + GELU, MLP-out + residual: hidden b → a."""
+        config, plan, prefix = self.config, self.plan, f"h.{block}"
+        dim, inner = config.hidden_size, config.intermediate_size
+        plan.draw(self.norm(f"{prefix}.ln_2", "ln_2", f"transformer.{prefix}.ln_2", self.hidden[1]))
+        fc_in = plan.weight(f"transformer.{prefix}.mlp.fc_in.weight", inner, dim)
+        in_bias = plan.weight(f"transformer.{prefix}.mlp.fc_in.bias", inner)
+        fc_out = plan.weight(f"transformer.{prefix}.mlp.fc_out.weight", dim, inner)
+        out_bias = plan.weight(f"transformer.{prefix}.mlp.fc_out.bias", dim)
+        plan.draw(
+            linear(
+                f"{prefix}.mlp.fc_in",
+                "mlp.fc_in",
+                self.normed,
+                fc_in,
+                self.inner,
+                bias=in_bias,
+                activation=config.hidden_act,
+            ),
+            linear(
+                f"{prefix}.mlp.fc_out",
+                "mlp.fc_out",
+                self.inner,
+                fc_out,
+                self.hidden[0],
+                bias=out_bias,
+                residual=self.hidden[1],
+            ),
+        )

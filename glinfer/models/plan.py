@@ -1,0 +1,237 @@
+"""A plan: an immutable tuple of DrawSpecs and the table of tensors they read and write. Needs no GL."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from functools import cached_property
+from types import MappingProxyType
+
+from glinfer.errors import PlanError
+from glinfer.gl.layout import Layout
+from glinfer.ops import OPS, DrawSpec, TensorSpec
+from glinfer.ops.spec import PER_RUN_VALUES, Shapes
+
+
+@dataclass(frozen=True)
+class PlanLimits:
+    """The limits that a plan can break, in texels and counts."""
+
+    max_texture_size: int
+    max_draw_buffers: int
+    max_texture_units: int
+
+
+@dataclass(frozen=True)
+class Plan:
+    """What one forward pass draws.
+
+    Attributes:
+        name: ``reference`` for the published passes.
+        max_rows: the longest sequence, in tokens.
+        tensors: every tensor in the order of its declaration.
+        draws: every pass in order.
+    """
+
+    name: str
+    max_rows: int
+    tensors: tuple[TensorSpec, ...]
+    draws: tuple[DrawSpec, ...]
+
+    @cached_property
+    def table(self) -> Mapping[str, TensorSpec]:
+        """The tensors by name."""
+        return MappingProxyType({tensor.name: tensor for tensor in self.tensors})
+
+    def of_kind(self, kind: str) -> list[TensorSpec]:
+        """The tensors of one kind, in order."""
+        return [tensor for tensor in self.tensors if tensor.kind == kind]
+
+    def texture_bytes(self, max_texture_size: int, kind: str | None = None) -> int:
+        """Texture memory of all tensors, or of one kind, on a renderer with such textures."""
+        return sum(
+            Layout.of(tensor.shape, tensor.format, max_texture_size).nbytes
+            for tensor in self.tensors
+            if kind is None or tensor.kind == kind
+        )
+
+    def validate(self, limits: PlanLimits | None = None) -> Plan:
+        """Prove, without a GPU, that the plan can run; returns the plan.
+
+        Checked: names are unique and known; every op gets the samplers it needs and shapes that fit; every
+        read was written by an earlier draw, or is a weight or an input; no draw samples what it renders to;
+        nothing overwrites a weight or an input; every weight is read; and, with ``limits``, sizes and counts.
+
+        Raises:
+            PlanError: naming the draw and the tensor.
+        """
+        table = self.table
+        if len(table) != len(self.tensors):
+            raise PlanError(f"plan {self.name}: two tensors have the same name")
+        if len({draw.name for draw in self.draws}) != len(self.draws):
+            raise PlanError(f"plan {self.name}: two draws have the same name")
+        known = {tensor.name for tensor in self.tensors if tensor.kind != "activation"}
+        read: set[str] = set()
+        for draw in self.draws:
+            _check_names(draw, table)
+            _check_flow(draw, table, known)
+            _check_shapes(draw, table, self.max_rows)
+            known.update(draw.writes)
+            read.update(draw.reads)
+        for tensor in self.of_kind("weight"):
+            if tensor.name not in read:
+                raise PlanError(f"plan {self.name}: no draw reads weight {tensor.name}")
+        if limits is not None:
+            self._check_limits(limits)
+        return self
+
+    def _check_limits(self, limits: PlanLimits) -> None:
+        for tensor in self.tensors:
+            try:
+                Layout.of(tensor.shape, tensor.format, limits.max_texture_size)
+            except PlanError as error:
+                raise PlanError(f"tensor {tensor.name}: {error}") from None
+        for draw in self.draws:
+            if len(draw.outputs) > limits.max_draw_buffers:
+                raise PlanError(
+                    f"draw {draw.name} writes {len(draw.outputs)} targets; this renderer allows "
+                    f"{limits.max_draw_buffers}"
+                )
+            if len(draw.inputs) > limits.max_texture_units:
+                raise PlanError(
+                    f"draw {draw.name} samples {len(draw.inputs)} textures; this renderer allows "
+                    f"{limits.max_texture_units}"
+                )
+
+
+def _check_names(draw: DrawSpec, table: Mapping[str, TensorSpec]) -> None:
+    if draw.op not in OPS:
+        raise PlanError(f"draw {draw.name}: there is no op {draw.op!r}; known: {', '.join(OPS)}")
+    if not draw.outputs:
+        raise PlanError(f"draw {draw.name} writes nothing")
+    for tensor in (*draw.reads, *draw.writes):
+        if tensor not in table:
+            raise PlanError(f"draw {draw.name}: there is no tensor {tensor!r}")
+    op = OPS[draw.op]
+    samplers = [sampler for sampler, _ in draw.inputs]
+    for sampler in samplers:
+        if sampler not in op.samplers + op.optional or samplers.count(sampler) > 1:
+            raise PlanError(f"draw {draw.name}: op {draw.op} cannot bind sampler {sampler!r}")
+    for sampler in op.samplers:
+        if sampler not in samplers:
+            raise PlanError(f"draw {draw.name}: op {draw.op} needs sampler {sampler!r}")
+    keys = [key for _, key in draw.per_run] + [part for part in draw.size if isinstance(part, str)]
+    for key in keys:
+        if key not in PER_RUN_VALUES:
+            raise PlanError(f"draw {draw.name}: {key!r} is no per-run value; known: {', '.join(PER_RUN_VALUES)}")
+
+
+def _check_flow(draw: DrawSpec, table: Mapping[str, TensorSpec], known: set[str]) -> None:
+    for tensor in draw.reads:
+        if tensor in draw.writes:
+            raise PlanError(
+                f"draw {draw.name} samples {tensor}, which it renders to: a feedback loop, undefined in OpenGL"
+            )
+        if tensor not in known:
+            raise PlanError(f"draw {draw.name} reads {tensor}, which no earlier draw has written")
+    for tensor in draw.writes:
+        if table[tensor].kind != "activation":
+            raise PlanError(f"draw {draw.name} writes {tensor}, which is {table[tensor].kind}, not an activation")
+
+
+def _check_shapes(draw: DrawSpec, table: Mapping[str, TensorSpec], max_rows: int) -> None:
+    values = dict.fromkeys(PER_RUN_VALUES, max_rows)
+    shapes = {sampler: table[tensor].shape for sampler, tensor in draw.inputs}
+    shapes["output"] = table[draw.outputs[0]].shape
+    for tensor in draw.outputs:
+        if table[tensor].shape != shapes["output"]:
+            raise PlanError(f"draw {draw.name}: its targets {draw.outputs[0]} and {tensor} differ in shape")
+    OPS[draw.op].check(Shapes(draw.name, shapes), draw.params(values))
+    rows, cols = draw.extent(values)
+    if rows > shapes["output"][0] or cols > shapes["output"][1] or rows < 1 or cols < 1:
+        raise PlanError(
+            f"draw {draw.name} writes {[rows, cols]} elements; {draw.outputs[0]} is {list(shapes['output'])}"
+        )
+
+
+class PlanBuilder:
+    """Collects tensors and draws in order, then makes the plan."""
+
+    def __init__(self, name: str, max_rows: int) -> None:
+        """An empty plan for sequences of at most ``max_rows`` tokens."""
+        self.name, self.max_rows = name, max_rows
+        self._tensors: list[TensorSpec] = []
+        self._draws: list[DrawSpec] = []
+
+    def weight(self, name: str, *shape: int) -> TensorSpec:
+        """Declare a weight; a vector [n] becomes the matrix [1, n]."""
+        return self._declare(TensorSpec(name, (shape[0], shape[1]) if len(shape) == 2 else (1, shape[0]), "weight"))
+
+    def input(self, name: str, rows: int, cols: int, format_name: str) -> TensorSpec:
+        """Declare a tensor that is written before each run."""
+        return self._declare(TensorSpec(name, (rows, cols), "input", format_name))
+
+    def activation(self, name: str, rows: int, cols: int) -> TensorSpec:
+        """Declare a tensor that draws write."""
+        return self._declare(TensorSpec(name, (rows, cols), "activation"))
+
+    def _declare(self, tensor: TensorSpec) -> TensorSpec:
+        self._tensors.append(tensor)
+        return tensor
+
+    def draw(self, *draws: DrawSpec) -> None:
+        """Append passes."""
+        self._draws.extend(draws)
+
+    def build(self) -> Plan:
+        """The validated plan.
+
+        Raises:
+            PlanError: see :meth:`Plan.validate`.
+        """
+        return Plan(self.name, self.max_rows, tuple(self._tensors), tuple(self._draws)).validate()
+
+
+@dataclass(frozen=True)
+class DrawRow:
+    """One line of a draw table: passes of one kind together."""
+
+    kind: str
+    shader: str
+    count: int
+    rows: int
+    cols: int
+    share: float
+
+
+@dataclass(frozen=True)
+class DrawTable:
+    """How many draws of each kind one forward pass issues, for a sequence of ``tokens`` tokens."""
+
+    plan: str
+    tokens: int
+    rows: tuple[DrawRow, ...]
+    total: int
+
+    def __int__(self) -> int:
+        """The total."""
+        return self.total
+
+
+def draw_table(plan: Plan, tokens: int) -> DrawTable:
+    """Count the passes of a plan by kind; sizes are (rows, cols) of the output for ``tokens`` tokens.
+
+    Raises:
+        PlanError: the plan does not take so many tokens.
+    """
+    if not 1 <= tokens <= plan.max_rows:
+        raise PlanError(f"found {tokens} tokens; expected 1 to {plan.max_rows}, the context of this model")
+    values = dict.fromkeys(PER_RUN_VALUES, tokens)
+    groups: dict[str, list[DrawSpec]] = {}
+    for draw in plan.draws:
+        groups.setdefault(draw.kind, []).append(draw)
+    rows = []
+    for kind, draws in groups.items():
+        height, width = draws[0].extent(values)
+        rows.append(DrawRow(kind, draws[0].op, len(draws), height, width, len(draws) / len(plan.draws)))
+    return DrawTable(plan.name, tokens, tuple(rows), len(plan.draws))

@@ -1,0 +1,91 @@
+"""Matrix products with their epilogues: bias, activation, residual."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Mapping
+
+import numpy as np
+
+from glinfer.errors import PlanError
+from glinfer.ops.spec import Array, DrawSpec, Op, Params, Shapes, TensorSpec, float64, register
+
+ACTIVATIONS = {"none": 0, "gelu_new": 1, "gelu": 2}
+"""Activation names as Hugging Face has them, to the number that shaders/common/activation.glsl knows."""
+
+
+def linear(
+    name: str,
+    kind: str,
+    x: TensorSpec,
+    weight: TensorSpec,
+    out: TensorSpec,
+    *,
+    bias: TensorSpec | None = None,
+    residual: TensorSpec | None = None,
+    activation: str = "none",
+    last_row: bool = False,
+) -> DrawSpec:
+    """``out = activation(x @ weight.T + bias) + residual`` for the rows in use.
+
+    x [S, IN], weight [OUT, IN], bias [1, OUT], residual and out [S, OUT]. With ``last_row`` only the last row
+    in use is computed, into row 0 of out [1, OUT].
+    """
+    if activation not in ACTIVATIONS:
+        raise PlanError(f"draw {name}: activation {activation!r}; known: {', '.join(ACTIVATIONS)}")
+    inputs = [("x", x.name), ("weight", weight.name)]
+    defines = [("IN", x.shape[1]), ("OUT", weight.shape[0]), ("ACTIVATION", ACTIVATIONS[activation])]
+    if bias is not None:
+        inputs.append(("bias", bias.name))
+        defines.append(("BIAS", 1))
+    if residual is not None:
+        inputs.append(("residual", residual.name))
+        defines.append(("RESIDUAL", 1))
+    if last_row:
+        defines.append(("LAST_ROW", 1))
+    return DrawSpec(
+        name=name,
+        kind=kind,
+        op="linear",
+        inputs=tuple(inputs),
+        outputs=(out.name,),
+        size=(1 if last_row else "rows", out.shape[1]),
+        defines=tuple(defines),
+        per_run=(("rows", "rows"),) if last_row else (),
+    )
+
+
+def _check(shapes: Shapes, params: Params) -> None:
+    shapes.expect("x", None, params["IN"])
+    shapes.expect("weight", params["OUT"], params["IN"])
+    shapes.expect("bias", 1, params["OUT"])
+    rows = 1 if params.get("LAST_ROW") else shapes.rows("x")
+    shapes.expect("residual", rows, params["OUT"])
+    shapes.expect("output", rows, params["OUT"])
+
+
+def _gelu_erf(x: Array) -> Array:
+    # NumPy has no erf, and the oracle must not lean on the approximation that it judges.
+    return np.asarray(0.5 * x * np.vectorize(math.erfc, otypes=[np.float64])(-x / math.sqrt(2.0)))
+
+
+def _gelu_tanh(x: Array) -> Array:
+    return 0.5 * x * (1.0 + np.tanh(math.sqrt(2.0 / math.pi) * (x + 0.044715 * x**3)))
+
+
+def _oracle(inputs: Mapping[str, Array], params: Params, size: tuple[int, int]) -> Array:
+    x, weight = float64(inputs, ["x", "weight"])
+    rows = slice(int(params["rows"]) - 1, int(params["rows"])) if params.get("LAST_ROW") else slice(size[0])
+    y: Array = x[rows] @ weight.T
+    if "bias" in inputs:
+        y = y + inputs["bias"]
+    if params["ACTIVATION"] == ACTIVATIONS["gelu_new"]:
+        y = _gelu_tanh(y)
+    elif params["ACTIVATION"] == ACTIVATIONS["gelu"]:
+        y = _gelu_erf(y)
+    if "residual" in inputs:
+        y = y + float64(inputs, ["residual"])[0][: size[0]]
+    return y
+
+
+register(Op("linear", ("x", "weight"), ("bias", "residual"), _check, _oracle))

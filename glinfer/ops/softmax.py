@@ -1,0 +1,41 @@
+"""Softmax along rows."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+
+import numpy as np
+
+from glinfer.ops.spec import Array, DrawSpec, Op, Params, Shapes, TensorSpec, float64, register
+
+
+def softmax(name: str, kind: str, x: TensorSpec, out: TensorSpec, *, causal_square: bool = False) -> DrawSpec:
+    """Stable softmax of each row: of all of x [R, C], or with ``causal_square`` of its first rows × rows."""
+    return DrawSpec(
+        name=name,
+        kind=kind,
+        op="softmax",
+        inputs=(("x", x.name),),
+        outputs=(out.name,),
+        size=("rows", "rows") if causal_square else out.shape,
+        defines=(("STRIDE", x.shape[1]),),
+        uniforms=() if causal_square else (("cols", x.shape[1]),),
+        per_run=(("cols", "rows"),) if causal_square else (),
+    )
+
+
+def _check(shapes: Shapes, params: Params) -> None:
+    shapes.expect("x", None, params["STRIDE"])
+    shapes.expect("output", shapes.rows("x"), params["STRIDE"])
+    cols = params.get("cols", 0)
+    shapes.require(cols <= params["STRIDE"], f"softmax over {cols} columns of a matrix of {params['STRIDE']}")
+
+
+def _oracle(inputs: Mapping[str, Array], params: Params, size: tuple[int, int]) -> Array:
+    (x,) = float64(inputs, ["x"])
+    x = x[: size[0], : int(params["cols"])]
+    exponents = np.exp(x - x.max(axis=1, keepdims=True))
+    return np.asarray(exponents / exponents.sum(axis=1, keepdims=True))
+
+
+register(Op("softmax", ("x",), (), _check, _oracle))

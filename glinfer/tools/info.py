@@ -1,0 +1,100 @@
+"""What this machine's OpenGL is, and whether glinfer runs on it."""
+
+from __future__ import annotations
+
+import dataclasses
+from dataclasses import dataclass
+from typing import Any
+
+from glinfer.errors import ContextError, GlinferError
+from glinfer.formats import Checkpoint
+from glinfer.gl import egl
+from glinfer.gl.context import Device, Limits, open_device
+from glinfer.models.plan import Plan
+
+EXTENSIONS_THAT_MATTER = {
+    "GL_EXT_color_buffer_float": "passes can write 32-bit float textures (required)",
+    "GL_EXT_float_blend": "float targets can be added into",
+    "GL_EXT_disjoint_timer_query": "passes can be timed on the GPU",
+    "GL_KHR_debug": "the driver explains its errors",
+    "GL_KHR_robustness": "a lost context can be noticed",
+}
+
+_IN_DESKTOP_CORE = {"GL_EXT_color_buffer_float", "GL_EXT_float_blend", "GL_EXT_disjoint_timer_query"}
+"""What desktop OpenGL 3.3 has without any extension."""
+
+
+@dataclass(frozen=True)
+class DeviceEntry:
+    """One EGL device, opened for a moment to see what it is."""
+
+    index: int
+    software: bool
+    renderer: str
+    usable: bool
+    problem: str = ""
+
+
+@dataclass(frozen=True)
+class RendererReport:
+    """The renderer that glinfer would use."""
+
+    api: str
+    renderer: str
+    vendor: str
+    version: str
+    extensions: dict[str, bool]
+    limits: Limits
+    webgl2_minimum: Limits
+
+    def to_json(self) -> dict[str, Any]:
+        """The report as plain JSON values."""
+        return {**dataclasses.asdict(self), "can_run": True}
+
+
+def renderer_report(device: Device) -> RendererReport:
+    """Describe an open device."""
+    built_in = _IN_DESKTOP_CORE if device.api == "desktop" else set()
+    return RendererReport(
+        api=device.api,
+        renderer=device.renderer,
+        vendor=device.vendor,
+        version=device.version,
+        extensions={name: name in device.extensions or name in built_in for name in EXTENSIONS_THAT_MATTER},
+        limits=device.driver_limits,
+        webgl2_minimum=Limits.webgl2_minimum(),
+    )
+
+
+def list_devices() -> list[DeviceEntry]:
+    """Every EGL device of this machine, each tried once.
+
+    Raises:
+        ContextError: there is no EGL, or no device at all.
+    """
+    entries = []
+    for found in egl.list_devices():
+        try:
+            with open_device(found.index, api="es") as device:
+                entries.append(DeviceEntry(found.index, found.is_software, device.description, usable=True))
+        except ContextError as error:
+            entries.append(DeviceEntry(found.index, found.is_software, "", usable=False, problem=str(error)))
+    return entries
+
+
+def model_report(checkpoint: Checkpoint, plan: Plan, max_texture_size: int) -> dict[str, Any]:
+    """Shape, parameters and texture memory of a checkpoint on a renderer with such textures."""
+    problem = ""
+    try:
+        texture_bytes = {kind: plan.texture_bytes(max_texture_size, kind) for kind in ("weight", "input", "activation")}
+    except GlinferError as error:
+        texture_bytes, problem = {}, str(error)
+    return {
+        "config": dataclasses.asdict(checkpoint.config),
+        "parameters": checkpoint.parameter_count,
+        "plan": plan.name,
+        "draws": len(plan.draws),
+        "texture_bytes": texture_bytes,
+        "fits": not problem,
+        "problem": problem,
+    }

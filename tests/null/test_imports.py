@@ -1,0 +1,210 @@
+"""The house rules that can be read off the source: who imports whom, where OpenGL lives, no GLSL in Python.
+
+Every rule is a function from (path inside glinfer/, source text) to a list of complaints. It runs over the
+real package, and over planted bad source, which it has to complain about.
+"""
+
+from __future__ import annotations
+
+import ast
+import os
+import re
+import subprocess
+import sys
+from collections.abc import Callable, Iterator
+from pathlib import Path, PurePosixPath
+
+import pytest
+
+ROOT = Path(__file__).resolve().parents[2]
+PACKAGE = ROOT / "glinfer"
+
+PUBLIC = "__init__"  # glinfer/__init__.py: load(), generate(), stream()
+# A room may import itself and every room to its left.
+ORDER = ("errors", "config", "gl", "ops", "models", "generation", PUBLIC, "tools", "cli", "__main__")
+ALLOWED = {room: set(ORDER[: place + 1]) for place, room in enumerate(ORDER)}
+# formats stands beside ops: it knows files and shapes, never OpenGL, and the rooms from models on may use it.
+for later in ORDER[ORDER.index("models") :]:
+    ALLOWED[later].add("formats")
+ALLOWED["formats"] = {"errors", "config", "formats"}
+
+GL_LIBRARIES = {"moderngl", "glcontext", "ctypes"}
+GLSL = re.compile(r"#version 3|gl_FragCoord|texelFetch\(")
+MAX_LINES = 450
+
+
+def room_of(path: PurePosixPath) -> str:
+    """``gl/texture.py`` → ``gl``, ``errors.py`` → ``errors``."""
+    return path.parts[0].removesuffix(".py")
+
+
+def imported_names(tree: ast.Module) -> Iterator[tuple[int, str]]:
+    """Line and dotted name of every absolute import; ``from a import b`` gives ``a.b``.
+
+    ``importlib.import_module("a.b")`` and ``__import__("a.b")`` count too when the name is written out.
+    """
+    for node in ast.walk(tree):
+        if isinstance(node, ast.Import):
+            for alias in node.names:
+                yield node.lineno, alias.name
+        elif isinstance(node, ast.ImportFrom) and node.level == 0 and node.module:
+            for alias in node.names:
+                yield node.lineno, f"{node.module}.{alias.name}"
+        elif isinstance(node, ast.Call) and node.args:
+            called = ast.unparse(node.func).rpartition(".")[2]
+            name = node.args[0]
+            if called in {"import_module", "__import__"} and isinstance(name, ast.Constant):
+                yield node.lineno, str(name.value)
+
+
+def imported_room(name: str) -> str | None:
+    """The room that a dotted name lies in: ``glinfer.gl.texture`` → ``gl``; None outside glinfer.
+
+    What glinfer itself offers (``import glinfer``, ``from glinfer import load``) is the room PUBLIC.
+    """
+    top, *rest = name.split(".")
+    if top != "glinfer":
+        return None
+    return rest[0] if rest and rest[0] in ALLOWED else PUBLIC
+
+
+def wrong_direction(path: PurePosixPath, source: str) -> list[str]:
+    """Imports of a room that this file's room may not know, and files in no known room."""
+    room = room_of(path)
+    if room not in ALLOWED:
+        return [f"glinfer/{path}: {room!r} is no room of this house; give it a place in ORDER first"]
+    return [
+        f"glinfer/{path}:{line}: {room} may not import {name}"
+        for line, name in imported_names(ast.parse(source))
+        if (target := imported_room(name)) is not None and target not in ALLOWED[room]
+    ]
+
+
+def relative_imports(path: PurePosixPath, source: str) -> list[str]:
+    """Imports that begin with a dot."""
+    return [
+        f"glinfer/{path}:{node.lineno}: relative import"
+        for node in ast.walk(ast.parse(source))
+        if isinstance(node, ast.ImportFrom) and node.level > 0
+    ]
+
+
+def gl_outside_its_room(path: PurePosixPath, source: str) -> list[str]:
+    """Imports of the OpenGL libraries, or of ctypes, anywhere but in glinfer/gl."""
+    if room_of(path) == "gl":
+        return []
+    return [
+        f"glinfer/{path}:{line}: imports {name}; only glinfer/gl may"
+        for line, name in imported_names(ast.parse(source))
+        if name.split(".")[0] in GL_LIBRARIES
+    ]
+
+
+def glsl_in_python(path: PurePosixPath, source: str) -> list[str]:
+    """Shader source inside a Python file; it belongs in shaders/."""
+    return [
+        f"glinfer/{path}:{number}: GLSL: {line.strip()}"
+        for number, line in enumerate(source.splitlines(), 1)
+        if GLSL.search(line)
+    ]
+
+
+def too_long(path: PurePosixPath, source: str) -> list[str]:
+    """Files of more than MAX_LINES lines."""
+    lines = len(source.splitlines())
+    return [f"glinfer/{path}: {lines} lines; split it (at most {MAX_LINES})"] if lines > MAX_LINES else []
+
+
+Rule = Callable[[PurePosixPath, str], list[str]]
+RULES: tuple[Rule, ...] = (wrong_direction, relative_imports, gl_outside_its_room, glsl_in_python, too_long)
+
+
+@pytest.mark.parametrize("rule", RULES, ids=lambda rule: rule.__name__)
+def test_the_package_keeps_the_rule(rule: Rule) -> None:
+    files = sorted(PACKAGE.rglob("*.py"))
+    assert PACKAGE / "errors.py" in files, "the package was not found: nothing would be checked"
+    complaints = [
+        complaint
+        for file in files
+        for complaint in rule(PurePosixPath(file.relative_to(PACKAGE).as_posix()), file.read_text("utf-8"))
+    ]
+    assert not complaints, "\n".join(complaints)
+
+
+@pytest.mark.parametrize(
+    ("rule", "path", "source"),
+    [
+        (wrong_direction, "errors.py", "import glinfer.config"),
+        (wrong_direction, "config.py", "from glinfer.gl.context import Limits"),
+        (wrong_direction, "gl/texture.py", "from glinfer.ops import linear"),
+        (wrong_direction, "gl/texture.py", "from glinfer import ops"),
+        (wrong_direction, "gl/texture.py", "import glinfer"),
+        (wrong_direction, "gl/texture.py", "import glinfer.formats.gab"),
+        (wrong_direction, "ops/linear.py", "from glinfer import formats"),
+        (wrong_direction, "ops/linear.py", "def late():\n    from glinfer.models import gab"),
+        (wrong_direction, "formats/gab.py", "from glinfer.gl.layout import pack"),
+        (wrong_direction, "formats/gab.py", "from glinfer.ops import linear"),
+        (wrong_direction, "formats/gab.py", "from glinfer.models import plan"),
+        (wrong_direction, "models/session.py", "from glinfer import load"),
+        (wrong_direction, "generation/loop.py", "import glinfer.tools.draws as draws"),
+        (wrong_direction, "__init__.py", "def load():\n    from glinfer.tools import verify"),
+        (wrong_direction, "tools/bench.py", "import importlib\nimportlib.import_module('glinfer.cli')"),
+        (wrong_direction, "attic/old.py", "import math"),
+        (relative_imports, "models/session.py", "from . import plan"),
+        (relative_imports, "models/session.py", "from ..gl import texture"),
+        (gl_outside_its_room, "models/session.py", "import moderngl"),
+        (gl_outside_its_room, "formats/gab.py", "from ctypes import util"),
+        (gl_outside_its_room, "cli/__init__.py", "def late():\n    import glcontext as backend"),
+        (gl_outside_its_room, "tools/bench.py", "__import__('moderngl')"),
+        (glsl_in_python, "gl/program.py", 'HEADER = "#version 300 es"'),
+        (glsl_in_python, "ops/linear.py", 'BODY = """\nvec4 x = texelFetch(weights, at, 0);\n"""'),
+        (glsl_in_python, "ops/linear.py", "# gl_FragCoord.xy is the output element"),
+        (too_long, "ops/linear.py", "x = 1\n" * (MAX_LINES + 1)),
+    ],
+)
+def test_the_rule_catches(rule: Rule, path: str, source: str) -> None:
+    assert len(rule(PurePosixPath(path), source)) == 1
+
+
+@pytest.mark.parametrize(
+    ("path", "source"),
+    [
+        ("config.py", "from glinfer.errors import ConfigError\nimport json"),
+        ("gl/context.py", "import ctypes, moderngl\nfrom glinfer.errors import ContextError"),
+        ("ops/linear.py", "import numpy as np\nfrom glinfer.gl import layout\nfrom glinfer.ops import spec"),
+        ("formats/gab.py", "from glinfer.config import ModelConfig\nfrom glinfer.formats.tokens import read"),
+        ("models/gab.py", "from glinfer import formats, gl\nfrom glinfer.ops.linear import Linear"),
+        ("__init__.py", "def load():\n    from glinfer.generation.model import Model"),
+        ("tools/verify.py", "import glinfer\nfrom glinfer import load\nimport glinfer.formats"),
+        ("cli/__init__.py", "from glinfer import __version__\nfrom glinfer.tools import draws"),
+        ("__main__.py", "from glinfer.cli import main"),
+        ("ops/linear.py", "x = 1\n" * MAX_LINES),
+    ],
+)
+def test_the_rules_let_good_source_pass(path: str, source: str) -> None:
+    assert [complaint for rule in RULES for complaint in rule(PurePosixPath(path), source)] == []
+
+
+def opened_by(statement: str) -> str:
+    """Run ``statement`` in a fresh Python and return which OpenGL libraries it has loaded."""
+    code = f"import sys\n{statement}\nprint(*sorted({{'moderngl', 'glcontext'}} & set(sys.modules)))"
+    path = os.pathsep.join(filter(None, (str(ROOT), os.environ.get("PYTHONPATH"))))
+    done = subprocess.run(
+        [sys.executable, "-c", code],
+        env={**os.environ, "PYTHONPATH": path},
+        capture_output=True,
+        text=True,
+        timeout=60,
+        check=False,
+    )
+    assert done.returncode == 0, done.stderr
+    return done.stdout.strip()
+
+
+@pytest.mark.parametrize("module", ["glinfer", "glinfer.config", "glinfer.formats"])
+def test_importing_opens_no_gl(module: str) -> None:
+    assert opened_by(f"import {module}") == ""
+
+
+def test_opened_by_notices_gl() -> None:
+    assert opened_by("import moderngl, glcontext") == "glcontext moderngl"

@@ -1,0 +1,326 @@
+"""The sampler against hand-worked numbers and a slow, separately written reference."""
+
+from __future__ import annotations
+
+import dataclasses
+import math
+from typing import Any
+
+import numpy as np
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from glinfer.errors import InputError
+from glinfer.generation.sampler import Sampler, SamplingOptions, draw
+
+LOG_4321 = np.log(np.array([0.4, 0.3, 0.2, 0.1]))
+
+
+def one_line(error: pytest.ExceptionInfo[InputError]) -> str:
+    text = str(error.value)
+    assert "\n" not in text
+    assert len(text) < 200
+    return text
+
+
+def reference(logits: list[float], history: list[int], options: SamplingOptions) -> list[float]:
+    """The documented steps, one token at a time, in plain Python."""
+    scores = list(logits)
+    for token in set(history):
+        x = scores[token]
+        scores[token] = x / options.repetition_penalty if x > 0 else x * options.repetition_penalty
+    order = sorted(range(len(scores)), key=lambda i: (-scores[i], i))
+    if options.temperature == 0:
+        return [1.0 if i == order[0] else 0.0 for i in range(len(scores))]
+    top = scores[order[0]]
+    p = [math.exp((x - top) / options.temperature) for x in scores]
+    keep = order[: options.top_k] if options.top_k else order
+    if options.top_p < 1:
+        whole, mass, nucleus = math.fsum(p[i] for i in keep), 0.0, []
+        for i in keep:
+            nucleus.append(i)
+            mass += p[i]
+            if mass >= options.top_p * whole:
+                break
+        keep = nucleus
+    keep = [i for i in keep if p[i] >= options.min_p * p[order[0]]]
+    total = math.fsum(p[i] for i in keep)
+    return [p[i] / total if i in keep else 0.0 for i in range(len(scores))]
+
+
+# ---- options
+
+
+@pytest.mark.parametrize(
+    ("field", "value"),
+    [
+        *(("temperature", v) for v in (-0.1, math.nan, math.inf, True, "1", None, 10**400)),
+        *(("top_k", v) for v in (-1, 1.0, True, "3", None, math.nan)),
+        *(("top_p", v) for v in (-0.01, 1.01, math.nan, False, "0.9", None, math.inf)),
+        *(("min_p", v) for v in (-0.01, 1.01, math.nan, True, "0", None)),
+        *(("repetition_penalty", v) for v in (0.0, -1.0, math.nan, math.inf, True, "1.1", None)),
+        *(("seed", v) for v in (-1, 1.5, True, "7", np.float64(2.0))),
+    ],
+)
+def test_bad_option_is_named_with_what_was_found_and_expected(field: str, value: Any) -> None:
+    with pytest.raises(InputError) as error:
+        SamplingOptions(**{field: value})
+    text = one_line(error)
+    assert text.startswith(f"{field} is ")
+    assert "; expected " in text
+
+
+def test_the_error_stays_one_short_line_whatever_the_value_prints() -> None:
+    for value in (np.zeros((30, 30)), -(10**5000), "x\ny" * 100):
+        with pytest.raises(InputError) as error:
+            SamplingOptions(temperature=value)  # type: ignore[arg-type]
+        one_line(error)
+
+
+def test_edges_of_the_ranges_are_allowed_and_numpy_numbers_become_plain() -> None:
+    SamplingOptions(temperature=0, top_k=0, top_p=0, min_p=0, repetition_penalty=1e-300, seed=0)
+    SamplingOptions(temperature=1e300, top_k=10**30, top_p=1, min_p=1, repetition_penalty=1e300, seed=2**200)
+    options = SamplingOptions(temperature=np.float32(0.5), top_k=np.int64(3), seed=np.uint8(4))
+    assert [type(v) for v in dataclasses.astuple(options)] == [float, int, float, float, float, int]
+    with pytest.raises(dataclasses.FrozenInstanceError):
+        options.top_k = 1  # type: ignore[misc]
+
+
+# ---- each step by hand
+
+
+def distribution(logits: Any, history: Any = (), **options: Any) -> list[float]:
+    return list(Sampler(SamplingOptions(**options)).distribution(logits, history).tolist())
+
+
+def test_plain_softmax_in_float64() -> None:
+    got = Sampler().distribution(LOG_4321.astype(np.float32))
+    assert got.dtype == np.float64
+    assert got == pytest.approx([0.4, 0.3, 0.2, 0.1], rel=1e-6)
+
+
+def test_temperature_sharpens() -> None:
+    assert distribution(LOG_4321, temperature=0.5) == pytest.approx([16 / 30, 9 / 30, 4 / 30, 1 / 30])
+
+
+def test_repetition_penalty_divides_positive_multiplies_negative_once_for_each_token() -> None:
+    logits = np.array([2.0, -2.0, 0.0, 1.0])
+    expected = np.exp([1.0, -4.0, 0.0, 1.0])
+    got = distribution(logits, [0, 1, 1, 0, 0, 2], repetition_penalty=2.0)
+    assert got == pytest.approx((expected / expected.sum()).tolist())
+
+
+def test_the_penalty_comes_before_greedy_choice() -> None:
+    sampler = Sampler(SamplingOptions(temperature=0, repetition_penalty=3.0))
+    assert sampler.sample(np.array([2.0, 1.0, 0.0]), []) == 0
+    assert sampler.sample(np.array([2.0, 1.0, 0.0]), [0]) == 1
+
+
+def test_top_k_keeps_exactly_k_lower_ids_first_where_equal() -> None:
+    assert distribution(np.array([1.0, 5.0, 5.0, 5.0, 0.0]), top_k=2) == [0, 0.5, 0.5, 0, 0]
+    assert distribution(np.zeros(4), top_k=3) == pytest.approx([1 / 3, 1 / 3, 1 / 3, 0])
+    assert distribution(LOG_4321, top_k=99) == pytest.approx([0.4, 0.3, 0.2, 0.1])
+
+
+def test_ties_go_to_the_lower_ids_in_a_long_row_too() -> None:
+    row = np.tile([0.0, 1.0], 1000)  # long enough for a sort that is not stable to show
+    assert np.flatnonzero(distribution(row, top_k=10)).tolist() == list(range(1, 20, 2))
+    assert np.flatnonzero(distribution(row, top_k=1010)).tolist() == sorted([*range(1, 2000, 2), *range(0, 20, 2)])
+
+
+def test_top_k_ranks_by_score_even_where_the_temperature_makes_all_equal() -> None:
+    assert distribution(np.array([0.0, 1.0]), top_k=1, temperature=1e300) == [0, 1]
+
+
+def test_top_p_keeps_the_smallest_set_that_reaches_the_mass() -> None:
+    logits = np.log(np.array([0.25, 0.5, 0.125, 0.125]))
+    assert distribution(logits, top_p=0.5) == [0, 1, 0, 0]  # 0.5 reaches 0.5
+    assert distribution(logits, top_p=0.51) == pytest.approx([1 / 3, 2 / 3, 0, 0])
+    assert distribution(logits, top_p=0.8) == pytest.approx([2 / 7, 4 / 7, 1 / 7, 0])  # of equals, the lower id
+    assert distribution(logits, top_p=0.0) == [0, 1, 0, 0]
+    assert distribution(logits, top_p=1 - 1e-16) == pytest.approx([0.25, 0.5, 0.125, 0.125])
+
+
+def test_top_p_looks_at_the_mass_left_after_top_k() -> None:
+    # Of 0.4 and 0.3 the first holds 57 %: enough for 0.5, although it is only 40 % of everything.
+    assert distribution(LOG_4321, top_k=2, top_p=0.5) == [1, 0, 0, 0]
+    assert distribution(LOG_4321, top_p=0.5) == pytest.approx([4 / 7, 3 / 7, 0, 0])
+
+
+def test_min_p_is_a_fraction_of_the_largest() -> None:
+    logits = np.array([0.0, math.log(0.5), math.log(0.25), -50.0])
+    assert distribution(logits, min_p=0.3) == pytest.approx([2 / 3, 1 / 3, 0, 0])
+    assert distribution(np.array([3.0, 3.0, 2.9]), min_p=1.0) == [0.5, 0.5, 0]
+
+
+def test_minus_infinity_is_never_chosen() -> None:
+    logits = np.array([-np.inf, 0.0, -np.inf, 0.0])
+    assert distribution(logits, top_k=3, temperature=7.0) == [0, 0.5, 0, 0.5]
+    assert distribution(logits, [0, 1], repetition_penalty=0.5) == [0, 0.5, 0, 0.5]
+    sampler = Sampler(SamplingOptions(seed=1))
+    assert {sampler.sample(logits) for _ in range(200)} == {1, 3}
+
+
+@pytest.mark.filterwarnings("error")
+def test_extreme_options_still_give_a_distribution() -> None:
+    logits = np.array([3e38, 1.0, -3e38, 0.0], dtype=np.float32)
+    assert distribution(logits, temperature=5e-324) == [1, 0, 0, 0]
+    every = [0, 1, 2, 3]
+    # Divided by almost nothing, both positive logits stop at the largest float; -3e38 becomes -0.
+    assert distribution(logits, every, repetition_penalty=5e-324) == [0.5, 0.5, 0, 0]
+    # The other way round the positive logit becomes almost 0, and the negative ones sink to the limit.
+    assert distribution(-logits, every, repetition_penalty=1.7e308) == [0, 0, 0.5, 0.5]
+    assert distribution(logits, temperature=1.7e308) == [0.25] * 4
+
+
+finite_logits = st.lists(
+    st.one_of(st.integers(-4, 4).map(float), st.just(-math.inf), st.floats(-30, 30, width=32)),
+    min_size=1,
+    max_size=12,
+).filter(lambda row: max(row) > -math.inf)
+
+
+@given(
+    logits=finite_logits,
+    options=st.builds(
+        SamplingOptions,
+        temperature=st.sampled_from([0.0, 0.3, 1.0, 2.5]),
+        top_k=st.integers(0, 14),
+        top_p=st.sampled_from([0.0, 0.123, 0.4567, 0.89, 1.0]),
+        min_p=st.sampled_from([0.0, 0.0321, 0.456, 1.0]),
+        repetition_penalty=st.sampled_from([0.7, 1.0, 1.3]),
+        seed=st.integers(0, 2**32),
+    ),
+    data=st.data(),
+)
+def test_distribution_agrees_with_the_reference_and_samples_come_from_it(
+    logits: list[float], options: SamplingOptions, data: st.DataObject
+) -> None:
+    history = data.draw(st.lists(st.integers(0, len(logits) - 1), max_size=6))
+    row = np.array(logits)
+    sampler = Sampler(options)
+    got = sampler.distribution(row, history)
+    assert got.tolist() == pytest.approx(reference(logits, history, options), abs=1e-12)
+    assert got.sum() == pytest.approx(1.0, abs=1e-12)
+    for _ in range(5):
+        assert got[sampler.sample(row, history)] > 0
+
+
+# ---- drawing
+
+
+def test_greedy_takes_the_lowest_of_equal_ids_and_uses_no_random_number() -> None:
+    sampler = Sampler(SamplingOptions(temperature=0.0, seed=3))
+    before = sampler._random.bit_generator.state
+    assert sampler.sample(np.array([0.0, 7.0, 7.0], dtype=np.float32)) == 1
+    assert sampler.distribution(np.array([0.0, 7.0, 7.0])).tolist() == [0, 1, 0]
+    assert sampler._random.bit_generator.state == before
+
+
+def test_one_uniform_for_each_token_and_none_for_a_distribution() -> None:
+    sampler = Sampler(SamplingOptions(seed=11))
+    expected = np.random.default_rng(11).random(50)
+    edges = np.array([0.4, 0.7, 0.9])
+    for uniform in expected:
+        sampler.distribution(LOG_4321)
+        assert sampler.sample(LOG_4321) == int((uniform >= edges).sum())
+
+
+def test_equal_seeds_repeat_and_no_seed_does_not() -> None:
+    row = np.zeros(1000)
+
+    def run(seed: int | None) -> list[int]:
+        sampler = Sampler(SamplingOptions(seed=seed))
+        return [sampler.sample(row) for _ in range(20)]
+
+    assert run(5) == run(5)
+    assert run(5) != run(6)
+    assert run(None) != run(None)
+
+
+def test_frequencies_follow_the_distribution() -> None:
+    sampler = Sampler(SamplingOptions(seed=2))
+    counts = np.bincount([sampler.sample(LOG_4321) for _ in range(4000)], minlength=4)
+    # Five standard deviations of a binomial count are at most 5 × sqrt(4000 / 4) = 158.
+    assert np.abs(counts - 4000 * np.array([0.4, 0.3, 0.2, 0.1])).max() < 158
+
+
+def test_draw_at_the_edges_never_returns_a_token_of_zero_probability() -> None:
+    row = np.array([0.0, 0.25, 0.0, 0.75, 0.0])
+    assert draw(row, 0.0) == 1
+    assert draw(row, np.nextafter(0.25, 0)) == 1
+    assert draw(row, 0.25) == 3
+    assert draw(row, np.nextafter(1.0, 0)) == 3
+    assert draw(row, 1.0) == 3  # what a rounded product could become
+    assert draw(np.array([1.0]), np.nextafter(1.0, 0)) == 0
+
+
+@given(st.lists(st.integers(0, 3), min_size=1, max_size=40).filter(any), st.floats(0, 1))
+def test_draw_is_the_inverse_of_the_running_total(parts: list[int], uniform: float) -> None:
+    # Sums that are not exactly 1 in floating point, and zeros at both ends.
+    row = np.array(parts) / 3.0 / np.sum(np.array(parts) / 3.0)
+    token = draw(row, uniform)
+    assert row[token] > 0
+    assert math.fsum(row[:token]) <= uniform + 1e-12
+    assert uniform <= math.fsum(row[: token + 1]) + 1e-12
+
+
+# ---- bad input
+
+
+@pytest.mark.parametrize(
+    ("logits", "words"),
+    [
+        ([0.0, math.nan, 1.0, math.nan], ["2 of 4", "NaN", "token 1"]),
+        ([0.0, 1.0, math.inf], ["1 of 3", "+inf", "token 2"]),
+        ([math.inf, math.nan], ["NaN", "token 1"]),
+        ([-math.inf] * 3, ["all 3", "-inf"]),
+        (np.zeros((2, 3)), ["(2, 3)", "one non-empty row"]),
+        (np.zeros(0), ["(0,)"]),
+        (np.float32(1.0), ["()"]),
+        (np.zeros(3, dtype=np.int64), ["int64"]),
+        (np.zeros(3, dtype=np.complex64), ["complex64"]),
+        (["a", "b"], ["expected one non-empty row of floats"]),
+        ([[1.0], [1.0, 2.0]], ["not an array of numbers"]),
+    ],
+)
+@pytest.mark.parametrize("temperature", [0.0, 1.0])
+def test_bad_logits(logits: Any, words: list[str], temperature: float) -> None:
+    sampler = Sampler(SamplingOptions(temperature=temperature, seed=0))
+    for method in (sampler.sample, sampler.distribution):
+        with pytest.raises(InputError) as error:
+            method(logits, [])
+        text = one_line(error)
+        assert all(word in text for word in words), text
+
+
+@pytest.mark.parametrize("history", [[0, 4], [-1], [1.5], ["0"], [[0]], [True], [10**30], [[0], [1, 2]], None, 3])
+def test_bad_history_even_where_no_penalty_looks_at_it(history: Any) -> None:
+    with pytest.raises(InputError) as error:
+        Sampler().sample(LOG_4321, history)
+    assert "expected" in one_line(error)
+
+
+def test_a_token_outside_is_named() -> None:
+    with pytest.raises(InputError, match=r"token 4 in the history; expected ids from 0 to 3"):
+        Sampler().distribution(LOG_4321, np.array([3, 4, 5], dtype=np.uint64))
+
+
+def test_history_may_be_any_sequence_or_array_of_ids() -> None:
+    expected = distribution(LOG_4321, [1, 2], repetition_penalty=1.5)
+    for history in ((1, 2), np.array([1, 2], dtype=np.int32), np.array([2, 1], dtype=np.uint64)):
+        assert distribution(LOG_4321, history, repetition_penalty=1.5) == expected
+    nothing: list[Any] = [[], (), np.zeros(0, dtype=np.int64)]
+    for empty in nothing:
+        assert distribution(LOG_4321, empty, repetition_penalty=1.5) == pytest.approx([0.4, 0.3, 0.2, 0.1])
+
+
+def test_the_callers_arrays_are_not_changed() -> None:
+    logits = np.array([3.0, -1.0, 2.0, -np.inf])
+    history = np.array([0, 1, 3])
+    logits.flags.writeable = history.flags.writeable = False
+    options = SamplingOptions(top_k=2, top_p=0.9, min_p=0.1, repetition_penalty=1.2, seed=0)
+    Sampler(options).sample(logits, history)
+    Sampler(options).distribution(logits, history)
+    assert logits.tolist() == [3.0, -1.0, 2.0, -math.inf]
