@@ -10,6 +10,7 @@ from typing import NoReturn
 import click
 
 from glinfer import __version__
+from glinfer.cli.bench import bench_command
 from glinfer.cli.chat import chat
 from glinfer.cli.convert import convert
 from glinfer.cli.demo import demo
@@ -33,7 +34,7 @@ def cli() -> None:
     """
 
 
-for command in (generate, chat, draws, verify, info, convert, demo):
+for command in (generate, chat, draws, verify, info, convert, bench_command, demo):
     cli.add_command(command)
 
 

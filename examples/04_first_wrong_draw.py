@@ -1,0 +1,27 @@
+"""Plant a bug in a shader and let the draw-by-draw check name the first pass that it breaks."""
+
+import shutil
+import tempfile
+from pathlib import Path
+
+from small_model import model_path
+
+from glinfer.formats import load_checkpoint
+from glinfer.gl.context import open_device
+from glinfer.gl.program import shader_root
+from glinfer.models.gab import reference_plan
+from glinfer.tools.verify import verify_draws
+
+broken = Path(tempfile.mkdtemp(prefix="glinfer-")) / "shaders"
+shutil.copytree(shader_root(), broken)
+shader = broken / "attention_scores.frag"
+shader.write_text(shader.read_text().replace("e.y > e.x", "e.y >= e.x"))  # a mask off by one
+
+checkpoint = load_checkpoint(model_path())
+plan = reference_plan(checkpoint.config)
+with open_device() as device:
+    for root in (None, broken):
+        checks = verify_draws(checkpoint, plan, device, [1, 2, 3, 4], shader_root=root)
+        wrong = next((check for check in checks if not check.passed), None)
+        where = "none" if wrong is None else f"number {wrong.index}, {wrong.name}, shader {wrong.shader}"
+        print(f"{len(checks)} draws checked, first wrong one: {where}")

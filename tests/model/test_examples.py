@@ -1,0 +1,35 @@
+"""Every example runs as a user would run it, and prints what it promises."""
+
+from __future__ import annotations
+
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+EXAMPLES = Path(__file__).resolve().parents[2] / "examples"
+PROMISES = {
+    "01_generate.py": ["52 draws/token, 20 tokens, stopped by length", "OpenGL ES 3"],
+    "02_draw_calls.py": ["Gab: 244 by formula, 244 in the plan", "this model: 52 in the plan, 52 issued"],
+    "03_verify_textures.py": ["30 of 30 textures identical", "NaN payloads: stored True"],
+    "04_first_wrong_draw.py": [
+        "52 draws checked, first wrong one: none",
+        "first wrong one: number 5, h.0.attn.head.0.scores, shader attention_scores",
+    ],
+    "05_own_sampler.py": ["Once upon a time"],
+}
+
+
+def test_every_example_is_checked_here() -> None:
+    assert sorted(path.name for path in EXAMPLES.glob("[0-9]*.py")) == sorted(PROMISES)
+
+
+@pytest.mark.parametrize("name", PROMISES)
+def test_example(name: str, tmp_path: Path) -> None:
+    done = subprocess.run(
+        [sys.executable, EXAMPLES / name], cwd=tmp_path, capture_output=True, text=True, timeout=120, check=False
+    )
+    assert done.returncode == 0, done.stderr
+    for promise in PROMISES[name]:
+        assert promise in done.stdout

@@ -1,0 +1,174 @@
+"""Names and shapes, random weights, and the search for numbers that are none."""
+
+from __future__ import annotations
+
+import hashlib
+import json
+import subprocess
+import sys
+import tracemalloc
+from pathlib import Path
+
+import numpy as np
+import pytest
+
+from glinfer.config import ModelConfig
+from glinfer.errors import FormatError, InputError
+from glinfer.formats import Checkpoint, random_checkpoint, read_gab, weight_shapes, write_gab
+from glinfer.formats.gab_layout import float_count, stored_arrays, tensor_count
+
+GAB_FILES = Path(__file__).resolve().parents[2].parent / "shared" / "gab"
+SMALL = ModelConfig.from_options("vocab=7,dim=6,heads=3,blocks=2,context=5")
+
+
+def test_weight_shapes_are_the_documented_ones_in_file_order() -> None:
+    shapes = weight_shapes(SMALL)
+    block = [
+        ("ln_1.weight", (6,)),
+        ("ln_1.bias", (6,)),
+        ("attn.q_proj.weight", (6, 6)),
+        ("attn.k_proj.weight", (6, 6)),
+        ("attn.v_proj.weight", (6, 6)),
+        ("attn.out_proj.weight", (6, 6)),
+        ("ln_2.weight", (6,)),
+        ("ln_2.bias", (6,)),
+        ("mlp.fc_in.weight", (24, 6)),
+        ("mlp.fc_in.bias", (24,)),
+        ("mlp.fc_out.weight", (6, 24)),
+        ("mlp.fc_out.bias", (6,)),
+    ]
+    assert list(shapes.items()) == [
+        ("transformer.wte.weight", (7, 6)),
+        ("transformer.wpe.weight", (5, 6)),
+        *((f"transformer.h.{i}.{name}", shape) for i in range(2) for name, shape in block),
+        ("transformer.ln_f.weight", (6,)),
+        ("transformer.ln_f.bias", (6,)),
+        ("lm_head.weight", (7, 6)),
+        ("lm_head.bias", (7,)),
+    ]
+
+
+def test_counts_by_arithmetic_agree_with_walking_through_the_arrays() -> None:
+    assert float_count(SMALL) == sum(array.size for array in stored_arrays(SMALL))
+    assert tensor_count(SMALL) == len(weight_shapes(SMALL))
+    checkpoint = random_checkpoint(SMALL)
+    assert checkpoint.parameter_count == float_count(SMALL)
+
+
+def test_counting_an_absurd_model_takes_no_memory() -> None:
+    absurd = ModelConfig(1 << 24, 1 << 22, 1, 1 << 24, 1 << 24)
+    tracemalloc.start()
+    try:
+        width = 1 << 22
+        block = 4 * width + 4 * width**2 + 4 * width * (width + 1) + width * (4 * width + 1)
+        expected = (2 << 24) * width + (block << 24) + 2 * width + (width << 24) + (1 << 24)
+        assert float_count(absurd) == expected
+        assert tensor_count(absurd) == 6 + (12 << 24)
+        assert tracemalloc.get_traced_memory()[1] < 100_000
+    finally:
+        tracemalloc.stop()
+
+
+def test_random_weights_have_the_shapes_and_depend_on_the_seed() -> None:
+    first, again, other = (random_checkpoint(SMALL, seed=seed) for seed in (3, 3, 4))
+    assert {name: tensor.shape for name, tensor in first.tensors.items()} == weight_shapes(SMALL)
+    assert all(tensor.dtype == np.float32 for tensor in first.tensors.values())
+    assert all(np.array_equal(first.tensors[name], again.tensors[name]) for name in first.tensors)
+    assert not any(np.array_equal(first.tensors[name], other.tensors[name]) for name in first.tensors)
+    assert first.source == "random weights (seed 3)"
+
+
+@pytest.mark.parametrize(
+    ("vocab", "dim", "heads", "blocks", "context", "seed", "scale"),
+    [(7, 6, 3, 2, 5, 0, 0.04), (50, 16, 4, 1, 9, 11, 0.04), (33, 5, 1, 3, 2, 2, 0.3)],
+)
+def test_random_weights_equal_the_published_generator(
+    tmp_path: Path, vocab: int, dim: int, heads: int, blocks: int, context: int, seed: int, scale: float
+) -> None:
+    script = GAB_FILES / "make_gab.py"
+    if not script.exists():
+        pytest.skip("../shared/gab/make_gab.py is absent")
+    numbers = {"vocab": vocab, "dim": dim, "heads": heads, "blocks": blocks, "context": context, "seed": seed}
+    options = [word for name, value in numbers.items() for word in (f"--{name}", str(value))]
+    theirs, ours = tmp_path / "theirs.gab", tmp_path / "ours.gab"
+    subprocess.run([sys.executable, script, theirs, *options, "--scale", str(scale)], check=True)
+    write_gab(random_checkpoint(ModelConfig(vocab, dim, heads, blocks, context), seed, scale), ours)
+    assert ours.read_bytes() == theirs.read_bytes()
+
+
+def test_full_size_random_weights_have_the_recorded_digest(tmp_path: Path) -> None:
+    if not (GAB_FILES / "golden.json").exists():
+        pytest.skip("../shared/gab/golden.json is absent")
+    records = json.loads((GAB_FILES / "golden.json").read_text())
+    recorded = {record["sha256"] for record in records if record["model"] == "full"}
+    path = tmp_path / "full.gab"
+    write_gab(random_checkpoint(ModelConfig(5256, 512, 8, 6, 2048), seed=2), path)
+    assert path.stat().st_size == 101_356_092
+    assert {hashlib.sha256(path.read_bytes()).hexdigest()} == recorded
+
+
+@pytest.mark.parametrize(
+    ("seed", "scale", "message"),
+    [
+        (-1, 0.04, "the seed is -1; expected a whole number of at least 0"),
+        (0, float("nan"), "the scale is nan; expected a finite number"),
+        (0, float("inf"), "the scale is inf; expected a finite number"),
+        (0, -1.0, "the scale is -1.0; expected a finite number of at least 0"),
+    ],
+)
+def test_random_weights_refuse_what_makes_none(seed: int, scale: float, message: str) -> None:
+    with pytest.raises(InputError, match=message):
+        random_checkpoint(SMALL, seed, scale)
+
+
+def _with(name: str, tensor: np.ndarray) -> Checkpoint:
+    return Checkpoint(SMALL, {**random_checkpoint(SMALL).tensors, name: tensor}, "here.gab")
+
+
+def test_finite_weights_pass() -> None:
+    random_checkpoint(SMALL).check_finite()
+    _with("lm_head.bias", np.array([3.4e38, -3.4e38, 1e-45, -0.0, 0, 1, 2], np.float32)).check_finite()
+
+
+def test_the_first_tensor_that_is_not_finite_is_named_with_count_and_index() -> None:
+    wte = random_checkpoint(SMALL).tensors["transformer.wte.weight"].copy()
+    wte[4, 2], wte[5, 0], wte[4, 3] = np.nan, np.inf, -np.inf
+    damaged = _with("transformer.wte.weight", wte)
+    later = Checkpoint(SMALL, {**damaged.tensors, "lm_head.bias": np.full(7, np.nan, np.float32)}, "here.gab")
+    expected = r"^here\.gab: 3 values are NaN or infinite in tensor 'transformer\.wte\.weight', first at \[4, 2\];"
+    with pytest.raises(FormatError, match=expected):
+        later.check_finite()
+    with pytest.raises(FormatError, match=r"1 value is NaN or infinite .*'lm_head\.bias', first at \[6\];"):
+        _with("lm_head.bias", np.array([0, 0, 0, 0, 0, 0, np.nan], np.float32)).check_finite()
+
+
+@pytest.mark.parametrize("place", [(0, 0), (299, 699), (120, 345), (93, 436)])
+def test_the_index_is_right_in_large_views_that_are_not_contiguous(place: tuple[int, int]) -> None:
+    stored = np.zeros((700, 301), np.float32)
+    view = stored[:, :-1].T  # like a matrix of a GAB1 file: a transposed part of a wider one
+    stored[:, -1] = np.nan  # outside the view, so not to be found
+    view[place] = np.nan
+    expected = rf"1 value is .*first at \[{place[0]}, {place[1]}\]"
+    with pytest.raises(FormatError, match=expected):
+        Checkpoint(SMALL, {"x": view}, "here").check_finite()
+
+
+def test_looking_for_numbers_that_are_none_copies_no_tensor() -> None:
+    stored = np.zeros((2000, 1000), np.float32)
+    checkpoint = Checkpoint(SMALL, {"plain": stored, "turned": stored.T}, "here")
+    tracemalloc.start()
+    try:
+        checkpoint.check_finite()
+        assert tracemalloc.get_traced_memory()[1] < stored.nbytes / 8
+    finally:
+        tracemalloc.stop()
+
+
+def test_a_checkpoint_is_immutable_and_reads_back_its_source(tmp_path: Path) -> None:
+    write_gab(random_checkpoint(SMALL), tmp_path / "m.gab")
+    checkpoint = read_gab(tmp_path / "m.gab")
+    assert checkpoint.source == str(tmp_path / "m.gab")
+    with pytest.raises(AttributeError):
+        checkpoint.source = "elsewhere"  # type: ignore[misc]
+    with pytest.raises(TypeError):
+        checkpoint.tensors["x"] = np.zeros(1, np.float32)  # type: ignore[index]

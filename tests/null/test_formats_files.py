@@ -1,0 +1,160 @@
+"""Writing a file whole or not at all, and opening one safely."""
+
+from __future__ import annotations
+
+import os
+import stat
+from pathlib import Path
+
+import pytest
+
+from glinfer.errors import FormatError
+from glinfer.formats.files import check_size, opened, replacing, shown
+
+
+def test_a_finished_block_puts_the_file_in_place_and_leaves_nothing_else(tmp_path: Path) -> None:
+    with replacing(tmp_path / "out.bin") as temporary:
+        assert temporary.parent == tmp_path
+        temporary.write_bytes(b"new")
+        assert not (tmp_path / "out.bin").exists()
+    assert [p.name for p in tmp_path.iterdir()] == ["out.bin"]
+    assert (tmp_path / "out.bin").read_bytes() == b"new"
+
+
+@pytest.mark.parametrize("error", [KeyboardInterrupt, RuntimeError, SystemExit, GeneratorExit])
+def test_a_failed_block_leaves_the_old_file_and_nothing_else(tmp_path: Path, error: type[BaseException]) -> None:
+    target = tmp_path / "out.bin"
+    target.write_bytes(b"old")
+
+    def write_half() -> None:
+        with replacing(target) as temporary:
+            temporary.write_bytes(b"half")
+            raise error
+
+    with pytest.raises(error):
+        write_half()
+    assert [p.name for p in tmp_path.iterdir()] == ["out.bin"]
+    assert target.read_bytes() == b"old"
+
+
+def test_an_operating_system_error_while_writing_becomes_one_line(tmp_path: Path) -> None:
+    def fill_the_disk() -> None:
+        with replacing(tmp_path / "out.bin"):
+            raise OSError(28, "No space left on device", "somewhere")
+
+    with pytest.raises(FormatError, match=r"out\.bin: cannot write it: No space left on device; check"):
+        fill_the_disk()
+    assert not list(tmp_path.iterdir())
+
+
+def _write(path: str | Path) -> None:
+    with replacing(path) as temporary:
+        temporary.write_bytes(b"new")
+
+
+def test_a_missing_directory_is_named(tmp_path: Path) -> None:
+    with pytest.raises(FormatError, match=r"missing/out\.bin: cannot write it: No such file or directory"):
+        _write(tmp_path / "missing" / "out.bin")
+
+
+@pytest.mark.skipif(os.geteuid() == 0, reason="root may write anywhere")
+def test_a_directory_without_permission_is_named(tmp_path: Path) -> None:
+    tmp_path.chmod(0o500)
+    with pytest.raises(FormatError, match="cannot write it: Permission denied"):
+        _write(tmp_path / "out.bin")
+
+
+def test_a_directory_or_pipe_is_not_replaced(tmp_path: Path) -> None:
+    os.mkfifo(tmp_path / "pipe")
+    with pytest.raises(FormatError, match="found a pipe; expected a regular file to replace"):
+        _write(tmp_path / "pipe")
+    assert stat.S_ISFIFO((tmp_path / "pipe").stat().st_mode)
+    with pytest.raises(FormatError, match="found a directory"):
+        _write(tmp_path)
+
+
+def test_a_new_file_follows_the_umask_and_an_old_one_keeps_its_mode(tmp_path: Path) -> None:
+    private = tmp_path / "private"
+    private.write_bytes(b"old")
+    private.chmod(0o600)
+    before = os.umask(0o027)
+    try:
+        _write(tmp_path / "fresh")
+        _write(private)
+    finally:
+        os.umask(before)
+    assert stat.S_IMODE((tmp_path / "fresh").stat().st_mode) == 0o640
+    assert stat.S_IMODE(private.stat().st_mode) == 0o600
+    assert private.read_bytes() == b"new"
+
+
+def test_a_symbolic_link_stays_one(tmp_path: Path) -> None:
+    (tmp_path / "real").write_bytes(b"old")
+    (tmp_path / "link").symlink_to("real")
+    _write(tmp_path / "link")
+    assert (tmp_path / "link").is_symlink()
+    assert (tmp_path / "real").read_bytes() == b"new"
+    (tmp_path / "to_nothing").symlink_to("new")
+    _write(tmp_path / "to_nothing")
+    assert (tmp_path / "to_nothing").is_symlink()
+    assert (tmp_path / "new").read_bytes() == b"new"
+
+
+def _open(path: str | Path) -> bytes:
+    with opened(path) as (file, size):
+        data = file.read()
+    assert size == len(data)
+    return data
+
+
+def test_opened_gives_the_file_and_its_size(tmp_path: Path) -> None:
+    (tmp_path / "in").write_bytes(b"12345")
+    assert _open(tmp_path / "in") == b"12345"
+
+
+def test_what_cannot_be_read_is_one_line(tmp_path: Path) -> None:
+    os.mkfifo(tmp_path / "pipe")
+    (tmp_path / "loop").symlink_to("loop")
+    cases = {
+        tmp_path / "missing": "cannot read it: No such file or directory; check",
+        tmp_path: "found a directory; expected a regular file",
+        tmp_path / "pipe": "found a pipe; expected a regular file",  # and does not wait for a writer
+        Path(os.devnull): "found a device; expected a regular file",
+        tmp_path / "loop": "cannot read it: ",
+    }
+    for path, message in cases.items():
+        with pytest.raises(FormatError) as caught:
+            _open(path)
+        assert f"{path}: {message}" in str(caught.value)
+        assert "\n" not in str(caught.value)
+
+
+@pytest.mark.skipif(os.geteuid() == 0, reason="root may read anything")
+def test_a_file_without_permission_is_one_line(tmp_path: Path) -> None:
+    (tmp_path / "secret").write_bytes(b"x")
+    (tmp_path / "secret").chmod(0)
+    with pytest.raises(FormatError, match="cannot read it: Permission denied"):
+        _open(tmp_path / "secret")
+
+
+@pytest.mark.parametrize("name", ["nul\0", "half\ud800"])
+def test_names_that_no_file_can_have(name: str) -> None:
+    with pytest.raises(FormatError, match="no file can have this name"):
+        _open(name)
+    with pytest.raises(FormatError, match="no file can have this name"):
+        _write(name)
+
+
+def test_shown_keeps_a_message_on_one_printable_line() -> None:
+    assert shown("models/é.gab") == "models/é.gab"
+    assert shown("") == "''"
+    assert shown("two\nlines") == r"'two\nlines'"
+    assert shown(os.fsdecode(b"\xff")).isascii()
+
+
+def test_check_size_names_both_sizes_and_the_difference() -> None:
+    check_size(10, 10, "f")
+    with pytest.raises(FormatError, match=r"f: truncated: found 7 bytes, .* promises 10: 3 bytes short"):
+        check_size(7, 10, "f")
+    with pytest.raises(FormatError, match=r"f: padded: found 12 bytes, .* promises 10: 2 bytes too long"):
+        check_size(12, 10, "f")

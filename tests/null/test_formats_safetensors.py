@@ -1,0 +1,262 @@
+"""safetensors: lossless both ways, and every file that is not glinfer's is refused in one line."""
+
+from __future__ import annotations
+
+import json
+import struct
+import subprocess
+import sys
+from pathlib import Path
+
+import numpy as np
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+from safetensors import safe_open
+from safetensors.numpy import save_file
+
+from glinfer.config import ModelConfig
+from glinfer.errors import FormatError
+from glinfer.formats import (
+    Checkpoint,
+    random_checkpoint,
+    read_gab,
+    read_safetensors,
+    weight_shapes,
+    write_gab,
+    write_safetensors,
+)
+
+GAB_FILES = Path(__file__).resolve().parents[2].parent / "shared" / "gab"
+SMALL = ModelConfig.from_options("vocab=3,dim=2,heads=1,blocks=1,context=2")
+FLOATS = 89
+ODD_BITS = [0, 0x80000000, 1, 0x807FFFFF, 0x7F7FFFFF, 0x7F800000, 0xFF800000, 0x7FC00001, 0xFFC0BEEF, 0x7F800001]
+bits = st.one_of(st.sampled_from(ODD_BITS), st.integers(0, 2**32 - 1))
+METADATA = {"format": "glinfer", "config": SMALL.to_json()}
+
+
+def _tensors() -> dict[str, np.ndarray]:
+    return {name: np.full(shape, 1.5, np.float32) for name, shape in weight_shapes(SMALL).items()}
+
+
+def _refusal(path: Path) -> str:
+    with pytest.raises(FormatError) as caught:
+        read_safetensors(path)
+    message = str(caught.value)
+    assert message.startswith(f"{path}: ")
+    assert "\n" not in message
+    return message.removeprefix(f"{path}: ")
+
+
+@pytest.fixture
+def good(tmp_path: Path) -> Path:
+    write_safetensors(random_checkpoint(SMALL), tmp_path / "good.safetensors")
+    return tmp_path / "good.safetensors"
+
+
+@settings(max_examples=50, deadline=None)
+@given(st.lists(bits, min_size=FLOATS, max_size=FLOATS))
+def test_gab_to_safetensors_to_gab_gives_the_same_bytes(
+    tmp_path_factory: pytest.TempPathFactory, words: list[int]
+) -> None:
+    folder = tmp_path_factory.mktemp("bits")
+    data = struct.pack("<7I", 0x47414231, 1, 3, 2, 1, 1, 2) + np.array(words, "<u4").tobytes()
+    (folder / "in.gab").write_bytes(data)
+    write_safetensors(read_gab(folder / "in.gab"), folder / "m.safetensors")
+    write_gab(read_safetensors(folder / "m.safetensors"), folder / "out.gab")
+    assert (folder / "out.gab").read_bytes() == data
+
+
+@pytest.mark.parametrize("model", ["tiny", "odd"])
+def test_published_models_survive_the_round_trip(tmp_path: Path, model: str) -> None:
+    source = GAB_FILES / f"{model}.gab"
+    if not source.exists():
+        pytest.skip(f"../shared/gab/{model}.gab is absent")
+    write_safetensors(read_gab(source), tmp_path / "m.safetensors")
+    write_gab(read_safetensors(tmp_path / "m.safetensors"), tmp_path / "m.gab")
+    assert (tmp_path / "m.gab").read_bytes() == source.read_bytes()
+
+
+def test_the_whole_configuration_is_kept(tmp_path: Path) -> None:
+    config = ModelConfig(3, 2, 1, 1, 2, intermediate_size=5, layer_norm_eps=1e-6, hidden_act="gelu")
+    write_safetensors(random_checkpoint(config), tmp_path / "m.safetensors")
+    checkpoint = read_safetensors(tmp_path / "m.safetensors")
+    assert checkpoint.config == config
+    assert list(checkpoint.tensors) == list(weight_shapes(config))
+    assert checkpoint.source == str(tmp_path / "m.safetensors")
+
+
+def test_other_software_finds_the_usual_names_types_and_metadata(good: Path) -> None:
+    checkpoint = random_checkpoint(SMALL)
+    with safe_open(good, framework="numpy") as file:
+        assert file.metadata() == METADATA
+        assert set(file.keys()) == set(weight_shapes(SMALL))
+        for name, tensor in checkpoint.tensors.items():
+            assert file.get_slice(name).get_dtype() == "F32"
+            assert np.array_equal(file.get_tensor(name), tensor)
+
+
+def test_truncated_and_padded_files_name_both_sizes(good: Path) -> None:
+    data = good.read_bytes()
+    size, header = len(data), 8 + struct.unpack("<Q", data[:8])[0]
+    for length in (header, header + 1, size - 4, size - 1):
+        good.write_bytes(data[:length])
+        assert _refusal(good).startswith(
+            f"truncated: found {length} bytes, but its header promises {size}: {size - length} bytes short"
+        )
+    good.write_bytes(data + b"\0\0\0")
+    assert _refusal(good).startswith(f"padded: found {size + 3} bytes, but its header promises {size}: 3 bytes")
+    for length in (0, 1, 7):
+        good.write_bytes(data[:length])
+        assert _refusal(good).startswith(f"found {length} bytes; expected at least the 8")
+    for length in (8, 9, header - 1):
+        good.write_bytes(data[:length])
+        assert _refusal(good).startswith(
+            f"its first 8 bytes promise a safetensors header of {header - 8} bytes; expected at most {length - 8}"
+        )
+
+
+@pytest.mark.parametrize("length", [2**63, 2**64 - 1, 100_000_001])
+def test_a_huge_header_is_refused(good: Path, length: int) -> None:
+    with good.open("r+b") as file:
+        file.write(struct.pack("<Q", length))
+        file.truncate(200_000_000)  # sparse: long enough for the last of the three
+    assert _refusal(good).startswith(
+        f"its first 8 bytes promise a safetensors header of {length} bytes; expected at most 100000000"
+    )
+
+
+def _raw(path: Path, header: bytes, data: bytes = b"") -> Path:
+    path.write_bytes(struct.pack("<Q", len(header)) + header + data)
+    return path
+
+
+@pytest.mark.parametrize(
+    "header",
+    [
+        b"",
+        b"{",
+        b"[]",
+        b"nonsense",
+        b"\xff\xfe",
+        b"[" * 100_000,
+        b'{"a": 3}',
+        b'{"a": {"dtype": "F32", "shape": [1], "data_offsets": []}}',
+        b'{"a": {"dtype": "F99", "shape": [1], "data_offsets": [0, 4]}}',
+        b'{"a": {"dtype": "F32", "shape": [-1], "data_offsets": [0, 4]}}',
+        b'{"a": {"dtype": "F32", "shape": [2], "data_offsets": [0, 4]}}',
+        b'{"a": {"dtype": "F32", "shape": [1099511627776, 1099511627776], "data_offsets": [0, 4]}}',
+        b'{"a": {"dtype": "F32", "shape": [1], "data_offsets": ["0", "4"]}}',
+        b'{"a": {"dtype": "F32", "shape": [1], "data_offsets": [0, ' + b"9" * 5000 + b"]}}",
+        b'{"__metadata__": {"format": 3}, "a": {"dtype": "F32", "shape": [1], "data_offsets": [0, 4]}}',
+    ],
+)
+def test_a_damaged_header_is_one_line(tmp_path: Path, header: bytes) -> None:
+    message = _refusal(_raw(tmp_path / "m.safetensors", header, bytes(4)))
+    assert message.startswith((f"damaged safetensors file of {12 + len(header)} bytes: ", "truncated: ", "padded: "))
+    assert message.endswith("get the file again")
+
+
+@pytest.mark.parametrize(
+    ("metadata", "message"),
+    [
+        (None, "its metadata has no format and no config; expected format 'glinfer' and a config"),
+        ({"format": "pt"}, "its metadata has format 'pt' and no config; expected format 'glinfer'"),
+        ({"format": "glinfer"}, "its metadata has format 'glinfer' and no config; expected"),
+        ({"format": "pt", "config": "{}"}, "its metadata has format 'pt' and a config; expected"),
+        ({**METADATA, "config": "{"}, "the config in its metadata describes no possible model: the config"),
+        ({**METADATA, "config": "[]"}, "the config in its metadata describes no possible model: the config"),
+        (
+            {**METADATA, "config": SMALL.to_json().replace('"vocab_size": 3', '"vocab_size": 0')},
+            "the config in its metadata describes no possible model: vocab_size is 0; expected",
+        ),
+    ],
+)
+def test_metadata_of_others(tmp_path: Path, metadata: dict[str, str] | None, message: str) -> None:
+    save_file(_tensors(), tmp_path / "m.safetensors", metadata)
+    assert _refusal(tmp_path / "m.safetensors").startswith(message)
+
+
+@pytest.mark.parametrize(
+    ("changes", "message"),
+    [
+        ({"lm_head.bias": None}, "tensor 'lm_head.bias' is missing; found 17 tensors, expected 18"),
+        (
+            {"lm_head.bias": None, "lm_head.biass": np.zeros(3, np.float32)},
+            "tensor 'lm_head.bias' is missing (found 'lm_head.biass', the nearest name)",
+        ),
+        (
+            {"transformer.wte.wait": np.zeros(3, np.float32)},
+            "unknown tensor 'transformer.wte.wait' (expected 'transformer.wte.weight', the nearest name)",
+        ),
+        ({"zzz": np.zeros(3, np.float32)}, "unknown tensor 'zzz'; found 19 tensors, expected 18"),
+        ({"lm_head.bias": np.zeros(4, np.float32)}, "tensor 'lm_head.bias' has shape [4]; expected [3]"),
+        ({"lm_head.bias": np.zeros((), np.float32)}, "tensor 'lm_head.bias' has shape []; expected [3]"),
+        ({"lm_head.bias": np.zeros(3, np.float16)}, "tensor 'lm_head.bias' is F16; expected float32"),
+        ({"lm_head.bias": np.zeros(3, np.int32)}, "tensor 'lm_head.bias' is I32; expected float32"),
+    ],
+)
+def test_wrong_tensors(tmp_path: Path, changes: dict[str, np.ndarray | None], message: str) -> None:
+    tensors = {name: tensor for name, tensor in {**_tensors(), **changes}.items() if tensor is not None}
+    save_file(tensors, tmp_path / "m.safetensors", METADATA)
+    assert _refusal(tmp_path / "m.safetensors").startswith(message)
+
+
+def test_an_absurd_block_count_is_refused_by_the_number_of_tensors(tmp_path: Path) -> None:
+    config = json.dumps({**json.loads(SMALL.to_json()), "num_hidden_layers": 1 << 24})
+    save_file(_tensors(), tmp_path / "m.safetensors", {**METADATA, "config": config})
+    assert _refusal(tmp_path / "m.safetensors").startswith(
+        "found 18 tensors; expected 201326598 for the 16777216 blocks"
+    )
+
+
+def test_writing_a_wrong_model_leaves_nothing(tmp_path: Path) -> None:
+    tensors = {**random_checkpoint(SMALL).tensors, "lm_head.bias": np.zeros(4, np.float32)}
+    with pytest.raises(FormatError, match=r"mine: tensor 'lm_head\.bias' has shape \[4\]; expected \[3\]"):
+        write_safetensors(Checkpoint(SMALL, tensors, "mine"), tmp_path / "m.safetensors")
+    assert not list(tmp_path.iterdir())
+
+
+def test_writing_that_fails_leaves_the_old_file(good: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    from safetensors import SafetensorError
+
+    old = good.read_bytes()
+
+    def full_disk(tensors: object, filename: Path, metadata: object) -> None:
+        filename.write_bytes(b"half")
+        raise SafetensorError("Error while serializing: I/O error:\nNo space left on device (os error 28)")
+
+    monkeypatch.setattr("glinfer.formats.safetensors.save_file", full_disk)
+    with pytest.raises(FormatError, match=r"good\.safetensors: cannot write it: .*No space left") as caught:
+        write_safetensors(random_checkpoint(SMALL), good)
+    assert "\n" not in str(caught.value)
+    assert [p.name for p in good.parent.iterdir()] == [good.name]
+    assert good.read_bytes() == old
+
+
+def test_what_is_no_file(tmp_path: Path) -> None:
+    assert _refusal(tmp_path / "missing").startswith("cannot read it: No such file or directory")
+    assert _refusal(tmp_path).startswith("found a directory; expected a regular file")
+    with pytest.raises(FormatError, match="cannot write it: No such file or directory"):
+        write_safetensors(random_checkpoint(SMALL), tmp_path / "nowhere" / "m.safetensors")
+
+
+_MEASURE = """
+import re, sys
+from pathlib import Path
+from glinfer.formats import read_safetensors
+def anonymous():
+    return int(re.search(r"RssAnon:\\s+(\\d+)", Path("/proc/self/status").read_text())[1]) * 1024
+before = anonymous()
+checkpoint = read_safetensors(sys.argv[1])
+print(anonymous() - before)
+"""
+
+
+@pytest.mark.skipif(not Path("/proc/self/status").exists(), reason="needs Linux's /proc to measure memory")
+def test_reading_takes_no_more_memory_than_the_file(tmp_path: Path) -> None:
+    path = tmp_path / "m.safetensors"
+    write_safetensors(random_checkpoint(ModelConfig(20_000, 256, 4, 2, 16)), path)
+    root = Path(__file__).resolve().parents[2]
+    done = subprocess.run([sys.executable, "-c", _MEASURE, path], cwd=root, capture_output=True, text=True, check=True)
+    assert int(done.stdout) < 1.25 * path.stat().st_size
