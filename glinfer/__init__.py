@@ -11,7 +11,8 @@ Importing glinfer loads no OpenGL and creates no context; :func:`load` does.
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+import inspect
+from collections.abc import Mapping, Sequence
 from os import PathLike
 from typing import TYPE_CHECKING, Any
 
@@ -47,16 +48,38 @@ def load(path: str | PathLike[str], **options: Any) -> Model:
 
 
 def generate(path: str | PathLike[str], prompt: str | Sequence[int], **options: Any) -> str | list[int]:
-    """Load, continue one prompt, close. ``options`` are those of ``Model.generate``; see there."""
-    with load(path) as model:
-        return model.generate(prompt, **options)
+    """Load, continue one prompt, close. ``options`` are those of :func:`load` and of ``Model.generate`` together."""
+    loading, running = _split(options)
+    with load(path, **loading) as model:
+        return model.generate(prompt, **running)
 
 
 def stream(path: str | PathLike[str], prompt: str | Sequence[int], **options: Any) -> TextStream | TokenStream:
-    """Load and continue one prompt piece by piece; the model closes when the stream ends or is closed."""
-    model = load(path)
+    """Load and continue one prompt piece by piece; the model closes when the stream ends or is closed.
+
+    ``options`` are those of :func:`load` and of ``Model.stream`` together. A stream that is not read to its end
+    has to be closed, best by a ``with`` block around it.
+    """
+    loading, running = _split(options)
+    then = running.pop("on_end", None)
+    model = load(path, **loading)
+
+    def close() -> None:
+        model.close()
+        if then is not None:
+            then()
+
     try:
-        return model.stream(prompt, on_end=model.close, **options)
+        return model.stream(prompt, on_end=close, **running)
     except BaseException:
         model.close()
         raise
+
+
+def _split(options: Mapping[str, Any]) -> tuple[dict[str, Any], dict[str, Any]]:
+    """The options of ``load``, and the others."""
+    from glinfer.generation.model import load_model
+
+    names = inspect.signature(load_model).parameters
+    loading = {name: value for name, value in options.items() if name in names}
+    return loading, {name: value for name, value in options.items() if name not in names}

@@ -1,6 +1,7 @@
 #version 300 es
 // y[r, c] = (x[r, c] - mean(x[r])) / sqrt(var(x[r]) + EPS) * weight[c] + bias[c]
 // x [rows, DIM]; weight, bias [1, DIM]. Every fragment sums its whole row: simple, and one pass.
+// The mean is that of x[r] - x[r, 0], plus x[r, 0]: a row far from 0 keeps its digits, a constant one gives bias.
 #include "common/matrix.glsl"
 uniform sampler2D x;
 uniform sampler2D weight;
@@ -9,9 +10,10 @@ layout(location = 0) out float y;
 
 void main() {
     ivec2 e = output_element(DIM);
+    float first = at(x, e.x, 0, DIM);
     float mean = 0.0;
-    for (int i = 0; i < DIM; i++) mean += at(x, e.x, i, DIM);
-    mean /= float(DIM);
+    for (int i = 0; i < DIM; i++) mean += at(x, e.x, i, DIM) - first;
+    mean = first + mean / float(DIM);
     float variance = 0.0;
     for (int i = 0; i < DIM; i++) {
         float d = at(x, e.x, i, DIM) - mean;

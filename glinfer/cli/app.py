@@ -2,10 +2,13 @@
 
 from __future__ import annotations
 
+import contextlib
+import io
 import os
 import sys
 from collections.abc import Sequence
-from typing import NoReturn
+from pathlib import Path
+from typing import Any, NoReturn
 
 import click
 
@@ -24,14 +27,40 @@ _EXIT_BAD_INPUT = 2
 _EXIT_INTERRUPTED = 130
 
 
-@click.group(context_settings={"help_option_names": ["-h", "--help"], "max_content_width": 100})
+class _Commands(click.Group):
+    def invoke(self, ctx: click.Context) -> Any:
+        """Run a command. A closed pipe is caught here because click has its own answer to it, exit status 1."""
+        try:
+            value = super().invoke(ctx)
+            sys.stdout.flush()
+        except BrokenPipeError:
+            # The reader of the pipe went away (| head): nothing to say, and nobody to say it to.
+            _drop_output()
+            return None
+        return value
+
+
+def _drop_output() -> None:
+    """Send what is still buffered for standard output nowhere, or Python would fail on it again at its exit."""
+    with contextlib.suppress(OSError, ValueError):
+        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
+
+
+@click.group(
+    cls=_Commands,
+    invoke_without_command=True,
+    context_settings={"help_option_names": ["-h", "--help"], "max_content_width": 100},
+)
 @click.version_option(__version__, prog_name="glinfer")
-def cli() -> None:
+@click.pass_context
+def cli(context: click.Context) -> None:
     """Run transformer language models on WebGL2-class graphics, without a window.
 
     Start with 'glinfer info' to see what this machine renders with, then
     'glinfer generate MODEL "some text"'. Every command explains itself with --help.
     """
+    if context.invoked_subcommand is None:
+        click.echo(context.get_help())
 
 
 for command in (generate, chat, draws, verify, info, convert, bench_command, demo):
@@ -40,7 +69,18 @@ for command in (generate, chat, draws, verify, info, convert, bench_command, dem
 
 def main(arguments: Sequence[str] | None = None) -> NoReturn:
     """Run the command line and exit: 0 fine, 1 a check failed, 2 bad input, 130 interrupted."""
+    _mend_streams()
     sys.exit(run(arguments))
+
+
+def _mend_streams() -> None:
+    """Replace streams that were closed (``<&-``), and show as escapes what the output's encoding cannot express."""
+    if sys.stdin is None:
+        sys.stdin = Path(os.devnull).open(encoding="utf-8")  # noqa: SIM115
+    if sys.stdout is None:
+        sys.stdout = Path(os.devnull).open("w", encoding="utf-8")  # noqa: SIM115
+    if isinstance(sys.stdout, io.TextIOWrapper):
+        sys.stdout.reconfigure(errors="backslashreplace")
 
 
 def run(arguments: Sequence[str] | None = None) -> int:
@@ -49,7 +89,6 @@ def run(arguments: Sequence[str] | None = None) -> int:
         status = cli.main(
             args=None if arguments is None else list(arguments), prog_name="glinfer", standalone_mode=False
         )
-        sys.stdout.flush()
         return int(status or 0)
     except GlinferError as error:
         return _complain(str(error))
@@ -57,18 +96,17 @@ def run(arguments: Sequence[str] | None = None) -> int:
         return _complain(error.format_message())
     except click.UsageError as error:
         path = error.ctx.command_path if error.ctx is not None else "glinfer"
-        return _complain(f"{error.format_message()} (see '{path} --help')")
+        return _complain(f"{error.format_message().rstrip('.')} (see '{path} --help')")
     except click.ClickException as error:
         return _complain(error.format_message())
+    except OSError as error:
+        _drop_output()
+        where = f"{error.filename}: " if error.filename else "cannot write the output: "
+        return _complain(f"{where}{error.strerror or error}; check the free space and the permissions")
     except MemoryError:
         return _complain("out of memory: the model and its textures need more than this machine has free")
     except (KeyboardInterrupt, click.Abort):
-        click.echo("", err=True)
         return _EXIT_INTERRUPTED
-    except BrokenPipeError:
-        # The reader of a pipe went away (| head): nothing to say, and nobody to say it to.
-        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
-        return 0
 
 
 def _complain(message: str) -> int:

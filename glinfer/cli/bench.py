@@ -26,7 +26,7 @@ from glinfer.tools.demo import demo_folder, write_demo
 @click.command("bench")
 @click.argument("model", type=click.Path(), required=False)
 @click.option("--lengths", default="1,8,64", show_default=True, help="Sequence lengths to time, in tokens.")
-@click.option("--runs", type=int, default=5, show_default=True, help="Counted runs of each length.")
+@click.option("--runs", type=click.IntRange(min=1), default=5, show_default=True, help="Counted runs of each length.")
 @model_options
 @device_options
 @json_option
@@ -36,12 +36,13 @@ def bench_command(model: str | None, lengths: str, runs: int, as_json: bool, **o
     A run is one whole forward pass and the readback of its logits. The lengths take turns and a first round
     is not counted. Without MODEL the random weights of 'glinfer demo' are used; speed does not depend on them.
     """
+    tokens = parse_ids(lengths, "lengths")
     path = str(write_demo(demo_folder())[0]) if model is None else model
     started = time.perf_counter()
     with loaded(path, tokenizer=None, **options) as opened:
         load_seconds = time.perf_counter() - started
         with progress("timing") as advance:
-            report = bench(opened, parse_ids(lengths), runs, load_seconds=load_seconds, on_run=advance)
+            report = bench(opened, tokens, runs, load_seconds=load_seconds, on_run=advance)
     if as_json:
         print_json(report.to_json())
     else:

@@ -10,7 +10,7 @@ from typing import Any
 import click
 
 from glinfer.cli.common import device_options, loaded, model_options
-from glinfer.cli.generate import closing_line, sampling_options
+from glinfer.cli.generate import closing_line, sampling_options, take_sampling
 from glinfer.errors import InputError
 from glinfer.generation.chat import ChatTemplate, Conversation, ReplySplitter
 from glinfer.generation.model import Model
@@ -40,23 +40,21 @@ def chat(model: str, think: bool, **options: Any) -> None:
 
     When the context is full the oldest turns are dropped, and it says so. Type /help for the commands.
     """
-    max_tokens = options.pop("max_tokens")
-    names = [field.name for field in dataclasses.fields(SamplingOptions)]
-    sampling = SamplingOptions(**{name: options.pop(name) for name in names})
+    max_tokens, sampling = options.pop("max_tokens"), take_sampling(options)
     with loaded(model, **options) as opened:
         _Chat(opened, sampling, max_tokens, think).run()
 
 
 class _Chat:
     def __init__(self, model: Model, sampling: SamplingOptions, max_tokens: int, think: bool) -> None:
-        if max_tokens < 1:
-            raise InputError(f"--max-tokens is {max_tokens}; expected at least 1")
-        self.model, self.sampling, self.think = model, sampling, think
+        self.model, self.sampling, self.think = model, sampling, False
         context = model.config.max_position_embeddings
         self.max_tokens = min(max_tokens, max(1, context // 2))
         self.tokenizer = model.require_tokenizer()
         self.template = ChatTemplate(self.tokenizer)
         self.conversation = Conversation(self.template, context)
+        if think:
+            self.toggle_think("")
         self.interactive = sys.stdin.isatty()
         self.commands: dict[str, Callable[[str], str]] = {
             "/help": lambda _: _HELP,
@@ -108,7 +106,8 @@ class _Chat:
         try:
             number = kind(value)
         except ValueError:
-            raise InputError(f"{field} is {value!r}; expected a number") from None
+            expected = "a whole number" if kind is int else "a number"
+            raise InputError(f"{field} is {value!r}; expected {expected}") from None
         self.sampling = dataclasses.replace(self.sampling, **{field: number})
         return f"  {field} is {number}"
 
@@ -127,8 +126,9 @@ class _Chat:
     def reply(self, message: str) -> None:
         prompt = self.conversation.prompt(message, think=self.think, reserve=self.max_tokens)
         if prompt.dropped_turns:
-            turns = f"{prompt.dropped_turns} oldest turn{'s' if prompt.dropped_turns > 1 else ''}"
-            click.echo(f"  (the context is full: the {turns} were left out)")
+            count = prompt.dropped_turns
+            turns = "oldest turn was" if count == 1 else f"{count} oldest turns were"
+            click.echo(f"  (the context is full: the {turns} left out)")
         stream = self.model.stream(
             prompt.ids,
             max_tokens=self.max_tokens,

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import math
 import sys
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
@@ -24,12 +25,22 @@ _LIMITS = {"driver": None, "webgl2": Limits.webgl2_minimum()}
 
 def out() -> Console:
     """Tables and text for people, on standard output."""
-    return Console(highlight=False, width=None if sys.stdout.isatty() else 110)
+    # Paths and renderer names are shown as they are: "[x]" and ":x:" are no markup in them.
+    width = None if sys.stdout.isatty() else 110
+    return Console(highlight=False, markup=False, emoji=False, width=width)
 
 
 def print_json(value: Any) -> None:
-    """One JSON document on standard output."""
-    click.echo(json.dumps(value, indent=2, ensure_ascii=False))
+    """One JSON document on standard output; JSON has no NaN and no infinities, so they become null."""
+    click.echo(json.dumps(_without_infinities(value), indent=2, ensure_ascii=False, allow_nan=False))
+
+
+def _without_infinities(value: Any) -> Any:
+    if isinstance(value, dict):
+        return {key: _without_infinities(item) for key, item in value.items()}
+    if isinstance(value, (list, tuple)):
+        return [_without_infinities(item) for item in value]
+    return None if isinstance(value, float) and not math.isfinite(value) else value
 
 
 def table(*columns: str, numbers: tuple[str, ...] = ()) -> Table:
@@ -143,15 +154,17 @@ def progress(what: str) -> Iterator[Callable[[int, int], None]]:
         yield lambda done, total: bar.update(task, completed=done, total=total)
 
 
-def parse_ids(text: str) -> list[int]:
-    """Token ids out of ``13,132,251``.
+def parse_ids(text: str, what: str = "token ids") -> list[int]:
+    """Token ids (or ``what`` else they are) out of ``13,132,251``.
 
     Raises:
         InputError: something between the commas is no whole number.
     """
-    parts = [part.strip() for part in text.split(",") if part.strip()]
-    try:
-        return [int(part) for part in parts]
-    except ValueError:
-        wrong = next(part for part in parts if not part.lstrip("-").isdecimal())
-        raise InputError(f"found {wrong!r} in the token ids; expected whole numbers such as 13,132,251") from None
+    numbers = []
+    for part in filter(None, map(str.strip, text.split(","))):
+        try:
+            numbers.append(int(part))
+        except ValueError:
+            found = part if len(part) <= 40 else f"{part[:40]}…"
+            raise InputError(f"found {found!r} in the {what}; expected whole numbers such as 13,132,251") from None
+    return numbers

@@ -23,6 +23,8 @@ def convert(source: str, target: str, as_json: bool) -> None:
     checkpoint = load_checkpoint(source)
     checkpoint.check_finite()
     save_checkpoint(checkpoint, target)
+    if Path(target).suffix.lower() == ".gab" and checkpoint.config.hidden_act == "gelu":
+        click.echo("note: .gab cannot say that this model has the erf form of GELU; run it with --gelu erf", err=True)
     size = Path(target).stat().st_size
     if as_json:
         print_json(

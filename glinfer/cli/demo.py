@@ -8,6 +8,7 @@ import click
 
 from glinfer.cli.common import device_options, loaded, model_options
 from glinfer.cli.generate import closing_line, show
+from glinfer.errors import InputError
 from glinfer.tools.demo import demo_folder, write_demo
 
 _PROMPT = "Once upon a time"
@@ -17,7 +18,7 @@ _PROMPT = "Once upon a time"
 @click.option("--model", type=click.Path(), help="Your own checkpoint. Default: random weights of Gab's shape.")
 @click.option("--tokenizer", type=click.Path(), help="Its .bpe file. Default: the one beside the model, if it fits.")
 @click.option("--prompt", default=_PROMPT, show_default=True, help="The text to continue.")
-@click.option("--max-tokens", type=int, default=40, show_default=True, help="How many tokens.")
+@click.option("--max-tokens", type=click.IntRange(min=1), default=40, show_default=True, help="How many tokens.")
 @model_options
 @device_options
 def demo(model: str | None, tokenizer: str | None, prompt: str, max_tokens: int, **options: Any) -> None:
@@ -26,6 +27,8 @@ def demo(model: str | None, tokenizer: str | None, prompt: str, max_tokens: int,
     Without --model the weights are random: 101 MB, written once into the cache directory. Their text is
     noise; draw calls, textures and speed are those of the real model.
     """
+    if model is None and tokenizer is not None:
+        raise InputError("--tokenizer belongs to --model; add it, or leave --tokenizer out")
     if model is None:
         folder = demo_folder()
         click.echo(f"No model given: using random weights of Gab's shape in {folder}.", err=True)
@@ -33,7 +36,7 @@ def demo(model: str | None, tokenizer: str | None, prompt: str, max_tokens: int,
         checkpoint, vocabulary = write_demo(folder)
         model, tokenizer = str(checkpoint), str(vocabulary)
     with loaded(model, tokenizer=tokenizer, **options) as opened:
-        click.echo(prompt, nl=False)
         stream = opened.stream(prompt, max_tokens=max_tokens, seed=1)
+        click.echo(prompt, nl=False)
         show(stream)
         click.echo(closing_line(opened, stream.stats))

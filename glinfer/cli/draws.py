@@ -11,7 +11,7 @@ from glinfer.config import ModelConfig
 from glinfer.errors import InputError
 from glinfer.formats import load_checkpoint, random_checkpoint
 from glinfer.generation.model import plan_for
-from glinfer.tools.draws import DrawReport, measured, planned
+from glinfer.tools.draws import DrawReport, check_fits, measured, planned
 
 
 @click.command()
@@ -49,6 +49,7 @@ def draws(
     report = planned(config, plan, tokens)
     if measure:
         with opened(options["device"], options["api"], options["limits"]) as device:
+            check_fits(plan, device)  # before random weights of any size are made
             report = measured(checkpoint or random_checkpoint(config), plan, tokens, device)
     if as_json:
         print_json(report.to_json())

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import dataclasses
 import sys
 from typing import Any
 
@@ -19,9 +20,8 @@ from glinfer.cli.common import (
 from glinfer.errors import InputError
 from glinfer.generation.loop import GenerationStats, TokenStream
 from glinfer.generation.model import Model
+from glinfer.generation.sampler import SamplingOptions
 from glinfer.generation.stream import TextStream
-
-_SAMPLING = ("temperature", "top_k", "top_p", "min_p", "repetition_penalty", "seed")
 
 
 def sampling_options(command: Any) -> Any:
@@ -45,10 +45,17 @@ def sampling_options(command: Any) -> Any:
         click.option(
             "--temperature", type=float, default=1.0, help="0 takes the likeliest token each time. Default 1."
         ),
-        click.option("--max-tokens", type=int, default=128, help="How many tokens at most. Default 128."),
+        click.option(
+            "--max-tokens", type=click.IntRange(min=1), default=128, help="How many tokens at most. Default 128."
+        ),
     ):
         command = option(command)
     return command
+
+
+def take_sampling(options: dict[str, Any]) -> SamplingOptions:
+    """Take the sampler's options out of ``options`` and check them, which needs no model yet."""
+    return SamplingOptions(**{field.name: options.pop(field.name) for field in dataclasses.fields(SamplingOptions)})
 
 
 @click.command()
@@ -75,11 +82,11 @@ def generate(model: str, prompt: str | None, ids: str | None, as_json: bool, qui
     if (prompt is None) == (ids is None):
         raise InputError("give either a PROMPT or --ids, and not both")
     given: str | list[int] = parse_ids(ids) if ids is not None else _text_of(prompt or "")
-    run = {key: options.pop(key) for key in (*_SAMPLING, "max_tokens", "stop")}
+    max_tokens, stop, sampling = options.pop("max_tokens"), options.pop("stop"), take_sampling(options)
     with loaded(model, **options) as opened:
-        stream = opened.stream(given, **run)
+        stream = opened.stream(given, max_tokens=max_tokens, stop=stop, **dataclasses.asdict(sampling))
         if as_json:
-            print_json(_collected(opened, given, stream, run["max_tokens"]))
+            print_json(_collected(opened, given, stream, max_tokens))
             return
         show(stream)
         if not quiet:

@@ -5,7 +5,6 @@ from __future__ import annotations
 from typing import Any
 
 import click
-from rich.markup import escape
 
 from glinfer.cli.common import (
     device_options,
@@ -148,7 +147,7 @@ def _show_draws(report: VerifyReport) -> None:
     for check in ([first] if first else []) + [check for check in worst if check is not first]:
         shown.add_row(
             str(check.index),
-            escape(check.name),
+            check.name,
             check.shader,
             f"{check.cols}×{check.rows}",
             f"{check.max_relative_error:.2e}",

@@ -30,7 +30,6 @@ __all__ = [
     "write_safetensors",
 ]
 
-_WRITERS = {".gab": write_gab, ".safetensors": write_safetensors}
 _SNIFFED = 9  # a safetensors header's length takes 8 bytes, and the header starts with "{"
 
 
@@ -55,16 +54,22 @@ def load_checkpoint(path: AnyPath) -> Checkpoint:
     raise FormatError(f"{shown(path)}: found {found} ({size} bytes in all); expected a GAB1 or safetensors checkpoint")
 
 
-def save_checkpoint(checkpoint: Checkpoint, path: AnyPath) -> None:
+def save_checkpoint(checkpoint: Checkpoint, path: AnyPath, *, dtype: str = "float32") -> None:
     """Write a checkpoint in the format that the end of the name asks for: ``.gab`` or ``.safetensors``.
 
+    ``dtype`` may be ``float16`` for safetensors: half the size, every number rounded.
+
     Raises:
-        InputError: the name ends otherwise.
+        InputError: the name ends otherwise, or the format has no such dtype.
         FormatError: the format cannot hold this model, or the file cannot be written.
     """
     suffix = Path(path).suffix
-    writer = _WRITERS.get(suffix.lower())
-    if writer is None:
+    if suffix.lower() == ".safetensors":
+        write_safetensors(checkpoint, path, dtype=dtype)
+    elif suffix.lower() != ".gab":
         found = f"the name ends in {suffix!r}" if suffix else "the name has no ending"
         raise InputError(f"{shown(path)}: {found}; expected .gab or .safetensors")
-    writer(checkpoint, path)
+    elif dtype != "float32":
+        raise InputError(f"{shown(path)}: a .gab file holds float32, not {dtype}; write a .safetensors file")
+    else:
+        write_gab(checkpoint, path)

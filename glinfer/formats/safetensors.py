@@ -1,7 +1,8 @@
 """safetensors checkpoints: the same tensors in Hugging Face's container, with the configuration beside them.
 
 The metadata is ``{"format": "glinfer", "config": ModelConfig.to_json()}``; names and shapes are those of
-:func:`glinfer.formats.checkpoint.weight_shapes`, all float32.
+:func:`glinfer.formats.checkpoint.weight_shapes`. Tensors are float32, or float16 where half the size is worth
+the rounding; both are float32 in memory.
 """
 
 from __future__ import annotations
@@ -12,25 +13,29 @@ from types import MappingProxyType
 from typing import Any, BinaryIO
 
 import numpy as np
+import numpy.typing as npt
 from safetensors import SafetensorError, safe_open
 from safetensors.numpy import save_file
 
 from glinfer.config import ModelConfig
-from glinfer.errors import ConfigError, FormatError
+from glinfer.errors import ConfigError, FormatError, InputError
 from glinfer.formats.checkpoint import Checkpoint, check_checkpoint, check_tensors, weight_shapes
 from glinfer.formats.files import AnyPath, check_size, opened, replacing, shown
 
 _LENGTH = struct.Struct("<Q")
 _FORMAT = "glinfer"
 _LONGEST_HEADER = 100_000_000  # bytes; the format's own limit
+_STORED = {"F32": "float32", "F16": "float16"}
 
 
 def read_safetensors(path: AnyPath) -> Checkpoint:
-    """Read a checkpoint that :func:`write_safetensors` wrote; memory taken is the size of the file.
+    """Read a checkpoint that :func:`write_safetensors` wrote.
+
+    Memory taken is the size of the file; float16 is widened, and takes twice that and one tensor more.
 
     Raises:
         FormatError: not a readable regular file; not a safetensors file, or a damaged one; without glinfer's
-            metadata; a tensor is missing, unknown, not float32 or of the wrong shape.
+            metadata; a tensor is missing, unknown, not float32 or float16, or of the wrong shape.
     """
     label = shown(path)
     with opened(path) as (file, size):
@@ -75,11 +80,12 @@ def _read_open(tensors: Any, label: str) -> Checkpoint:
         raise FormatError(f"{label}: the config in its metadata describes no possible model: {error}") from None
     slices = {name: tensors.get_slice(name) for name in tensors.keys()}  # noqa: SIM118 (it is no mapping)
     found_tensors = {
-        name: ("float32" if part.get_dtype() == "F32" else str(part.get_dtype()), tuple(part.get_shape()))
+        # Whichever it is stored as, it will be float32.
+        name: ("float32" if part.get_dtype() in _STORED else str(part.get_dtype()), tuple(part.get_shape()))
         for name, part in slices.items()
     }
     check_tensors(config, found_tensors, label)
-    loaded = {name: tensors.get_tensor(name) for name in weight_shapes(config)}
+    loaded = {name: tensors.get_tensor(name).astype(np.float32, copy=False) for name in weight_shapes(config)}
     return Checkpoint(config, MappingProxyType(loaded), label)
 
 
@@ -100,22 +106,36 @@ def _damage(file: BinaryIO, size: int, label: str, error: SafetensorError) -> Fo
     return FormatError(f"{label}: damaged safetensors file of {size} bytes: {words}; get the file again")
 
 
-def write_safetensors(checkpoint: Checkpoint, path: AnyPath) -> None:
-    """Write a checkpoint; every float keeps its bits, and the file is there whole or not at all.
+def write_safetensors(checkpoint: Checkpoint, path: AnyPath, *, dtype: str = "float32") -> None:
+    """Write a checkpoint; the file is there whole or not at all.
 
-    Memory taken is at most the size of the file: what is not contiguous is copied once.
+    As float32 every number keeps its bits. As float16 the file is half as large and every number is rounded to
+    11 significant bits. Memory taken is at most the size of the file: what is not contiguous is copied once.
 
     Raises:
-        FormatError: a tensor is missing, unknown, not float32 or of the wrong shape, or the file cannot be
-            written.
+        InputError: ``dtype`` is neither ``float32`` nor ``float16``.
+        FormatError: a tensor is missing, unknown, not float32 or of the wrong shape, a number is too large for
+            float16, or the file cannot be written.
     """
+    if dtype not in _STORED.values():
+        raise InputError(f"dtype is {dtype!r}; expected one of {', '.join(_STORED.values())}")
     check_checkpoint(checkpoint)
     metadata = {"format": _FORMAT, "config": checkpoint.config.to_json()}
     with replacing(path) as temporary:
-        tensors = {name: np.ascontiguousarray(tensor) for name, tensor in checkpoint.tensors.items()}
+        tensors = {name: _stored(name, tensor, dtype) for name, tensor in checkpoint.tensors.items()}
         try:
             save_file(tensors, temporary, metadata=metadata)
         except SafetensorError as error:
             raise FormatError(
                 f"{shown(path)}: cannot write it: {' '.join(str(error).split())}; check the free space"
             ) from None
+
+
+def _stored(name: str, tensor: npt.NDArray[np.float32], dtype: str) -> npt.NDArray[Any]:
+    with np.errstate(over="ignore"):
+        stored = np.ascontiguousarray(tensor, dtype=dtype)
+    if dtype == "float16" and np.any(np.isinf(stored) & ~np.isinf(tensor)):
+        raise FormatError(
+            f"tensor {name!r} has numbers beyond {np.finfo(np.float16).max:g}, the largest float16; write it as float32"
+        )
+    return stored

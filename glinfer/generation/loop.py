@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import operator
 import time
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
@@ -21,8 +22,9 @@ class GenerationStats:
     """What a stream has done so far.
 
     ``finish_reason`` is None while it runs, then ``stop`` (a stop id or stop string), ``length``
-    (max_tokens reached), ``context`` (the model's context is full) or ``closed``. ``seconds`` counts the
-    model's own time, not what the caller did between tokens.
+    (max_tokens reached), ``context`` (the model's context is full), ``closed``, or ``error`` (an exception
+    came through). ``tokens`` counts a stop id too, since it was computed. ``seconds`` counts the model's own
+    time, not what the caller did between tokens.
     """
 
     prompt_tokens: int
@@ -68,15 +70,16 @@ class TokenStream:
             stop_ids: ids that end the stream; they are not yielded.
             count_draws: the device's running count of draw calls.
             on_end: called once when the stream ends, however it ends.
+
+        Raises:
+            InputError: ``max_tokens`` is not a whole number of at least 1.
         """
-        if isinstance(max_tokens, bool) or not isinstance(max_tokens, int) or max_tokens < 1:
-            raise InputError(f"max_tokens is {max_tokens!r}; expected a whole number of at least 1")
         self.ids: list[int] = []
         self.stats = GenerationStats(prompt_tokens=len(prompt))
         self._forward, self._count_draws, self._on_end = forward, count_draws, on_end
         self._sequence = list(prompt)
         self._sampler = Sampler(options)
-        self._max_tokens, self._context = max_tokens, context
+        self._max_tokens, self._context = _checked_max_tokens(max_tokens), context
         self._stop_ids = frozenset(stop_ids)
 
     def __iter__(self) -> Iterator[int]:
@@ -118,3 +121,22 @@ class TokenStream:
             self.stats.finish_reason = reason
             if self._on_end is not None:
                 self._on_end()
+
+    def __enter__(self) -> TokenStream:
+        """Use as a context manager: closed at the end of the block."""
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        """Close."""
+        self.close()
+
+
+def _checked_max_tokens(value: object) -> int:
+    try:
+        # operator.index takes NumPy's whole numbers as well, and no float.
+        number = 0 if isinstance(value, (bool, np.bool_)) else operator.index(value)  # type: ignore[arg-type]
+    except TypeError:
+        number = 0
+    if number < 1:
+        raise InputError(f"max_tokens is {value!r}; expected a whole number of at least 1")
+    return number

@@ -12,7 +12,7 @@ import numpy as np
 import numpy.typing as npt
 
 from glinfer.config import ModelConfig
-from glinfer.errors import ContextError, InputError
+from glinfer.errors import ContextError, FormatError, InputError
 from glinfer.formats import Checkpoint, load_checkpoint
 from glinfer.generation.loop import TokenStream
 from glinfer.generation.sampler import SamplingOptions
@@ -119,17 +119,20 @@ class Model:
             stop_ids: ids that end the stream (default: the tokenizer's ``<|end|>`` for text, none for ids).
             on_end: called once when the stream ends.
 
+        A stream that is not read to its end goes on holding what it holds: close it, or use it in a ``with``
+        block.
+
         Raises:
             InputError: a prompt or an option that cannot be run.
         """
         sampling = SamplingOptions(temperature, top_k, top_p, min_p, repetition_penalty, seed)
         is_text = isinstance(prompt, str)
         if isinstance(prompt, str):
-            ids = self.require_tokenizer().encode(prompt)
+            ids: Sequence[int] = self.require_tokenizer().encode(prompt)
             end = self.require_tokenizer().special_id(END_OF_TURN)
             default_stops = () if end is None else (end,)
         else:
-            ids, default_stops = list(prompt), ()
+            ids, default_stops = prompt, ()
             if stop:
                 raise InputError("stop strings need a text prompt; use stop_ids with a prompt of ids")
         tokens = TokenStream(
@@ -138,7 +141,7 @@ class Model:
             sampling,
             max_tokens=max_tokens,
             context=self.config.max_position_embeddings,
-            stop_ids=default_stops if stop_ids is None else stop_ids,
+            stop_ids=default_stops if stop_ids is None else _check_stop_ids(stop_ids, self.config),
             count_draws=lambda: self.session.draws_issued,
             on_end=on_end,
         )
@@ -189,12 +192,9 @@ def check_ids(ids: Sequence[int], config: ModelConfig) -> list[int]:
     """The ids as a plain list that a model of this shape can run.
 
     Raises:
-        InputError: none at all, more than the context holds, or one outside the vocabulary.
+        InputError: none at all, more than the context holds, no whole number, or one outside the vocabulary.
     """
-    try:
-        checked = [operator.index(token) for token in ids]
-    except TypeError:
-        raise InputError("the prompt is no sequence of whole numbers; expected token ids") from None
+    checked = _whole_numbers("the prompt", ids)
     if not checked:
         raise InputError("the prompt is empty; expected at least one token")
     context, vocab = config.max_position_embeddings, config.vocab_size
@@ -206,11 +206,35 @@ def check_ids(ids: Sequence[int], config: ModelConfig) -> list[int]:
     return checked
 
 
+def _check_stop_ids(stop_ids: Sequence[int], config: ModelConfig) -> list[int]:
+    checked = _whole_numbers("stop_ids", stop_ids)
+    for token in checked:
+        if not 0 <= token < config.vocab_size:
+            raise InputError(f"stop id {token} can never come; this vocabulary has ids 0 to {config.vocab_size - 1}")
+    return checked
+
+
+def _whole_numbers(what: str, values: Sequence[int]) -> list[int]:
+    # Bytes and booleans pass for whole numbers in Python, and are surely a mistake here.
+    if isinstance(values, (bytes, bytearray)):
+        raise InputError(f"{what} is {type(values).__name__}; expected text (a str) or token ids")
+    numbers = []
+    try:
+        for value in values:
+            if isinstance(value, (bool, np.bool_)):
+                raise TypeError
+            numbers.append(operator.index(value))
+    except TypeError:
+        raise InputError(f"{what} is no sequence of whole numbers; expected token ids") from None
+    return numbers
+
+
 def plan_for(config: ModelConfig, name: str) -> Plan:
     """The plan called ``name`` for a model of this shape.
 
     Raises:
         InputError: there is no such plan.
+        PlanError: it would have absurdly many draws.
     """
     if name not in PLANS:
         raise InputError(f"there is no plan {name!r}; expected one of {', '.join(PLANS)}")
@@ -237,7 +261,8 @@ def load_model(
             checkpoint is used when there is one that fits the model.
         plan: the name of a plan; see :data:`PLANS`.
         gelu: ``tanh`` or ``erf`` to override the checkpoint's own form.
-        device: an open Device to share (it stays open), or what :func:`glinfer.gl.context.open_device` takes.
+        device: an open Device to share (it stays open, and has its own ``api`` and ``limits``), or what
+            :func:`glinfer.gl.context.open_device` takes.
         api: ``es`` or ``desktop``; see open_device.
         limits: pretend that the renderer allows no more, for example ``Limits.webgl2_minimum()``.
         shader_root: another folder of shader files, for trying out changed shaders.
@@ -247,6 +272,8 @@ def load_model(
         GlinferError: one of its children for a bad file, bad weights, a tokenizer that does not fit, a
             missing context, or a model too large for the renderer.
     """
+    if isinstance(device, Device) and (api is not None or limits is not None):
+        raise InputError("api and limits belong to opening a device; an open Device has its own, so leave them out")
     checkpoint = load_checkpoint(path)
     checkpoint.check_finite()
     config = checkpoint.config if gelu is None else checkpoint.config.with_gelu(gelu)
@@ -295,13 +322,19 @@ def _find_tokenizer(
                 "they must be the pair that was trained together"
             )
         return chosen, ""
+    reasons = []
+    advice = "pass the right one with tokenizer=… (--tokenizer) or use token ids"
     for candidate in (checkpoint.with_suffix(".bpe"), checkpoint.with_name("model.bpe")):
-        if candidate.is_file():
+        if not candidate.is_file():
+            continue
+        try:
             beside = Tokenizer.from_file(candidate)
-            if beside.vocab_size == config.vocab_size:
-                return beside, ""
-            return None, (
-                f"{candidate} beside the checkpoint has {beside.vocab_size} tokens, the model "
-                f"{config.vocab_size}; pass the right one with tokenizer=… (--tokenizer) or use token ids"
-            )
-    return None, ""
+        except FormatError as error:  # nobody asked for this file, and ids need none
+            reasons.append(f"the tokenizer beside the checkpoint is damaged: {error}; {advice}")
+            continue
+        if beside.vocab_size == config.vocab_size:
+            return beside, ""
+        reasons.append(
+            f"{candidate} beside the checkpoint has {beside.vocab_size} tokens, the model {config.vocab_size}; {advice}"
+        )
+    return None, reasons[0] if reasons else ""

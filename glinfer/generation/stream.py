@@ -42,6 +42,9 @@ class TextStream:
             if token is None:
                 self._done = True
                 piece = self._assembler.finish()
+                if self._assembler.stopped and self.stats.finish_reason != "error":
+                    # What was held back as the start of a longer stop string turned out to be a shorter one.
+                    self.stats.finish_reason = "stop"
             else:
                 piece = self._assembler.push(self._tokenizer.token_bytes(token))
                 if self._assembler.stopped:
@@ -55,3 +58,11 @@ class TextStream:
         """End the stream; harmless when repeated."""
         self._done = True
         self._tokens.close()
+
+    def __enter__(self) -> TextStream:
+        """Use as a context manager: closed at the end of the block."""
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        """Close."""
+        self.close()

@@ -3,9 +3,10 @@
 from __future__ import annotations
 
 import os
+import sys
 import threading
 from collections import Counter
-from dataclasses import dataclass
+from dataclasses import asdict, dataclass
 from typing import Any, Protocol, cast
 
 import glcontext
@@ -28,6 +29,7 @@ from glinfer.gl.raw import (
 _MODERNGL_STARTUP_ERRORS = {"GL_INVALID_ENUM", "GL_INVALID_OPERATION"}
 _FLOAT_TARGETS = "GL_EXT_color_buffer_float"
 _API_NAMES = ("es", "desktop")
+_MAX_INDEX_DIGITS = 9
 
 
 @dataclass(frozen=True)
@@ -44,6 +46,11 @@ class Limits:
     def webgl2_minimum(cls) -> Limits:
         """What WebGL 2.0 guarantees everywhere; every plan must run within it."""
         return cls(2048, 4, 16, 16384, 1.0)
+
+    def within(self, other: Limits) -> Limits:
+        """The smaller of both, number by number."""
+        theirs = asdict(other)
+        return Limits(**{name: min(value, theirs[name]) for name, value in asdict(self).items()})
 
     @classmethod
     def of(cls, raw: RawGL) -> Limits:
@@ -91,7 +98,7 @@ class Device:
         gl: the moderngl context.
         raw: the GL functions that moderngl lacks.
         api: ``"es"`` or ``"desktop"``.
-        limits: what plans are laid out against (may be forced below what the driver offers).
+        limits: what plans are laid out against: the driver's, or lower ones that were forced.
         driver_limits: what the driver really offers.
         draws_issued: draw calls issued since the device was opened.
     """
@@ -104,7 +111,11 @@ class Device:
         self._closed = False
         self.api = api
         self.draws_issued = 0
-        self.gl: Any = moderngl.create_context(require=300 if api == "es" else 330, context=cast(Any, native))
+        require, version = (300, "ES 3.0") if api == "es" else (330, "3.3")
+        try:
+            self.gl: Any = moderngl.create_context(require=require, context=cast(Any, native))
+        except Exception as error:  # moderngl.Error for missing functions, ValueError for a version too old
+            raise ContextError(f"the driver gives no OpenGL {version} ({error}); choose another device") from None
         self.raw = RawGL(native.load)
         unexpected = set(self.raw.pending_errors()) - _MODERNGL_STARTUP_ERRORS
         if unexpected:
@@ -121,7 +132,7 @@ class Device:
                 "choose another device (glinfer info --device list)"
             )
         self.driver_limits = Limits.of(self.raw)
-        self.limits = limits or self.driver_limits
+        self.limits = self.driver_limits if limits is None else limits.within(self.driver_limits)
         self.check("reading the limits")
 
     @property
@@ -207,7 +218,7 @@ def open_device(device: str | int | None = None, *, api: str | None = None, limi
     if api not in _API_NAMES:
         raise ContextError(f"unknown OpenGL flavour {api!r}; expected one of {', '.join(_API_NAMES)}")
     choice = str(os.environ.get("GLINFER_DEVICE", "auto") if device is None else device) or "auto"
-    if choice != "auto" and not choice.isdecimal():
+    if choice != "auto" and not (choice.isdecimal() and len(choice) <= _MAX_INDEX_DIGITS):
         raise ContextError(f"unknown device {choice!r}; expected a number from 'glinfer info --device list' or 'auto'")
     if api == "desktop":
         return _open_desktop(0 if choice == "auto" else int(choice), limits)
@@ -220,7 +231,7 @@ def open_device(device: str | int | None = None, *, api: str | None = None, limi
     for candidate in sorted(devices, key=lambda found: found.is_software):
         try:
             return _open_es(candidate, limits)
-        except ContextError as error:
+        except (ContextError, GLError) as error:
             failures.append(f"device {candidate.index}: {error}")
     raise ContextError(f"no EGL device can run glinfer ({'; '.join(failures)}); {egl.INSTALL_HINT}")
 
@@ -232,7 +243,7 @@ def _open_es(candidate: egl.EglDevice, limits: Limits | None) -> Device:
 def _open_desktop(index: int, limits: Limits | None) -> Device:
     settings: dict[str, Any] = {"glversion": 330, "mode": "standalone"}
     try:
-        if os.name == "posix" and "DISPLAY" not in os.environ:
+        if sys.platform.startswith("linux"):  # EGL needs no display and knows devices; GLX has neither
             settings.update(device_index=index, libgl="libGL.so.1", libegl="libEGL.so.1")
             native = glcontext.get_backend_by_name("egl")(**settings)
         else:

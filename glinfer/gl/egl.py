@@ -54,14 +54,16 @@ class _Egl:
             library = ctypes.CDLL("libEGL.so.1")
         except OSError as error:
             raise ContextError(f"libEGL.so.1 cannot be loaded ({error}); {INSTALL_HINT}") from None
-        self.get_proc_address = library.eglGetProcAddress
-        self.get_proc_address.restype, self.get_proc_address.argtypes = c_void_p, [c_char_p]
 
         def core(name: str, result: Any, *arguments: Any) -> Any:
-            function = getattr(library, name)
+            try:
+                function = getattr(library, name)
+            except AttributeError:
+                raise ContextError(f"libEGL.so.1 is no EGL library: it has no {name}; {INSTALL_HINT}") from None
             function.restype, function.argtypes = result, list(arguments)
             return function
 
+        self.get_proc_address = core("eglGetProcAddress", c_void_p, c_char_p)
         self.get_error = core("eglGetError", c_int32)
         self.get_display = core("eglGetDisplay", c_void_p, c_void_p)
         self.initialize = core("eglInitialize", c_uint32, c_void_p, c_void_p, c_void_p)

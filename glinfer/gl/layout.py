@@ -29,6 +29,11 @@ class TexelFormat:
     moderngl_dtype: str
 
     @property
+    def dtype_name(self) -> str:
+        """NumPy's name of the type, such as ``float32``."""
+        return np.dtype(self.dtype).name
+
+    @property
     def bytes_per_texel(self) -> int:
         """Bytes of texture memory that one texel takes."""
         return int(np.dtype(self.dtype).itemsize)
@@ -60,9 +65,11 @@ class Layout:
         """The layout of a matrix on a renderer whose textures may be ``max_texture_size`` texels a side.
 
         Raises:
-            PlanError: the matrix does not fit one texture even when wrapped.
+            PlanError: the matrix is empty, or does not fit one texture even when wrapped.
         """
         rows, cols = shape
+        if rows < 1 or cols < 1:
+            raise PlanError(f"found a {rows}×{cols} matrix; every edge must be at least 1")
         if rows <= max_texture_size and cols <= max_texture_size:
             return cls(rows, cols, cols, rows, FORMATS[format_name])
         height = -(-rows * cols // max_texture_size)
@@ -84,7 +91,13 @@ class Layout:
         return self.width * self.height * self.format.bytes_per_texel
 
     def region(self, rows: int, cols: int) -> tuple[int, int]:
-        """Width and height in texels of the smallest rectangle at the origin that holds [0:rows, 0:cols]."""
+        """Width and height in texels of the smallest rectangle at the origin that holds [0:rows, 0:cols].
+
+        Raises:
+            PlanError: the matrix has no such part.
+        """
+        if not (1 <= rows <= self.rows and 1 <= cols <= self.cols):
+            raise PlanError(f"found a part of {rows}×{cols} elements; expected 1×1 to {self.rows}×{self.cols}")
         if self.wrapped:
             return self.width, -(-rows * self.cols // self.width)
         return cols, rows
@@ -93,11 +106,11 @@ class Layout:
         """Texels [h, w] of the first ``len(matrix)`` rows; bits are kept, padding is zero.
 
         Raises:
-            PlanError: the matrix has other columns, more rows, or another type than the layout.
+            PlanError: the matrix has other columns, no or too many rows, or another type than the layout.
         """
         expected = np.dtype(self.format.dtype)
-        if matrix.ndim != 2 or matrix.shape[1] != self.cols or matrix.shape[0] > self.rows:
-            raise PlanError(f"found an array {matrix.shape}; expected [at most {self.rows}, {self.cols}]")
+        if matrix.ndim != 2 or matrix.shape[1] != self.cols or not 1 <= matrix.shape[0] <= self.rows:
+            raise PlanError(f"found an array {list(matrix.shape)}; expected [1 to {self.rows}, {self.cols}]")
         if matrix.dtype != expected:
             raise PlanError(f"found an array of {matrix.dtype}; a {self.format.name} texture holds {expected}")
         if not self.wrapped:

@@ -7,6 +7,7 @@ Shader files are whole GLSL ES 3.00 sources (version line first) that may say
 from __future__ import annotations
 
 import re
+import struct
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from functools import lru_cache
@@ -14,9 +15,11 @@ from pathlib import Path
 from typing import Any
 
 import moderngl
+import numpy as np
 
 from glinfer.errors import PlanError, ShaderError
 from glinfer.gl.context import Device
+from glinfer.gl.raw import GL_SAMPLERS
 
 VERTEX_SHADER = "common/triangle.vert"
 DESKTOP_VERSION = "common/desktop_version.glsl"
@@ -47,42 +50,55 @@ def load_source(name: str, defines: Mapping[str, int | float], *, api: str, root
     """Read ``name`` under the shader folder, resolve its includes once each, and add the #defines.
 
     Raises:
-        ShaderError: a file is missing, leaves the folder, or does not begin with the version line.
+        ShaderError: a file is missing, is no UTF-8 text, leaves the folder, or does not begin with the version
+            line.
     """
     root = root or shader_root()
     lines: list[str] = []
     origin: list[tuple[str, int]] = []
-    seen: set[str] = set()
+    seen: set[Path] = set()
 
     def add(file: str, included_from: str) -> None:
-        path = (root / file).resolve()
-        if not path.is_relative_to(root.resolve()) or not path.is_file():
-            raise ShaderError(f"{included_from}: there is no shader file {file} in {root}")
-        seen.add(file)
-        for number, line in enumerate(path.read_text(encoding="utf-8").splitlines(), start=1):
+        path, text = _read(root, file, included_from)
+        if path in seen:
+            return
+        seen.add(path)
+        for number, line in enumerate(text.splitlines(), start=1):
             include = _INCLUDE.match(line)
             if include is None:
                 lines.append(line)
                 origin.append((file, number))
-            elif include[1] not in seen:
+            else:
                 add(include[1], f"{file}:{number}")
 
     add(name, name)
     if not lines or not re.fullmatch(r"#version \d+ es", lines[0].strip()):
         raise ShaderError(f"{name}:1: the first line is not a #version line of GLSL ES")
-    version = lines[0] if api == "es" else (root / DESKTOP_VERSION).read_text(encoding="utf-8").strip()
+    version = lines[0] if api == "es" else _read(root, DESKTOP_VERSION, name)[1].strip()
     header = [f"#define {key} {_literal(value)}" for key, value in sorted(defines.items())]
     text = "\n".join([version, *header, *lines[1:]]) + "\n"
     return Source(text, (origin[0], *[("#define", 0)] * len(header), *origin[1:]))
 
 
+def _read(root: Path, file: str, wanted_by: str) -> tuple[Path, str]:
+    path = (root / file).resolve()
+    if not path.is_relative_to(root.resolve()) or not path.is_file():
+        raise ShaderError(f"{wanted_by}: there is no shader file {file} in {root}")
+    try:
+        return path, path.read_text(encoding="utf-8")
+    except (OSError, UnicodeDecodeError) as error:
+        raise ShaderError(f"{wanted_by}: shader file {file} in {root} cannot be read ({error})") from None
+
+
 def _literal(value: int | float) -> str:
-    return repr(value) if isinstance(value, float) else str(int(value))
+    return str(int(value)) if isinstance(value, (int, np.integer)) else repr(float(value))
 
 
 def explain(log: str, source: Source) -> str:
     """The first error of a driver's compile log, as ``file:line: what the driver said``."""
-    for line in log.splitlines():
+    lines = log.splitlines()
+    # Warnings come in the same form, and may come first.
+    for line in sorted(lines, key=lambda text: "error" not in text.lower()):
         found = _LOG_LINE.search(line)
         if found and 1 <= int(found[1]) <= len(source.origin):
             file, number = source.origin[int(found[1]) - 1]
@@ -118,36 +134,59 @@ class Program:
             self.gl: Any = device.gl.program(vertex_shader=vertex.text, fragment_shader=fragment.text)
         except moderngl.Error as error:
             device.raw.pending_errors()
-            source = vertex if "vertex_shader" in str(error) else fragment
+            source = vertex if "vertex_shader" in str(error).splitlines() else fragment
             raise ShaderError(explain(str(error), source)) from None
         self.vertex_array: Any = device.gl.vertex_array(self.gl, [])
         device.adopt(self)
         # What each uniform holds now: GL keeps uniform values in the program, and only glinfer writes them.
         self._values: dict[str, int | float] = {}
-        self._uniforms: dict[str, Any] = {}
-        found = set()
-        for name in self.gl:
-            member = self.gl[name]
-            if isinstance(member, moderngl.Uniform):
-                self._uniforms[name] = member
-                if name in samplers:
-                    member.value = samplers.index(name)
-                    found.add(name)
-        unused = [name for name in samplers if name not in found]
-        if unused:
-            raise PlanError(f"shader {shader} reads no texture {unused[0]!r}")
-        self.uniform_names = frozenset(self._uniforms) - found
-        device.check(f"compiling {shader}")
+        members = {name: self.gl[name] for name in self.gl}
+        self._uniforms: dict[str, Any] = {
+            name: member for name, member in members.items() if isinstance(member, moderngl.Uniform)
+        }
+        try:
+            self._fix_samplers(samplers)
+            device.check(f"compiling {shader}")
+        except BaseException:
+            self.release()
+            raise
+        self.uniform_names = frozenset(self._uniforms) - frozenset(samplers)
+
+    def _fix_samplers(self, samplers: Sequence[str]) -> None:
+        found = {name for name, uniform in self._uniforms.items() if uniform.gl_type in GL_SAMPLERS}
+        unbound = sorted(found.difference(samplers))
+        if unbound:
+            raise PlanError(f"shader {self.shader} samples {unbound[0]!r}, to which nothing is bound")
+        for unit, name in enumerate(samplers):
+            if name not in found:
+                raise PlanError(f"shader {self.shader} reads no texture {name!r}")
+            self._uniforms[name].value = unit
 
     def set(self, name: str, value: int | float) -> None:
-        """Set one uniform if it does not hold the value yet; int uniforms refuse floats (moderngl packs by type)."""
-        if self._values.get(name) != value:
+        """Set one uniform if it does not hold the value yet.
+
+        Raises:
+            PlanError: the shader has no such uniform, or ``value`` is not of its type: raw OpenGL would ignore
+                a float for an int without a word.
+        """
+        held = self._values.get(name)
+        if held == value and type(held) is type(value):
+            return
+        if name not in self._uniforms:
+            raise PlanError(f"shader {self.shader} has no uniform {name!r}")
+        try:
             self._uniforms[name].value = value
-            self._values[name] = value
+        except (struct.error, TypeError, OverflowError):  # moderngl packs the value by the uniform's type
+            kind = "a whole number of 32 bits" if self._uniforms[name].fmt.endswith(("i", "I")) else "a number"
+            raise PlanError(f"shader {self.shader}: uniform {name!r} is {value!r}; expected {kind}") from None
+        self._values[name] = value
 
     def release(self) -> None:
-        """Release the program and its vertex array."""
+        """Release the program and its vertex array; harmless when repeated."""
         if self.gl is not None:
+            self.device.activate()
+            # OpenGL keeps a deleted program alive for as long as it is the one in use.
+            self.device.raw.use_program(0)
             self.vertex_array.release()
             self.gl.release()
             self.gl = self.vertex_array = None
@@ -155,7 +194,7 @@ class Program:
 
 
 class ProgramCache:
-    """Programs by content: shader name, defines and samplers. Its owner releases it."""
+    """Programs by content: shader name, defines as they are spelt, and samplers. Its owner releases it."""
 
     def __init__(self, device: Device, root: Path | None = None) -> None:
         """An empty cache; ``root`` replaces the shader folder (for trying out changed shaders)."""
@@ -168,7 +207,9 @@ class ProgramCache:
 
     def get(self, shader: str, defines: Mapping[str, int | float], samplers: Sequence[str]) -> Program:
         """The compiled program, made at the first request."""
-        key = (shader, tuple(sorted(defines.items())), tuple(samplers))
+        # By their text: 1 and 1.0 are equal in Python, but two types in GLSL.
+        spelt = tuple(sorted((name, _literal(value)) for name, value in defines.items()))
+        key = (shader, spelt, tuple(samplers))
         if key not in self._programs:
             self._programs[key] = Program(self._device, shader, defines, samplers, root=self._root)
         return self._programs[key]

@@ -39,6 +39,7 @@ GL_MAX_UNIFORM_BLOCK_SIZE = 0x8A30
 GL_ALIASED_POINT_SIZE_RANGE = 0x846D
 GL_IMPLEMENTATION_COLOR_READ_TYPE = 0x8B9A
 GL_IMPLEMENTATION_COLOR_READ_FORMAT = 0x8B9B
+GL_SAMPLERS = {0x8B5E: "sampler2D", 0x8DCA: "isampler2D", 0x8DD2: "usampler2D"}
 
 # More pending errors than this means that the driver answers "lost" for ever.
 _MAX_PENDING = 64
@@ -59,6 +60,7 @@ class RawGL:
         self._get_error = function("glGetError", c_uint32)
         self._get_integers = function("glGetIntegerv", None, c_uint32, c_void_p)
         self._get_floats = function("glGetFloatv", None, c_uint32, c_void_p)
+        self.use_program = function("glUseProgram", None, c_uint32)
         self.bind_framebuffer = function("glBindFramebuffer", None, c_uint32, c_uint32)
         self.read_buffer = function("glReadBuffer", None, c_uint32)
         self.pixel_store = function("glPixelStorei", None, c_uint32, c_int32)

@@ -74,9 +74,9 @@ def replay(
         for name, key in draw.per_run:
             draw.program.set(name, values[key])
         draw.program.vertex_array.render(moderngl.TRIANGLES, vertices=3)
+        device.draws_issued += 1
         issued += 1
         if after is not None:
             after(draw)
-    device.draws_issued += issued
     device.check("replaying the plan")
     return issued

@@ -40,10 +40,10 @@ class Texture:
         """Allocate the texture and fill it with ``texels`` [height, width], or leave it undefined.
 
         Raises:
-            PlanError: the layout is larger than the device's limit.
+            PlanError: the layout is larger than the device's limit, or ``texels`` are of another size.
             GLError: the driver refused the texture (out of memory, for one).
         """
-        edge = device.driver_limits.max_texture_size
+        edge = device.limits.max_texture_size
         if max(layout.width, layout.height) > edge:
             raise PlanError(
                 f"texture {name} needs {layout.width}×{layout.height} texels; {device.renderer} allows {edge} a side"
@@ -63,9 +63,13 @@ class Texture:
         except moderngl.Error as error:
             raise PlanError(f"{doing}: {error}") from None
         device.adopt(self)
-        self.gl.filter = (moderngl.NEAREST, moderngl.NEAREST)
-        self.gl.repeat_x = self.gl.repeat_y = False
-        device.check(doing)
+        try:
+            self.gl.filter = (moderngl.NEAREST, moderngl.NEAREST)
+            self.gl.repeat_x = self.gl.repeat_y = False
+            device.check(doing)
+        except BaseException:
+            self.release()
+            raise
 
     @property
     def framebuffer(self) -> Framebuffer:
@@ -75,29 +79,60 @@ class Texture:
         return self._framebuffer
 
     def upload(self, matrix: npt.NDArray[Any]) -> None:
-        """Overwrite the first ``len(matrix)`` rows with a [≤ rows, cols] matrix of the layout's type."""
-        texels = self.layout.pack(matrix)
-        self.device.activate()
-        self.gl.write(texels, viewport=(0, 0, texels.shape[1], texels.shape[0]), alignment=4)
+        """Overwrite the first ``len(matrix)`` rows with a [≤ rows, cols] matrix of the layout's type.
+
+        Raises:
+            PlanError: the matrix does not fit the layout (see :meth:`Layout.pack`), or the texture was released.
+        """
+        try:
+            texels = self.layout.pack(matrix)
+        except PlanError as error:
+            raise PlanError(f"{self.name}: {error}") from None
+        self.require_alive()
+        width = self.layout.width
+        # A wrapped matrix may end inside a line of texels; the rest of that line belongs to the rows after it.
+        lines, rest = divmod(matrix.size, width)
+        if lines:
+            self.gl.write(texels[:lines], viewport=(0, 0, width, lines), alignment=4)
+        if rest:
+            self.gl.write(texels[lines, :rest], viewport=(0, lines, rest, 1), alignment=4)
         self.device.check(f"uploading {self.name}")
 
     def read(self, rows: int | None = None, cols: int | None = None) -> npt.NDArray[Any]:
-        """Read [0:rows, 0:cols] back through a framebuffer, bit for bit (default: the whole matrix)."""
+        """Read [0:rows, 0:cols] back through a framebuffer, bit for bit (default: the whole matrix).
+
+        Raises:
+            PlanError: the matrix has no such part, or the texture was released.
+        """
         rows = self.layout.rows if rows is None else rows
         cols = self.layout.cols if cols is None else cols
-        width, height = self.layout.region(rows, cols)
+        try:
+            width, height = self.layout.region(rows, cols)
+        except PlanError as error:
+            raise PlanError(f"{self.name}: {error}") from None
         return self.layout.unpack(self.framebuffer.read(0, width, height), rows, cols)
 
     def fill(self, value: float) -> None:
         """Set every texel to ``value`` (a clear, not a draw)."""
         self.framebuffer.fill(value)
 
+    def require_alive(self) -> None:
+        """Make the device current.
+
+        Raises:
+            PlanError: the texture was released.
+        """
+        self.device.activate()
+        if self.gl is None:
+            raise PlanError(f"texture {self.name} was released; bind the plan again")
+
     def release(self) -> None:
-        """Release the texture and its framebuffer."""
+        """Release the texture and its framebuffer; harmless when repeated."""
         if self._framebuffer is not None:
             self._framebuffer.release()
             self._framebuffer = None
         if self.gl is not None:
+            self.device.activate()
             self.gl.release()
             self.gl = None
             self.device.disown(self)
@@ -112,17 +147,25 @@ class Framebuffer:
         """Attach ``textures`` (all of one size) at attachments 0, 1, …
 
         Raises:
-            PlanError: the driver calls the combination incomplete.
+            PlanError: the textures differ in size, or the driver calls the combination incomplete.
         """
         self.device, self.textures = device, tuple(textures)
+        for texture in textures:
+            texture.require_alive()
         names = ", ".join(texture.name for texture in textures)
+        if len({(texture.layout.width, texture.layout.height) for texture in textures}) != 1:
+            raise PlanError(f"one framebuffer cannot hold textures of different sizes: {names}")
         try:
             self.gl: Any = device.gl.framebuffer([texture.gl for texture in textures])
         except moderngl.Error as error:
             raise PlanError(f"{device.renderer} cannot render to {names}: {error}") from None
         device.adopt(self)
         self._read_format: dict[int, int] = {}
-        device.check(f"creating the framebuffer of {names}")
+        try:
+            device.check(f"creating the framebuffer of {names}")
+        except BaseException:
+            self.release()
+            raise
 
     def read(self, attachment: int, width: int, height: int) -> npt.NDArray[Any]:
         """Texels [height, width] at the origin of one attachment.
@@ -132,7 +175,7 @@ class Framebuffer:
         """
         texture = self.textures[attachment]
         raw = self.device.raw
-        self.device.activate()
+        texture.require_alive()
         raw.bind_framebuffer(GL_FRAMEBUFFER, self.gl.glo)
         raw.read_buffer(GL_COLOR_ATTACHMENT0 + attachment)
         integer = texture.layout.format.is_integer
@@ -153,15 +196,20 @@ class Framebuffer:
 
     def fill(self, value: float) -> None:
         """Set every texel of every attachment to ``value``."""
-        self.device.activate()
+        self.textures[0].require_alive()
         self.gl.use()
         for attachment, texture in enumerate(self.textures):
             self.device.raw.clear_color(attachment, value, integer=texture.layout.format.is_integer)
         self.device.check(f"clearing {self.textures[0].name}")
 
     def release(self) -> None:
-        """Release the framebuffer; the textures stay."""
+        """Release the framebuffer; the textures stay. Harmless when repeated."""
         if self.gl is not None:
+            self.device.activate()
+            if self.device.gl.fbo is self.gl:
+                # moderngl binds what it believes bound again after each framebuffer that it makes; in ES,
+                # binding a deleted name makes a new framebuffer of that name.
+                self.device.gl.screen.use()
             self.gl.release()
             self.gl = None
             self.device.disown(self)

@@ -7,6 +7,7 @@ Weight names are those of Hugging Face's GPT-J (plus ``wpe``), the layout of the
 from __future__ import annotations
 
 from glinfer.config import ModelConfig
+from glinfer.errors import PlanError
 from glinfer.models.plan import Plan, PlanBuilder
 from glinfer.ops.attention import attention_scores, attention_values, concat_head
 from glinfer.ops.embed import embed
@@ -16,6 +17,8 @@ from glinfer.ops.softmax import softmax
 from glinfer.ops.spec import DrawSpec, TensorSpec
 
 TOKENS, LOGITS, PROBS = "tokens", "logits", "probs"
+MAX_DRAWS = 100_000
+"""The longest plan that is built: hundreds of times Gab's, and a second of work."""
 
 
 def reference_plan(config: ModelConfig) -> Plan:
@@ -23,7 +26,16 @@ def reference_plan(config: ModelConfig) -> Plan:
 
     The whole sequence is computed again for every token, one pass an operation, in R32F textures, with the
     hidden state and the joined heads in ping-pong pairs. It is the oracle on the GPU: obvious before fast.
+
+    Raises:
+        PlanError: the plan would have more than :data:`MAX_DRAWS` draws.
     """
+    draws = config.num_hidden_layers * (8 + 4 * config.num_attention_heads) + 4
+    if draws > MAX_DRAWS:
+        raise PlanError(
+            f"{config.num_hidden_layers} blocks of {config.num_attention_heads} heads need {draws} draws; "
+            f"expected at most {MAX_DRAWS}"
+        )
     return _ReferenceBuilder(config).build()
 
 

@@ -8,7 +8,7 @@ from functools import cached_property
 from types import MappingProxyType
 
 from glinfer.errors import PlanError
-from glinfer.gl.layout import Layout
+from glinfer.gl.layout import FORMATS, Layout
 from glinfer.ops import OPS, DrawSpec, TensorSpec
 from glinfer.ops.spec import PER_RUN_VALUES, Shapes
 
@@ -58,8 +58,8 @@ class Plan:
     def validate(self, limits: PlanLimits | None = None) -> Plan:
         """Prove, without a GPU, that the plan can run; returns the plan.
 
-        Checked: names are unique and known; every op gets the samplers it needs and shapes that fit; every
-        read was written by an earlier draw, or is a weight or an input; no draw samples what it renders to;
+        Checked: names are unique and known; every op gets the samplers it needs, formats and shapes that fit;
+        every read was written by an earlier draw, or is a weight or an input; no draw samples what it renders to;
         nothing overwrites a weight or an input; every weight is read; and, with ``limits``, sizes and counts.
 
         Raises:
@@ -75,6 +75,7 @@ class Plan:
         for draw in self.draws:
             _check_names(draw, table)
             _check_flow(draw, table, known)
+            _check_formats(draw, table)
             _check_shapes(draw, table, self.max_rows)
             known.update(draw.writes)
             read.update(draw.reads)
@@ -112,6 +113,8 @@ def _check_names(draw: DrawSpec, table: Mapping[str, TensorSpec]) -> None:
     for tensor in (*draw.reads, *draw.writes):
         if tensor not in table:
             raise PlanError(f"draw {draw.name}: there is no tensor {tensor!r}")
+    if len(set(draw.writes)) != len(draw.writes):
+        raise PlanError(f"draw {draw.name} writes one tensor twice: {', '.join(draw.writes)}")
     op = OPS[draw.op]
     samplers = [sampler for sampler, _ in draw.inputs]
     for sampler in samplers:
@@ -139,6 +142,15 @@ def _check_flow(draw: DrawSpec, table: Mapping[str, TensorSpec], known: set[str]
             raise PlanError(f"draw {draw.name} writes {tensor}, which is {table[tensor].kind}, not an activation")
 
 
+def _check_formats(draw: DrawSpec, table: Mapping[str, TensorSpec]) -> None:
+    integers = OPS[draw.op].integers
+    for slot, tensor in (*draw.inputs, *(("output", name) for name in draw.writes)):
+        format_name = table[tensor].format
+        if FORMATS[format_name].is_integer != (slot in integers):
+            numbers = "whole numbers" if slot in integers else "floats"
+            raise PlanError(f"draw {draw.name}: {slot} {tensor} has format {format_name}; expected {numbers}")
+
+
 def _check_shapes(draw: DrawSpec, table: Mapping[str, TensorSpec], max_rows: int) -> None:
     values = dict.fromkeys(PER_RUN_VALUES, max_rows)
     shapes = {sampler: table[tensor].shape for sampler, tensor in draw.inputs}
@@ -146,7 +158,10 @@ def _check_shapes(draw: DrawSpec, table: Mapping[str, TensorSpec], max_rows: int
     for tensor in draw.outputs:
         if table[tensor].shape != shapes["output"]:
             raise PlanError(f"draw {draw.name}: its targets {draw.outputs[0]} and {tensor} differ in shape")
-    OPS[draw.op].check(Shapes(draw.name, shapes), draw.params(values))
+    try:
+        OPS[draw.op].check(Shapes(draw.name, shapes), draw.params(values))
+    except KeyError as error:
+        raise PlanError(f"draw {draw.name}: op {draw.op} needs a define or uniform {error}") from None
     rows, cols = draw.extent(values)
     if rows > shapes["output"][0] or cols > shapes["output"][1] or rows < 1 or cols < 1:
         raise PlanError(
@@ -164,8 +179,14 @@ class PlanBuilder:
         self._draws: list[DrawSpec] = []
 
     def weight(self, name: str, *shape: int) -> TensorSpec:
-        """Declare a weight; a vector [n] becomes the matrix [1, n]."""
-        return self._declare(TensorSpec(name, (shape[0], shape[1]) if len(shape) == 2 else (1, shape[0]), "weight"))
+        """Declare a weight; a vector [n] becomes the matrix [1, n].
+
+        Raises:
+            PlanError: the shape has neither one edge nor two.
+        """
+        if len(shape) not in (1, 2):
+            raise PlanError(f"weight {name} has shape {list(shape)}; expected a vector or a matrix")
+        return self._declare(TensorSpec(name, (shape[-2] if len(shape) == 2 else 1, shape[-1]), "weight"))
 
     def input(self, name: str, rows: int, cols: int, format_name: str) -> TensorSpec:
         """Declare a tensor that is written before each run."""

@@ -9,13 +9,13 @@ import numpy as np
 
 from glinfer.errors import PlanError
 from glinfer.gl.context import Device
-from glinfer.gl.layout import Layout
+from glinfer.gl.layout import FORMATS, Layout
 from glinfer.gl.program import ProgramCache
 from glinfer.gl.replay import Draw, replay
 from glinfer.gl.texture import Framebuffer, Texture
 from glinfer.models.plan import Plan, PlanLimits
 from glinfer.ops import DrawSpec, TensorSpec
-from glinfer.ops.spec import Array
+from glinfer.ops.spec import PER_RUN_VALUES, Array
 
 Hook = Callable[[DrawSpec], None]
 
@@ -56,12 +56,15 @@ class Session:
         plan.validate(PlanLimits(limits.max_texture_size, limits.max_draw_buffers, limits.max_texture_units))
         self.plan, self.device = plan, device
         self.runs = self.draws_issued = 0
+        self._released = False
         self._textures: dict[str, Texture] = {}
         self._framebuffers: dict[tuple[str, ...], Framebuffer] = {}
         self._programs = ProgramCache(device, shader_root)
         try:
             for tensor in plan.tensors:
-                self._textures[tensor.name] = self._allocate(tensor, weights, on_upload)
+                self._textures[tensor.name] = self._allocate(tensor, weights)
+                if on_upload is not None and tensor.kind == "weight":
+                    on_upload(self._textures[tensor.name].layout.nbytes)
             self.draws: tuple[Draw, ...] = tuple(self._bind(spec) for spec in plan.draws)
         except BaseException:
             self.release()
@@ -73,16 +76,11 @@ class Session:
         """Distinct compiled programs."""
         return len(self._programs)
 
-    def _allocate(
-        self, tensor: TensorSpec, weights: Mapping[str, Array], on_upload: Callable[[int], None] | None
-    ) -> Texture:
+    def _allocate(self, tensor: TensorSpec, weights: Mapping[str, Array]) -> Texture:
         layout = Layout.of(tensor.shape, tensor.format, self.device.limits.max_texture_size)
         if tensor.kind != "weight":
             return Texture(self.device, layout, tensor.name)
-        texture = Texture(self.device, layout, tensor.name, layout.pack(weight_matrix(tensor, weights)))
-        if on_upload is not None:
-            on_upload(layout.nbytes)
-        return texture
+        return Texture(self.device, layout, tensor.name, layout.pack(weight_matrix(tensor, weights)))
 
     def _bind(self, spec: DrawSpec) -> Draw:
         targets = [self._textures[name] for name in spec.outputs]
@@ -97,6 +95,8 @@ class Session:
             odd = sorted(given ^ program.uniform_names)[0]
             fault = "the shader does not use it" if odd in given else "the draw does not set it"
             raise PlanError(f"draw {spec.name}, shader {spec.op}: uniform {odd!r}: {fault}")
+        for name, value in spec.uniforms:
+            program.set(name, value)  # a value of the wrong type is found here, not in the first run
         return Draw(
             name=spec.name,
             program=program,
@@ -118,8 +118,10 @@ class Session:
         """The texture of one tensor.
 
         Raises:
-            PlanError: the plan has no such tensor.
+            PlanError: the plan has no such tensor, or the session was released.
         """
+        if self._released:
+            raise PlanError(f"this session of plan {self.plan.name} was released; bind the plan again")
         if name not in self._textures:
             raise PlanError(f"plan {self.plan.name} has no tensor {name!r}")
         return self._textures[name]
@@ -136,7 +138,16 @@ class Session:
         """Replay every draw once with these per-run values; returns the draw calls issued.
 
         ``before`` and ``after`` are told each draw's spec around it.
+
+        Raises:
+            PlanError: a per-run value is missing or outside 1 to the plan's rows, or the session was released.
         """
+        if self._released:
+            raise PlanError(f"this session of plan {self.plan.name} was released; bind the plan again")
+        for key in PER_RUN_VALUES:
+            rows = values.get(key)
+            if not isinstance(rows, int) or not 1 <= rows <= self.plan.max_rows:
+                raise PlanError(f"{key} is {rows!r}; expected a whole number from 1 to {self.plan.max_rows}")
         issued = replay(
             self.device,
             self.draws,
@@ -153,6 +164,7 @@ class Session:
         if self.device.closed:
             return
         self.device.activate()
+        self._released = True
         for framebuffer in self._framebuffers.values():
             framebuffer.release()
         for texture in self._textures.values():
@@ -167,7 +179,7 @@ def weight_matrix(tensor: TensorSpec, weights: Mapping[str, Array]) -> Array:
     """The array of one weight tensor as a matrix of the tensor's shape.
 
     Raises:
-        PlanError: the array is missing or has another number of elements or dimensions.
+        PlanError: the array is missing or has another shape or type.
     """
     if tensor.name not in weights:
         raise PlanError(f"the checkpoint has no tensor {tensor.name}; the plan needs {list(tensor.shape)}")
@@ -175,4 +187,6 @@ def weight_matrix(tensor: TensorSpec, weights: Mapping[str, Array]) -> Array:
     shape = (1, array.shape[0]) if array.ndim == 1 else array.shape
     if shape != tensor.shape:
         raise PlanError(f"tensor {tensor.name} is {list(shape)}; the plan needs {list(tensor.shape)}")
+    if array.dtype != np.dtype(FORMATS[tensor.format].dtype):
+        raise PlanError(f"tensor {tensor.name} is {array.dtype}; the plan needs {FORMATS[tensor.format].dtype_name}")
     return array.reshape(shape)

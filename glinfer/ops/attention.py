@@ -75,7 +75,7 @@ def concat_head(
 
 def _check_head(shapes: Shapes, params: Params) -> None:
     shapes.require(
-        (params["head"] + 1) * params["HEAD_DIM"] <= params["DIM"],
+        params["head"] >= 0 and (params["head"] + 1) * params["HEAD_DIM"] <= params["DIM"],
         f"head {params['head']} of width {params['HEAD_DIM']} lies outside {params['DIM']} columns",
     )
 

@@ -40,4 +40,4 @@ def _oracle(inputs: Mapping[str, Array], params: Params, size: tuple[int, int]) 
     return rows + wpe[: size[0]]
 
 
-register(Op("embed", ("tokens", "token_embedding", "position_embedding"), (), _check, _oracle))
+register(Op("embed", ("tokens", "token_embedding", "position_embedding"), (), _check, _oracle, ("tokens",)))

@@ -59,7 +59,10 @@ def _check(shapes: Shapes, params: Params) -> None:
     shapes.expect("x", None, params["IN"])
     shapes.expect("weight", params["OUT"], params["IN"])
     shapes.expect("bias", 1, params["OUT"])
-    rows = 1 if params.get("LAST_ROW") else shapes.rows("x")
+    rows = shapes.rows("x")
+    if params.get("LAST_ROW"):
+        shapes.require(params["rows"] <= rows, f"the last of {params['rows']} rows of a matrix of {rows}")
+        rows = 1
     shapes.expect("residual", rows, params["OUT"])
     shapes.expect("output", rows, params["OUT"])
 

@@ -27,8 +27,8 @@ def softmax(name: str, kind: str, x: TensorSpec, out: TensorSpec, *, causal_squa
 def _check(shapes: Shapes, params: Params) -> None:
     shapes.expect("x", None, params["STRIDE"])
     shapes.expect("output", shapes.rows("x"), params["STRIDE"])
-    cols = params.get("cols", 0)
-    shapes.require(cols <= params["STRIDE"], f"softmax over {cols} columns of a matrix of {params['STRIDE']}")
+    cols, stride = params["cols"], params["STRIDE"]
+    shapes.require(1 <= cols <= stride, f"softmax over {cols} columns of a matrix of {stride}")
 
 
 def _oracle(inputs: Mapping[str, Array], params: Params, size: tuple[int, int]) -> Array:

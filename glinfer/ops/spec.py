@@ -108,13 +108,17 @@ ShapeCheck = Callable[["Shapes", Params], None]
 
 @dataclass(frozen=True)
 class Op:
-    """A registered op: its required and optional samplers, its shape check and its float64 oracle."""
+    """A registered op: its required and optional samplers, its shape check and its float64 oracle.
+
+    ``integers`` names the samplers, and ``"output"``, that hold whole numbers; all others hold floats.
+    """
 
     name: str
     samplers: tuple[str, ...]
     optional: tuple[str, ...]
     check: ShapeCheck
     oracle: Oracle
+    integers: tuple[str, ...] = ()
 
 
 OPS: dict[str, Op] = {}

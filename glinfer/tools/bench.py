@@ -10,7 +10,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from glinfer.errors import InputError
-from glinfer.generation.model import Model, check_ids
+from glinfer.generation.model import Model
 from glinfer.tools.draws import example_ids
 
 
@@ -70,7 +70,7 @@ def bench(
     outside = [length for length in lengths if not 1 <= length <= context]
     if outside:
         raise InputError(f"sequence length {outside[0]} is not within 1 to {context}, the context of this model")
-    sequences = [check_ids(example_ids(model.config, length).tolist(), model.config) for length in lengths]
+    sequences = [[int(token) for token in example_ids(model.config, length)] for length in lengths]
     times: list[list[float]] = [[] for _ in lengths]
     total = (runs + 1) * len(lengths)
     for run in range(runs + 1):

@@ -18,6 +18,7 @@ from tokenizers.pre_tokenizers import Split
 from tokenizers.trainers import BpeTrainer
 
 from glinfer.config import GAB_SHAPE, ModelConfig
+from glinfer.errors import InputError
 from glinfer.formats import BpeModel, random_checkpoint, save_checkpoint, write_bpe
 
 SEED = 2
@@ -26,15 +27,30 @@ _BYTES = 256
 
 
 def demo_folder() -> Path:
-    """Where the demo keeps its files: under $XDG_CACHE_HOME, by default ~/.cache."""
-    cache = os.environ.get("XDG_CACHE_HOME") or Path.home() / ".cache"
+    """Where the demo keeps its files: under $XDG_CACHE_HOME, by default ~/.cache.
+
+    Raises:
+        InputError: there is neither.
+    """
+    try:
+        cache = os.environ.get("XDG_CACHE_HOME") or Path.home() / ".cache"
+    except RuntimeError:
+        raise InputError("this user has no home directory to keep the demo in; set XDG_CACHE_HOME") from None
     return Path(cache) / "glinfer" / "demo"
 
 
 def write_demo(folder: Path, config: ModelConfig | None = None) -> tuple[Path, Path]:
-    """Write ``random.gab`` and ``random.bpe`` into ``folder`` unless they are there; returns both paths."""
+    """Write ``random.gab`` and ``random.bpe`` into ``folder`` unless they are there; returns both paths.
+
+    Raises:
+        InputError: the folder cannot be made, or there can be no tokenizer of the model's size.
+        FormatError: a file cannot be written.
+    """
     config = config or ModelConfig.from_options("")
-    folder.mkdir(parents=True, exist_ok=True)
+    try:
+        folder.mkdir(parents=True, exist_ok=True)
+    except OSError as error:
+        raise InputError(f"{folder}: cannot make this folder: {error.strerror}; set XDG_CACHE_HOME") from None
     model, tokenizer = folder / "random.gab", folder / "random.bpe"
     if not tokenizer.is_file():
         write_bpe(demo_tokenizer(config.vocab_size), tokenizer)
@@ -62,7 +78,7 @@ def demo_tokenizer(size: int = GAB_SHAPE["vocab"]) -> BpeModel:
     for left, right in _learned_merges(size):
         merge(left, right)
     if len(pieces) != size:
-        raise ValueError(f"the text yields {len(pieces)} entries; {size} were asked for")
+        raise InputError(f"a demo tokenizer of {size} entries is not possible; the nearest size is {len(pieces)}")
     return BpeModel(tuple(merges), tuple(pieces))
 
 

@@ -11,6 +11,7 @@ from typing import Any
 import numpy as np
 
 from glinfer.formats import Checkpoint
+from glinfer.generation.model import check_ids
 from glinfer.gl.context import Device
 from glinfer.gl.layout import Layout
 from glinfer.gl.program import Program
@@ -191,7 +192,11 @@ def verify_draws(
     """Run one forward draw by draw, each compared with float64 on the very inputs that the GPU had.
 
     Every target is filled with NaN first, so that an element a draw leaves unwritten is seen.
+
+    Raises:
+        InputError: the ids are none that the model can run.
     """
+    ids = check_ids(ids, checkpoint.config)
     session = Session(plan, checkpoint.tensors, device, shader_root=shader_root)
     try:
         return _DrawChecker(session, checkpoint, {"rows": len(ids)}, on_check).run(ids)

@@ -4,7 +4,7 @@
 // The clamp keeps exp finite; tanh itself overflows to NaN on some drivers.
 float gelu_tanh(float x) {
     float u = 0.7978845608028654 * (x + 0.044715 * x * x * x);
-    return x / (1.0 + exp(min(-2.0 * u, 80.0)));
+    return x / (1.0 + exp(min(-2.0 * u, 88.0)));
 }
 
 // erfc to 1.2e-7 relative everywhere: the Chebyshev fit of Press et al., Numerical Recipes, section 6.2.

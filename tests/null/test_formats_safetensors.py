@@ -16,12 +16,13 @@ from safetensors import safe_open
 from safetensors.numpy import save_file
 
 from glinfer.config import ModelConfig
-from glinfer.errors import FormatError
+from glinfer.errors import FormatError, InputError
 from glinfer.formats import (
     Checkpoint,
     random_checkpoint,
     read_gab,
     read_safetensors,
+    save_checkpoint,
     weight_shapes,
     write_gab,
     write_safetensors,
@@ -192,7 +193,7 @@ def test_metadata_of_others(tmp_path: Path, metadata: dict[str, str] | None, mes
         ({"zzz": np.zeros(3, np.float32)}, "unknown tensor 'zzz'; found 19 tensors, expected 18"),
         ({"lm_head.bias": np.zeros(4, np.float32)}, "tensor 'lm_head.bias' has shape [4]; expected [3]"),
         ({"lm_head.bias": np.zeros((), np.float32)}, "tensor 'lm_head.bias' has shape []; expected [3]"),
-        ({"lm_head.bias": np.zeros(3, np.float16)}, "tensor 'lm_head.bias' is F16; expected float32"),
+        ({"lm_head.bias": np.zeros(3, np.float64)}, "tensor 'lm_head.bias' is F64; expected float32"),
         ({"lm_head.bias": np.zeros(3, np.int32)}, "tensor 'lm_head.bias' is I32; expected float32"),
     ],
 )
@@ -260,3 +261,28 @@ def test_reading_takes_no_more_memory_than_the_file(tmp_path: Path) -> None:
     root = Path(__file__).resolve().parents[2]
     done = subprocess.run([sys.executable, "-c", _MEASURE, path], cwd=root, capture_output=True, text=True, check=True)
     assert int(done.stdout) < 1.25 * path.stat().st_size
+
+
+def test_float16_takes_half_the_space_and_reads_back_rounded(tmp_path: Path) -> None:
+    checkpoint = random_checkpoint(SMALL, seed=3)
+    write_safetensors(checkpoint, tmp_path / "half.safetensors", dtype="float16")
+    write_safetensors(checkpoint, tmp_path / "whole.safetensors")
+    loaded = read_safetensors(tmp_path / "half.safetensors")
+    for name, tensor in checkpoint.tensors.items():
+        assert loaded.tensors[name].dtype == np.float32
+        np.testing.assert_array_equal(loaded.tensors[name], tensor.astype(np.float16).astype(np.float32))
+    sizes = [(tmp_path / f"{name}.safetensors").stat().st_size for name in ("half", "whole")]
+    assert abs(sizes[1] - sizes[0] - 2 * checkpoint.parameter_count) < 64  # the headers differ a little
+
+
+def test_float16_refuses_what_it_cannot_hold(tmp_path: Path) -> None:
+    checkpoint = random_checkpoint(SMALL)
+    tensors = {**checkpoint.tensors, "lm_head.bias": checkpoint.tensors["lm_head.bias"] + np.float32(70000)}
+    large = Checkpoint(SMALL, tensors, "large numbers")
+    with pytest.raises(FormatError, match=r"'lm_head.bias' has numbers beyond 65504"):
+        write_safetensors(large, tmp_path / "half.safetensors", dtype="float16")
+    with pytest.raises(InputError, match=r"dtype is 'int8'; expected one of float32, float16"):
+        write_safetensors(checkpoint, tmp_path / "half.safetensors", dtype="int8")
+    with pytest.raises(InputError, match=r"holds float32, not float16"):
+        save_checkpoint(checkpoint, tmp_path / "half.gab", dtype="float16")
+    assert list(tmp_path.iterdir()) == []

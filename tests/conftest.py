@@ -1,0 +1,152 @@
+"""What every test gets: markers by directory, the shared files, and an audit of OpenGL around tests that use it.
+
+No OpenGL library is imported for tests outside tests/gl and tests/model.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import ctypes
+import os
+from collections import Counter
+from collections.abc import Iterator
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import pytest
+from hypothesis import settings
+
+if TYPE_CHECKING:
+    from glinfer.gl.context import Device
+
+HERE = Path(__file__).resolve().parent
+SHARED = HERE.parent.parent / "shared"
+MARKED = ("gl", "model", "package")
+AUDITED = ("gl", "model")
+NAMES_ASKED = range(1, 1025)
+DRIVER_KINDS = ("Texture", "Framebuffer", "Renderbuffer", "Buffer", "Sampler", "VertexArray", "Program", "Shader")
+COMPILED = ("Program", "Shader")
+
+# Times vary too much on a busy machine to be judged, and a run that fails should fail again; to search with
+# new examples: HYPOTHESIS_PROFILE=explore.
+settings.register_profile("same", deadline=None, derandomize=True)
+settings.register_profile("explore", deadline=None, print_blob=True)
+settings.load_profile(os.environ.get("HYPOTHESIS_PROFILE", "same"))
+
+
+def directory_of(path: Path) -> str:
+    """The directory under tests/ that a test lies in, such as ``gl``; empty for tests elsewhere."""
+    inside = path.resolve().is_relative_to(HERE)
+    return path.resolve().relative_to(HERE).parts[0] if inside else ""
+
+
+def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
+    for item in items:
+        if (directory := directory_of(item.path)) in MARKED:
+            item.add_marker(getattr(pytest.mark, directory))
+
+
+@pytest.fixture(scope="session")
+def shared() -> Path:
+    """The folder of reference files beside the repository."""
+    if not (SHARED / "gab" / "golden.json").is_file():
+        pytest.skip(f"the reference files are not here: {SHARED} has no gab/golden.json")
+    return SHARED
+
+
+def left_in_driver(device: Device) -> dict[str, list[int]]:
+    """The names of the objects that the driver still knows in this device's context, by kind."""
+    device._native.__enter__()  # activate() refuses a device in the middle of closing
+    left = {}
+    for kind in DRIVER_KINDS:
+        is_one = ctypes.CFUNCTYPE(ctypes.c_ubyte, ctypes.c_uint32)(device._native.load(f"glIs{kind}"))
+        if names := [name for name in NAMES_ASKED if is_one(name)]:
+            left[kind] = names
+    return left
+
+
+class Audit:
+    """Watches every device that one test opens, and collects what is wrong with it."""
+
+    def __init__(self) -> None:
+        self.devices: list[Device] = []
+        self.complaints: list[str] = []
+        self.failed_compiles: Counter[int] = Counter()
+
+    def watch(self, device: Device) -> None:
+        """Look at ``device`` at the last moment of its life: everything released, the context still there."""
+        self.devices.append(device)
+        destroy = device.gl.release
+
+        def look_and_destroy() -> None:
+            self.look(device)
+            destroy()
+
+        device.gl.release = look_and_destroy
+
+    def look(self, device: Device) -> None:
+        """Complain about objects that glinfer or the driver still has, and about pending errors."""
+        label = f"device {self.devices.index(device)}"
+        if owned := device.live_objects():
+            self.complaints.append(f"{label}: glinfer did not release {dict(owned)}")
+        left = left_in_driver(device)
+        # moderngl itself keeps the program and the vertex shader of each compilation that fails.
+        failed = self.failed_compiles[id(device.gl)]
+        if all(len(left.get(kind, ())) <= failed for kind in COMPILED):
+            left = {kind: names for kind, names in left.items() if kind not in COMPILED}
+        if left:
+            self.complaints.append(f"{label}: the driver still has {left}")
+        if pending := device.raw.pending_errors():
+            self.complaints.append(f"{label}: {', '.join(pending)} pending")
+
+    def finish(self) -> None:
+        """Complain about devices that were never closed, and close them."""
+        for number, device in enumerate(self.devices):
+            if not device.closed:
+                self.complaints.append(f"device {number}: never closed")
+                with contextlib.suppress(Exception):
+                    device.activate()
+                    if pending := device.raw.pending_errors():
+                        self.complaints.append(f"device {number}: {', '.join(pending)} pending")
+                    device.close()
+
+
+@pytest.fixture(autouse=True)
+def gl_audit(request: pytest.FixtureRequest) -> Iterator[Audit | None]:
+    """Fail a test of tests/gl or tests/model that leaves an OpenGL object, error or context behind."""
+    if directory_of(request.path) not in AUDITED:
+        yield None
+        return
+    import moderngl
+
+    from glinfer.gl.context import Device
+
+    audit = Audit()
+    open_device, compile_program = Device.__init__, moderngl.Context.program
+
+    def init(device: Device, *args: Any, **options: Any) -> None:
+        open_device(device, *args, **options)
+        audit.watch(device)
+
+    def program(context: Any, *args: Any, **options: Any) -> Any:
+        try:
+            return compile_program(context, *args, **options)
+        except moderngl.Error:
+            audit.failed_compiles[id(context)] += 1
+            raise
+
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(Device, "__init__", init)
+        patch.setattr(moderngl.Context, "program", program)
+        yield audit
+        audit.finish()
+    assert not audit.complaints, "; ".join(audit.complaints)
+
+
+@pytest.fixture
+def device() -> Iterator[Device]:
+    """An open OpenGL ES device, closed after the test."""
+    from glinfer.gl.context import open_device
+
+    with open_device(api="es") as opened:
+        yield opened

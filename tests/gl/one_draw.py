@@ -1,0 +1,188 @@
+"""Plans of one draw with random contents, for every op in every form: what the tests of shaders and ops run.
+
+Rows and columns that are not in use hold NaN, so that a draw which reads one of them gives NaN.
+"""
+
+from __future__ import annotations
+
+import itertools
+from collections.abc import Callable, Iterator, Mapping
+from dataclasses import dataclass, field
+from typing import Any
+
+import numpy as np
+
+from glinfer.gl.context import Device
+from glinfer.models.oracle import run_draw
+from glinfer.models.plan import Plan, PlanBuilder
+from glinfer.models.session import Session
+from glinfer.ops.attention import attention_scores, attention_values, concat_head
+from glinfer.ops.embed import embed
+from glinfer.ops.linear import ACTIVATIONS, linear
+from glinfer.ops.norm import layer_norm
+from glinfer.ops.softmax import softmax
+from glinfer.ops.spec import DrawSpec, TensorSpec
+
+Array = np.ndarray[Any, Any]
+OUT = "out"
+
+
+@dataclass
+class OneDraw:
+    """A plan of one draw into ``out``, with arrays for everything it reads."""
+
+    rows: int
+    max_rows: int
+    arrays: dict[str, Array] = field(default_factory=dict)
+
+    def __post_init__(self) -> None:
+        self.builder = PlanBuilder("one draw", self.max_rows)
+
+    def weight(self, name: str, array: Array) -> TensorSpec:
+        self.arrays[name] = array
+        return self.builder.weight(name, *array.shape)
+
+    def input(self, name: str, array: Array, used: tuple[int, int] | None = None) -> TensorSpec:
+        """An input of which ``used`` (default: the rows in use) is random and the rest NaN."""
+        if array.dtype == np.float32:
+            rows, cols = used or (self.rows, array.shape[1])
+            array = array.copy()
+            array[rows:], array[:, cols:] = np.nan, np.nan
+        self.arrays[name] = array
+        return self.builder.input(name, *array.shape, "r32i" if array.dtype == np.int32 else "r32f")
+
+    def out(self, rows: int, cols: int) -> TensorSpec:
+        return self.builder.activation(OUT, rows, cols)
+
+    def draw(self, spec: DrawSpec) -> OneDraw:
+        self.builder.draw(spec)
+        return self
+
+    @property
+    def plan(self) -> Plan:
+        return self.builder.build()
+
+    @property
+    def spec(self) -> DrawSpec:
+        return self.plan.draws[0]
+
+    @property
+    def values(self) -> Mapping[str, int]:
+        return {"rows": self.rows}
+
+    def run(self, device: Device) -> Array:
+        """What the GPU writes: float32 (rows, cols) of the draw's extent, over a target full of NaN."""
+        session = Session(self.plan, self.arrays, device)
+        for tensor in self.plan.of_kind("input"):
+            session.write(tensor.name, self.arrays[tensor.name])
+        session.texture(OUT).fill(np.nan)
+        assert session.run(self.values) == 1
+        found = session.read(OUT, *self.spec.extent(self.values)).copy()
+        session.release()
+        return found
+
+    def expected(self) -> Array:
+        """What float64 gives, from the same arrays."""
+        matrices = {name: array if array.ndim == 2 else array[None, :] for name, array in self.arrays.items()}
+        return run_draw(self.spec, matrices, self.values)
+
+
+def normal(seed: int, *shape: int, scale: float = 1.0) -> Array:
+    """Random numbers around 0."""
+    return (np.random.default_rng(seed).standard_normal(shape) * scale).astype(np.float32)
+
+
+def linear_draw(
+    rows: int, max_rows: int, dim: int, out: int, *, bias: bool, residual: bool, activation: str, last_row: bool
+) -> OneDraw:
+    one = OneDraw(rows, max_rows)
+    height = 1 if last_row else max_rows
+    # Residuals and results have one row with last_row, and that one is in use.
+    added = one.input("r", normal(4, height, out), (height if last_row else rows, out)) if residual else None
+    return one.draw(
+        linear(
+            "draw",
+            "draw",
+            one.input("x", normal(1, max_rows, dim)),
+            one.weight("w", normal(2, out, dim, scale=dim**-0.5)),
+            one.out(height, out),
+            bias=one.weight("b", normal(3, out)) if bias else None,
+            residual=added,
+            activation=activation,
+            last_row=last_row,
+        )
+    )
+
+
+def softmax_draw(rows: int, max_rows: int, cols: int, *, causal_square: bool) -> OneDraw:
+    one = OneDraw(rows, max_rows)
+    shape = (max_rows, max_rows) if causal_square else (rows, cols)
+    used = (rows, rows if causal_square else cols)
+    x = one.input("x", normal(1, *shape, scale=4.0), used)
+    return one.draw(softmax("draw", "draw", x, one.out(*shape), causal_square=causal_square))
+
+
+def layer_norm_draw(rows: int, max_rows: int, dim: int, *, eps: float = 1e-5) -> OneDraw:
+    one = OneDraw(rows, max_rows)
+    x = one.input("x", normal(1, max_rows, dim, scale=3.0) + np.float32(0.5))
+    weight, bias = one.weight("w", normal(2, dim)), one.weight("b", normal(3, dim))
+    return one.draw(layer_norm("draw", "draw", x, weight, bias, one.out(max_rows, dim), eps=eps))
+
+
+def embed_draw(rows: int, max_rows: int, vocab: int, dim: int) -> OneDraw:
+    one = OneDraw(rows, max_rows)
+    ids = np.random.default_rng(1).integers(0, vocab, (max_rows, 1), dtype=np.int32)
+    wte, wpe = one.weight("wte", normal(2, vocab, dim)), one.weight("wpe", normal(3, max_rows, dim))
+    return one.draw(embed("draw", one.input("tokens", ids), wte, wpe, one.out(max_rows, dim)))
+
+
+def scores_draw(rows: int, max_rows: int, heads: int, head_dim: int, head: int) -> OneDraw:
+    one = OneDraw(rows, max_rows)
+    q, k = (one.input(name, normal(seed, max_rows, heads * head_dim)) for seed, name in enumerate("qk"))
+    out = one.out(max_rows, max_rows)
+    return one.draw(attention_scores("draw", "draw", q, k, out, head=head, head_dim=head_dim))
+
+
+def values_draw(rows: int, max_rows: int, heads: int, head_dim: int, head: int) -> OneDraw:
+    one = OneDraw(rows, max_rows)
+    probs = np.tril(np.random.default_rng(1).random((max_rows, max_rows), dtype=np.float32))
+    probs /= probs.sum(axis=1, keepdims=True)
+    p, v = one.input("p", probs, (rows, rows)), one.input("v", normal(2, max_rows, heads * head_dim))
+    return one.draw(attention_values("draw", "draw", p, v, one.out(max_rows, head_dim), head=head))
+
+
+def concat_draw(rows: int, max_rows: int, heads: int, head_dim: int, head: int, *, first: bool) -> OneDraw:
+    one = OneDraw(rows, max_rows)
+    dim = heads * head_dim
+    mixed = one.input("m", normal(1, max_rows, head_dim))
+    so_far = None if first else one.input("s", normal(2, max_rows, dim))
+    return one.draw(concat_head("draw", "draw", mixed, so_far, one.out(max_rows, dim), head=head))
+
+
+LINEAR_FORMS = [
+    {"bias": bias, "residual": residual, "activation": activation, "last_row": last_row}
+    for bias, residual, activation, last_row in itertools.product(
+        (False, True), (False, True), ACTIVATIONS, (False, True)
+    )
+]
+
+
+def every_form(
+    rows: int, max_rows: int, heads: int, head_dim: int, other: int, head: int
+) -> Iterator[tuple[str, Callable[[], OneDraw]]]:
+    """Every op with every combination of defines that its builder can make, by a name for messages.
+
+    ``other`` is the vocabulary, the inner width, the columns of a plain softmax.
+    """
+    dim = heads * head_dim
+    for form in LINEAR_FORMS:
+        flags = [name if value is True else str(value) for name, value in form.items() if value]
+        yield f"linear {' '.join(flags)}", lambda form=form: linear_draw(rows, max_rows, dim, other, **form)
+    yield "softmax", lambda: softmax_draw(rows, max_rows, other, causal_square=False)
+    yield "softmax causal", lambda: softmax_draw(rows, max_rows, other, causal_square=True)
+    yield "layer_norm", lambda: layer_norm_draw(rows, max_rows, dim)
+    yield "embed", lambda: embed_draw(rows, max_rows, other, dim)
+    yield "attention_scores", lambda: scores_draw(rows, max_rows, heads, head_dim, head)
+    yield "attention_values", lambda: values_draw(rows, max_rows, heads, head_dim, head)
+    yield "concat_head first", lambda: concat_draw(rows, max_rows, heads, head_dim, head, first=True)
+    yield "concat_head", lambda: concat_draw(rows, max_rows, heads, head_dim, head, first=False)

@@ -1,0 +1,503 @@
+"""Opening, sharing and closing contexts, and what a machine without OpenGL says."""
+
+from __future__ import annotations
+
+import ctypes
+import dataclasses
+import os
+import subprocess
+import sys
+import threading
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from typing import Any
+
+import glcontext
+import moderngl
+import numpy as np
+import pytest
+
+from glinfer.errors import ContextError, GLError, GlinferError, ShaderError
+from glinfer.gl import egl
+from glinfer.gl.context import Device, Limits, open_device
+from glinfer.gl.layout import Layout
+from glinfer.gl.program import Program
+from glinfer.gl.raw import RawGL
+from glinfer.gl.replay import Draw, replay
+from glinfer.gl.texture import Texture
+
+ROOT = Path(__file__).resolve().parents[2]
+LAYOUT = Layout.of((3, 5), "r32f", 64)
+EGL_CONTEXT_CLIENT_TYPE, EGL_OPENGL_ES_API, EGL_OPENGL_API = 0x3097, 0x30A0, 0x30A2
+
+
+@pytest.fixture
+def desktop() -> Iterator[Device]:
+    try:
+        opened = open_device(api="desktop")
+    except ContextError as error:
+        pytest.skip(f"no desktop OpenGL here: {error}")
+    with opened:
+        yield opened
+
+
+def matrix(start: int) -> np.ndarray[Any, Any]:
+    return np.arange(start, start + 15, dtype=np.float32).reshape(3, 5)
+
+
+def texture(device: Device, start: int) -> Texture:
+    return Texture(device, LAYOUT, f"t{start}", matrix(start))
+
+
+def copy(source: Texture, target: Texture) -> np.ndarray[Any, Any]:
+    """Draw a copy of ``source`` into ``target`` and read it back."""
+    program = Program(source.device, "copy", {"COLS": 5}, ["x"])
+    draw = Draw("copy", program, target.framebuffer, (source,), (), (), (3, 5))
+    assert replay(source.device, [draw], {}) == 1
+    program.release()
+    return target.read()
+
+
+# What opens
+
+
+def test_it_is_really_opengl_es(device: Device) -> None:
+    assert device.api == "es"
+    assert device.version.startswith("OpenGL ES 3.")
+    assert device.description == f"{device.version} · {device.renderer}"
+    native = device._native
+    assert isinstance(native, egl.EglContext)
+    query, kind = ctypes.CDLL("libEGL.so.1").eglQueryContext, ctypes.c_int32()
+    query.argtypes = [ctypes.c_void_p, ctypes.c_void_p, ctypes.c_int32, ctypes.c_void_p]
+    assert query(native._display, native._context, EGL_CONTEXT_CLIENT_TYPE, ctypes.byref(kind)) == 1
+    assert kind.value == EGL_OPENGL_ES_API
+
+
+def test_es_refuses_what_only_desktop_has(device: Device, tmp_path: Path) -> None:
+    (tmp_path / "common").mkdir()
+    (tmp_path / "common" / "triangle.vert").write_text("#version 300 es\nvoid main() { gl_Position = vec4(0.0); }\n")
+    bad = "#version 300 es\nprecision highp float;\nlayout(location = 0) out float y;\nvoid main() { y = 1.0f * 1; }\n"
+    (tmp_path / "bad.frag").write_text(bad)
+    with pytest.raises(ShaderError, match=r"^bad\.frag:4: "):
+        Program(device, "bad", {}, [], root=tmp_path)
+
+
+def test_desktop_opens_when_its_library_is_there(desktop: Device) -> None:
+    assert desktop.api == "desktop"
+    assert not desktop.version.startswith("OpenGL ES")
+    assert desktop.description.startswith("OpenGL ")
+    source, target = texture(desktop, 7), Texture(desktop, LAYOUT, "target")
+    assert np.array_equal(copy(source, target), matrix(7))
+
+
+def test_limits_are_at_least_what_webgl2_guarantees(device: Device) -> None:
+    found, least = dataclasses.asdict(device.driver_limits), dataclasses.asdict(Limits.webgl2_minimum())
+    assert {name: value for name, value in found.items() if value < least[name]} == {}
+    assert device.limits == device.driver_limits
+
+
+def test_limits_can_be_forced_down_and_not_up() -> None:
+    with open_device(limits=Limits(64, 10**6, 16, 10**9, 0.5)) as device:
+        driver = device.driver_limits
+        assert device.limits.max_texture_size == 64
+        assert device.limits.max_texture_units == 16
+        assert device.limits.max_point_size == 0.5
+        assert device.limits.max_draw_buffers == driver.max_draw_buffers
+        assert device.limits.max_uniform_block_bytes == driver.max_uniform_block_bytes
+
+
+def test_an_egl_without_device_lists_still_opens(monkeypatch: pytest.MonkeyPatch) -> None:
+    real = egl._Egl.extension
+
+    def without(self: Any, name: str, *types: Any) -> Any:
+        return None if name in ("eglQueryDevicesEXT", "eglQueryDeviceStringEXT") else real(self, name, *types)
+
+    monkeypatch.setattr(egl._Egl, "extension", without)
+    assert egl.list_devices() == [egl.EglDevice(0, None, "")]
+    with open_device() as device:
+        assert np.array_equal(texture(device, 1).read(), matrix(1))
+
+
+# What is refused
+
+
+@pytest.mark.parametrize(
+    "choice", ["nonsense", "-1", "1.5", "0x0", "²", " 0", "auto ", "9" * 5000, "0\n", -1, 1.0, "\x00"]
+)
+def test_a_device_that_is_no_number_is_refused(choice: Any) -> None:
+    with pytest.raises(ContextError, match=r"^unknown device .*; expected a number .* or 'auto'$"):
+        open_device(choice)
+
+
+@pytest.mark.parametrize("choice", [64, "64", "999999999"])
+def test_a_device_out_of_range_is_refused(choice: int | str) -> None:
+    with pytest.raises(ContextError, match=rf"^there is no EGL device {choice}; this machine has [0-9]+, numbered"):
+        open_device(choice)
+
+
+def test_the_environment_chooses_what_the_caller_does_not(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("GLINFER_DEVICE", "64")
+    with pytest.raises(ContextError, match=r"no EGL device 64"):
+        open_device()
+    with open_device(0) as device:
+        assert device.api == "es"
+    monkeypatch.setenv("GLINFER_DEVICE", "")
+    open_device().close()
+    monkeypatch.setenv("GLINFER_DEVICE", "some day")
+    with pytest.raises(ContextError, match=r"unknown device 'some day'"):
+        open_device()
+    monkeypatch.setenv("GLINFER_GL", "vulkan")
+    with pytest.raises(ContextError, match=r"^unknown OpenGL flavour 'vulkan'; expected one of es, desktop$"):
+        open_device("auto")
+    with open_device(0, api="es") as device:
+        assert device.api == "es"
+
+
+def test_desktop_on_linux_needs_no_display(monkeypatch: pytest.MonkeyPatch, desktop: Device) -> None:
+    monkeypatch.setenv("DISPLAY", ":64000")
+    with open_device(0, api="desktop") as device:
+        assert np.array_equal(texture(device, 1).read(), matrix(1))
+
+
+@pytest.mark.parametrize("platform", ["darwin", "win32"])
+def test_desktop_elsewhere_is_opened_by_the_systems_own_means(monkeypatch: pytest.MonkeyPatch, platform: str) -> None:
+    asked: list[dict[str, Any]] = []
+
+    def own_means(**settings: Any) -> Any:
+        asked.append(settings)
+        raise Exception("not on this machine")  # glcontext raises nothing more special
+
+    monkeypatch.setattr(sys, "platform", platform)
+    monkeypatch.setattr(glcontext, "default_backend", lambda: own_means)
+    with pytest.raises(ContextError, match=r"^no desktop OpenGL 3\.3 context opens \(not on this machine\)"):
+        open_device(api="desktop")
+    assert asked == [{"glversion": 330, "mode": "standalone"}]
+
+
+def test_a_desktop_device_out_of_range_is_refused(desktop: Device) -> None:
+    with pytest.raises(ContextError, match=r"^no desktop OpenGL 3.3 context opens") as caught:
+        open_device(63, api="desktop")
+    assert "\n" not in str(caught.value)
+
+
+@pytest.fixture
+def contexts(monkeypatch: pytest.MonkeyPatch) -> list[Any]:
+    """Every native context opened from here on; ``released`` tells which were let go."""
+    opened: list[Any] = []
+
+    class Watched(egl.EglContext):
+        def __init__(self, device: egl.EglDevice) -> None:
+            super().__init__(device)
+            self.released = False
+            opened.append(self)
+
+        def release(self) -> None:
+            super().release()
+            self.released = True
+
+    monkeypatch.setattr(egl, "EglContext", Watched)
+    return opened
+
+
+def test_a_renderer_without_float_targets_is_refused_and_let_go(
+    monkeypatch: pytest.MonkeyPatch, contexts: list[Any]
+) -> None:
+    monkeypatch.setattr(moderngl.Context, "extensions", {"GL_EXT_nothing"})
+    with pytest.raises(ContextError, match=r"lacks GL_EXT_color_buffer_float") as caught:
+        open_device(0)
+    assert "\n" not in str(caught.value)
+    with pytest.raises(ContextError, match=r"^no EGL device can run glinfer .*apt-get install") as caught:
+        open_device("auto")
+    assert "\n" not in str(caught.value)
+    assert contexts
+    assert all(context.released for context in contexts)
+
+
+@pytest.mark.parametrize("error", [moderngl.Error("cannot map the functions"), ValueError("got version 200")])
+def test_a_driver_that_moderngl_refuses_is_refused_and_let_go(
+    monkeypatch: pytest.MonkeyPatch, contexts: list[Any], error: Exception
+) -> None:
+    def refuse(**_: Any) -> Any:
+        raise error
+
+    monkeypatch.setattr(moderngl, "create_context", refuse)
+    with pytest.raises(ContextError, match=rf"no OpenGL ES 3.0 .*{error}"):
+        open_device()
+    assert contexts
+    assert all(context.released for context in contexts)
+
+
+def test_a_driver_without_a_needed_function_is_refused() -> None:
+    with pytest.raises(ContextError, match=r"the OpenGL driver has no gl[A-Z]"):
+        RawGL(lambda name: 0)
+    native = egl.EglContext(egl.list_devices()[0])
+    try:
+        with pytest.raises(ContextError, match=r"the OpenGL driver has no glClearBufferiv;"):
+            RawGL(lambda name: 0 if name == "glClearBufferiv" else native.load(name))
+    finally:
+        native.release()
+
+
+def test_errors_left_by_the_opening_are_told(monkeypatch: pytest.MonkeyPatch) -> None:
+    real = moderngl.create_context
+
+    def careless(**options: Any) -> Any:
+        context = real(**options)
+        context.texture((4, 4), 1, b"\x00" * 16)
+        fill = ctypes.CFUNCTYPE(None, *[ctypes.c_int32] * 4)(options["context"].load("glViewport"))
+        fill(0, 0, -1, -1)
+        return context
+
+    monkeypatch.setattr(moderngl, "create_context", careless)
+    with pytest.raises(GLError, match=r"opening the context left GL_INVALID_VALUE pending"):
+        open_device(0)
+
+
+# Use after the end, and in the wrong place
+
+
+def test_a_closed_device_refuses_everything(device: Device) -> None:
+    held = texture(device, 0)
+    program = Program(device, "copy", {"COLS": 5}, ["x"])
+    device.close()
+    assert device.closed
+    assert not device.live_objects()
+    uses: list[Callable[[], object]] = [
+        device.activate,
+        held.read,
+        lambda: held.upload(matrix(0)),
+        lambda: held.fill(0.0),
+        lambda: held.framebuffer,
+        lambda: texture(device, 0),
+        lambda: Program(device, "copy", {"COLS": 5}, ["x"]),
+        lambda: replay(device, [], {}),
+    ]
+    for use in uses:
+        with pytest.raises(ContextError, match=r"^this device was closed; open or load again$"):
+            use()
+    for item in (held, program, device):  # closing again is no error
+        getattr(item, "release", device.close)()
+
+
+def test_close_lets_go_of_everything_still_owned(device: Device) -> None:
+    items = [texture(device, 0), texture(device, 1), Program(device, "copy", {"COLS": 5}, ["x"])]
+    items[0].read()
+    assert dict(device.live_objects()) == {"texture": 2, "framebuffer": 1, "program": 1}
+    device.close()  # what the driver still has then is judged by the audit
+    assert [item.gl for item in items] == [None, None, None]
+
+
+def test_a_released_texture_refuses_use(device: Device) -> None:
+    held = texture(device, 0)
+    held.release()
+    held.release()
+    for use in (held.read, lambda: held.upload(matrix(0)), lambda: held.fill(1.0)):
+        with pytest.raises(GlinferError, match=r"^texture t0 was released"):
+            use()
+    assert not device.live_objects()
+
+
+def test_another_thread_is_refused_and_harmless(device: Device) -> None:
+    held, refusals = texture(device, 5), []
+
+    def intrude() -> None:
+        for use in (device.activate, held.read, held.release, device.close):
+            try:
+                use()
+            except ContextError as error:
+                refusals.append(str(error))
+
+    thread = threading.Thread(target=intrude)
+    thread.start()
+    thread.join()
+    assert len(refusals) == 4
+    assert all("belongs to the thread that opened it" in text and "\n" not in text for text in refusals)
+    assert not device.closed
+    assert np.array_equal(held.read(), matrix(5))
+
+
+def test_each_thread_may_have_its_own_device(device: Device) -> None:
+    found: list[np.ndarray[Any, Any]] = []
+
+    def work() -> None:
+        with open_device() as other:
+            found.append(copy(texture(other, 100), Texture(other, LAYOUT, "target")))
+
+    held = texture(device, 5)
+    thread = threading.Thread(target=work)
+    thread.start()
+    thread.join()
+    assert np.array_equal(found[0], matrix(100))
+    assert np.array_equal(held.read(), matrix(5))
+
+
+def test_a_released_context_refuses_to_become_current() -> None:
+    native = egl.EglContext(egl.list_devices()[0])
+    native.release()
+    native.release()
+    with pytest.raises(ContextError, match=r"released"):
+        native.activate()
+
+
+# Several devices in one process
+
+
+@pytest.mark.parametrize("second", ["es", "desktop"])
+def test_interleaved_devices_do_not_touch_each_other(device: Device, second: str, request: Any) -> None:
+    other = request.getfixturevalue("desktop") if second == "desktop" else open_device()
+    with other:
+        pairs = [(each, texture(each, 10 * n), Texture(each, LAYOUT, "out")) for n, each in enumerate([device, other])]
+        assert pairs[0][1].gl.glo == pairs[1][1].gl.glo, "the names must clash, or nothing is proved"
+        for _, source, target in pairs * 2:
+            assert np.array_equal(copy(source, target), source.read())
+        pairs[0][1].upload(matrix(50))
+        assert np.array_equal(pairs[1][1].read(), matrix(10))
+        assert np.array_equal(pairs[0][1].read(), matrix(50))
+
+
+def test_releasing_on_one_device_spares_the_same_names_on_another(device: Device) -> None:
+    with open_device() as other:
+        mine = [texture(device, 0), Program(device, "copy", {"COLS": 5}, ["x"])]
+        theirs = [texture(other, 1), Program(other, "copy", {"COLS": 5}, ["x"])]
+        mine[0].read()
+        theirs[0].read()
+        assert [item.gl.glo for item in mine] == [item.gl.glo for item in theirs]
+        other.activate()
+        for item in mine:
+            item.release()
+        assert np.array_equal(theirs[0].read(), matrix(1))
+        assert np.array_equal(copy(theirs[0], Texture(other, LAYOUT, "out")), matrix(1))
+        other.activate()
+        assert other.raw.is_program(theirs[1].gl.glo)
+        device.activate()
+        assert not device.raw.is_texture(1)
+
+
+def test_closing_one_device_leaves_the_other_working(device: Device) -> None:
+    held = texture(device, 3)
+    with open_device() as other:
+        texture(other, 4).read()
+    assert np.array_equal(held.read(), matrix(3))
+
+
+def test_many_devices_one_after_the_other() -> None:
+    for start in range(40):
+        with open_device() as device:
+            assert np.array_equal(texture(device, start).read(), matrix(start))
+
+
+def test_another_library_may_bind_another_api(device: Device) -> None:
+    library, held = ctypes.CDLL("libEGL.so.1"), texture(device, 3)
+    assert library.eglBindAPI(EGL_OPENGL_API) == 1
+    assert np.array_equal(copy(held, Texture(device, LAYOUT, "out")), matrix(3))
+    assert library.eglQueryAPI() == EGL_OPENGL_ES_API
+
+
+# Errors of the driver
+
+
+def test_an_unexpected_error_surfaces_with_what_was_done(device: Device) -> None:
+    held = texture(device, 0)
+    actions: list[tuple[str, Callable[[], object]]] = [
+        ("uploading t0", lambda: held.upload(matrix(1))),
+        ("reading t0 back", held.read),
+        ("clearing t0", lambda: held.fill(0.0)),
+        ("replaying the plan", lambda: replay(device, [], {})),
+        (r"creating texture t9 \(5×3 r32f\)", lambda: texture(device, 9)),
+        ("compiling copy", lambda: Program(device, "copy", {"COLS": 5}, ["x"])),
+    ]
+    before = None
+    for doing, act in actions:
+        held.framebuffer  # noqa: B018  (made before the error, which its own check would take)
+        device.activate()
+        device.raw.read_buffer(0x1234)
+        with pytest.raises(GLError, match=rf"^{doing}: .* reported GL_INVALID_ENUM$"):
+            act()
+        assert device.raw.pending_errors() == []
+        before = before or device.live_objects()
+        assert device.live_objects() == before, f"{doing}: the failed object is still owned"
+    held.read()
+
+
+def test_closing_with_an_error_pending_tells_and_still_closes() -> None:
+    device = open_device()
+    texture(device, 0)
+    device.raw.read_buffer(0x1234)
+    with pytest.raises(GLError, match=r"^closing the device: .* reported GL_INVALID_ENUM$"):
+        device.close()
+    assert device.closed
+    assert not device.live_objects()
+
+
+def test_a_driver_that_never_stops_reporting_does_not_hang(device: Device, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(device.raw, "_get_error", lambda: 0x0507)
+    with pytest.raises(GLError, match=r"reported GL_CONTEXT_LOST"):
+        device.check("waiting")
+    monkeypatch.setattr(device.raw, "_get_error", iter([0x0BAD, 0]).__next__)
+    assert device.raw.pending_errors() == ["GL error 0x0BAD"]
+    monkeypatch.undo()
+
+
+# A machine without OpenGL, in a process of its own
+
+OPEN = """
+from glinfer.errors import ContextError
+from glinfer.gl.context import open_device
+try:
+    open_device(api={api!r})
+except ContextError as error:
+    print(error)
+"""
+
+
+def said_without_gl(api: str, **environment: str) -> str:
+    path = os.pathsep.join(filter(None, (str(ROOT), os.environ.get("PYTHONPATH"))))
+    kept = {name: value for name, value in os.environ.items() if name not in ("GLINFER_DEVICE", "GLINFER_GL")}
+    done = subprocess.run(
+        [sys.executable, "-c", OPEN.format(api=api)],
+        env={**kept, "PYTHONPATH": path, **environment},
+        capture_output=True,
+        text=True,
+        timeout=60,
+        check=False,
+    )
+    assert done.returncode == 0, done.stderr
+    return done.stdout
+
+
+@pytest.mark.parametrize("vendors", ["/nonexistent/vendor.json", ""])
+def test_without_a_driver_one_line_names_the_packages(vendors: str, tmp_path: Path) -> None:
+    if not vendors:
+        (tmp_path / "empty.json").write_text("{}")
+    said = said_without_gl("es", __EGL_VENDOR_LIBRARY_FILENAMES=vendors or str(tmp_path / "empty.json"))
+    assert said.count("\n") == 1
+    assert "EGL finds no device" in said
+    assert "apt-get install -y libegl1 libgles2 libgl1-mesa-dri" in said
+
+
+@pytest.mark.parametrize(
+    ("content", "words"),
+    [
+        (lambda: b"no library at all\n", "libEGL.so.1 cannot be loaded"),
+        (lambda: b"", "libEGL.so.1 cannot be loaded"),
+        (lambda: Path(moderngl.mgl.__file__).read_bytes(), "libEGL.so.1 is no EGL library"),
+    ],
+    ids=["text", "empty", "another library"],
+)
+def test_with_a_bogus_library_one_line_names_the_packages(
+    content: Callable[[], bytes], words: str, tmp_path: Path
+) -> None:
+    (tmp_path / "libEGL.so.1").write_bytes(content())
+    said = said_without_gl("es", LD_LIBRARY_PATH=str(tmp_path))
+    assert said.count("\n") == 1
+    assert said.startswith(words)
+    assert "apt-get install -y libegl1 libgles2 libgl1-mesa-dri" in said
+
+
+def test_without_desktop_opengl_one_line_names_the_package(tmp_path: Path) -> None:
+    (tmp_path / "libGL.so.1").write_text("no library at all\n")
+    (tmp_path / "libEGL.so.1").write_text("no library at all\n")
+    said = said_without_gl("desktop", LD_LIBRARY_PATH=str(tmp_path))
+    assert said.count("\n") == 1
+    assert said.startswith("no desktop OpenGL 3.3 context opens")
+    assert "libgl1" in said

@@ -1,0 +1,403 @@
+"""Shader files to programs: includes, defines, messages, samplers and uniforms; and that every shader compiles."""
+
+from __future__ import annotations
+
+import dataclasses
+import re
+import shutil
+import subprocess
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+from one_draw import OneDraw, concat_draw, every_form, values_draw
+
+from glinfer.errors import PlanError, ShaderError
+from glinfer.gl.context import Device, open_device
+from glinfer.gl.layout import Layout
+from glinfer.gl.program import Program, ProgramCache, Source, explain, load_source, shader_root
+from glinfer.gl.replay import Draw, replay
+from glinfer.gl.texture import Texture
+from glinfer.models.session import Session
+from glinfer.ops import OPS
+
+FORMS = dict(every_form(rows=2, max_rows=3, heads=2, head_dim=3, other=5, head=1))
+WRAPPED = {"WRAPPED": 1, "OUT_WIDTH": 7, "OUT_ROWS": 3}
+NOT_OPS = {"copy"}  # shaders that tools run by themselves
+
+HEAD = "#version 300 es\nprecision highp float;\nlayout(location = 0) out float y;\n"
+
+
+def folder(root: Path, files: Mapping[str, str | bytes]) -> Path:
+    """A shader folder with these files beside the real vertex shader and desktop version line."""
+    (root / "common").mkdir(parents=True)
+    for name in ("common/triangle.vert", "common/desktop_version.glsl"):
+        shutil.copy(shader_root() / name, root / name)
+    for name, content in files.items():
+        (root / name).parent.mkdir(parents=True, exist_ok=True)
+        (root / name).write_bytes(content if isinstance(content, bytes) else content.encode())
+    return root
+
+
+def told(message: str) -> Any:
+    """Expect a ShaderError of one line that matches from its start."""
+    return pytest.raises(ShaderError, match=rf"\A{message}[^\n]*\Z")
+
+
+# Reading and including
+
+
+def test_each_file_is_included_once_wherever_it_is_asked_for(tmp_path: Path) -> None:
+    root = folder(
+        tmp_path,
+        {
+            "main.frag": '#version 300 es\n#include "a.glsl"\n  #include "b.glsl"  \n#include "a.glsl"\nlast\n',
+            "a.glsl": '#include "deep/c.glsl"\na\n',
+            "b.glsl": '#include "a.glsl"\n#include "deep/../deep/c.glsl"\n#include "main.frag"\nb\n',
+            "deep/c.glsl": '#include "deep/c.glsl"\nc\n',
+        },
+    )
+    source = load_source("main.frag", {}, api="es", root=root)
+    assert source.text == "#version 300 es\nc\na\nb\nlast\n"
+    assert source.origin == (("main.frag", 1), ("deep/c.glsl", 2), ("a.glsl", 2), ("b.glsl", 4), ("main.frag", 5))
+
+
+def test_defines_follow_the_version_line_in_order(tmp_path: Path) -> None:
+    root = folder(tmp_path, {"main.frag": "#version 300 es\nlast\n"})
+    defines = {"B": 2, "A": -1, "E": 1e-5, "F": 1.0, "I": np.int64(7), "S": np.float32(0.5), "D": np.float64(0.1)}
+    source = load_source("main.frag", defines, api="es", root=root)
+    assert source.text.splitlines() == [
+        "#version 300 es",
+        "#define A -1",
+        "#define B 2",
+        "#define D 0.1",
+        "#define E 1e-05",
+        "#define F 1.0",
+        "#define I 7",
+        "#define S 0.5",
+        "last",
+    ]
+    assert len(source.origin) == len(source.text.splitlines())
+    assert source.origin[-1] == ("main.frag", 2)
+
+
+@pytest.mark.parametrize("value", [1e-5, 0.1, 1.0, 1e30, 1e-30, 16777217.0, -2.5, 0.17677669529663687])
+def test_a_float_define_arrives_as_it_was(device: Device, tmp_path: Path, value: float) -> None:
+    root = folder(tmp_path, {"main.frag": f"{HEAD}void main() {{ y = 0.0 -VALUE; }}\n"})
+    assert rendered(device, Program(device, "main", {"VALUE": value}, [], root=root)) == np.float32(-value)
+
+
+def rendered(device: Device, program: Program) -> np.float32:
+    """The one number that a shader without inputs computes."""
+    target = Texture(device, Layout.of((1, 1), "r32f", 64), "target")
+    replay(device, [Draw("draw", program, target.framebuffer, (), (), (), (1, 1))], {})
+    return np.float32(target.read()[0, 0])
+
+
+def test_desktop_gets_its_own_version_line_and_nothing_else_changes() -> None:
+    es = load_source("linear.frag", {"IN": 3}, api="es")
+    desktop = load_source("linear.frag", {"IN": 3}, api="desktop")
+    assert es.text.startswith("#version 300 es\n")
+    assert desktop.text.startswith("#version 330 core\n")
+    assert es.text.splitlines()[1:] == desktop.text.splitlines()[1:]
+    assert es.origin == desktop.origin
+
+
+@pytest.mark.parametrize(
+    "content", ["", "\n#version 300 es\n", "// first\n#version 300 es\n", "#version 330 core\n", "void main() {}\n"]
+)
+def test_a_shader_without_its_version_line_is_refused(tmp_path: Path, content: str) -> None:
+    root = folder(tmp_path, {"main.frag": content})
+    with told("main.frag:1: the first line is not a #version line"):
+        load_source("main.frag", {}, api="es", root=root)
+
+
+def test_a_missing_file_is_named_with_the_line_that_wants_it(tmp_path: Path, device: Device) -> None:
+    root = folder(tmp_path, {"main.frag": '#version 300 es\n\n#include "common/none.glsl"\n', "a.frag/x": ""})
+    with told(r"main\.frag:3: there is no shader file common/none\.glsl in "):
+        load_source("main.frag", {}, api="es", root=root)
+    with told(r"a\.frag: there is no shader file a\.frag in "):  # it is a directory
+        load_source("a.frag", {}, api="es", root=root)
+    with told(r"none\.frag: there is no shader file none\.frag in "):
+        Program(device, "none", {}, [], root=root)
+    with told(r"common/triangle\.vert: there is no shader file "):
+        Program(device, "none", {}, [], root=tmp_path / "nowhere")
+
+
+@pytest.mark.parametrize("path", ["../secret.glsl", "common/../../secret.glsl", "{root}/../secret.glsl", "link.glsl"])
+def test_an_include_that_leaves_the_folder_is_refused(tmp_path: Path, path: str) -> None:
+    (tmp_path / "secret.glsl").write_text("secret\n")
+    path = path.replace("{root}", str(tmp_path / "shaders"))
+    root = folder(tmp_path / "shaders", {"main.frag": f'#version 300 es\n#include "{path}"\n'})
+    (root / "link.glsl").symlink_to(tmp_path / "secret.glsl")
+    with told(r"main\.frag:2: there is no shader file "):
+        load_source("main.frag", {}, api="es", root=root)
+
+
+def test_a_file_that_is_no_text_is_refused(tmp_path: Path) -> None:
+    root = folder(tmp_path, {"main.frag": b"#version 300 es\n// \xff\n"})
+    with told(r"main\.frag: shader file main\.frag in .* cannot be read \("):
+        load_source("main.frag", {}, api="es", root=root)
+
+
+def test_a_folder_without_the_desktop_version_is_refused_on_desktop_alone(tmp_path: Path) -> None:
+    root = folder(tmp_path, {"main.frag": "#version 300 es\n"})
+    (root / "common" / "desktop_version.glsl").unlink()
+    load_source("main.frag", {}, api="es", root=root)
+    with told(r"main\.frag: there is no shader file common/desktop_version\.glsl"):
+        load_source("main.frag", {}, api="desktop", root=root)
+
+
+def test_the_shader_folder_is_found() -> None:
+    assert (shader_root() / "common" / "matrix.glsl").is_file()
+
+
+# What the driver says
+
+
+PLANTED = {
+    "main.frag": '#version 300 es\nprecision highp float;\n#include "part.glsl"\nlayout(location = 0) out float y;\n'
+    "void main() {\n    y = part(1.0) + MAIN;\n}\n",
+    "part.glsl": "// a comment\nfloat part(float x) {\n    return x + PART;\n}\n",
+}
+
+
+@pytest.mark.parametrize("api", ["es", "desktop"])
+@pytest.mark.parametrize(
+    ("defines", "place"),
+    [
+        ({"MAIN": 0.5}, r"part\.glsl:3: .*PART"),
+        ({"PART": 0.5}, r"main\.frag:6: .*MAIN"),
+        ({"PART": 0.5, "A": 1, "B": 2, "C": 3}, r"main\.frag:6: .*MAIN"),
+    ],
+)
+def test_a_compile_error_names_file_and_line(tmp_path: Path, api: str, defines: dict[str, float], place: str) -> None:
+    root = folder(tmp_path, PLANTED)
+    with open_device(api=api) as device:
+        with told(place):
+            Program(device, "main", defines, [], root=root)
+        assert device.raw.pending_errors() == []
+        assert not device.live_objects()
+        Program(device, "main", {"MAIN": 0.5, "PART": 0.5}, [], root=root)
+
+
+def test_an_error_in_the_vertex_shader_names_the_vertex_shader(tmp_path: Path, device: Device) -> None:
+    root = folder(tmp_path, {"main.frag": f"{HEAD}void main() {{ y = 1.0; }}\n"})
+    (root / "common" / "triangle.vert").write_text("#version 300 es\n\nvoid main() { gl_Position = nothing; }\n")
+    with told(r"common/triangle\.vert:3: .*nothing"):
+        Program(device, "main", {}, [], root=root)
+
+
+def test_a_fragment_shader_that_speaks_of_vertex_shader_is_still_the_one_named(tmp_path: Path, device: Device) -> None:
+    root = folder(tmp_path, {"main.frag": f"{HEAD}void main() {{ y = vertex_shader; }}\n"})
+    with told(r"main\.frag:4: .*vertex_shader"):
+        Program(device, "main", {}, [], root=root)
+
+
+def test_a_link_error_is_one_line(tmp_path: Path, device: Device) -> None:
+    root = folder(tmp_path, {"main.frag": f"{HEAD}in float never;\nvoid main() {{ y = never; }}\n"})
+    with told(".*never"):
+        Program(device, "main", {}, [], root=root)
+
+
+SOURCE = Source("", (("main.frag", 1), ("#define", 0), ("part.glsl", 7), ("main.frag", 3)))
+
+
+@pytest.mark.parametrize(
+    ("driver", "log"),
+    [
+        ("Mesa", "0:3(14): error: `foo' undeclared\n0:3(2): error: no matching function"),
+        ("NVIDIA", '0(3) : error C1503: undefined variable "foo"\n0(4) : error C1008: undefined'),
+        ("ANGLE", "ERROR: 0:3: 'foo' : undeclared identifier\nERROR: 1 compilation errors.  No code generated."),
+        ("Mesa, a warning first", "0:4(1): warning: `y' used uninitialized\n0:3(14): error: `foo' undeclared"),
+        ("ANGLE, a warning first", "WARNING: 0:1: 'x' : odd\nERROR: 0:3: 'foo' : undeclared identifier\n"),
+        ("NVIDIA, a warning first", "0(1) : warning C7050: odd\n0(3) : error C1503: undefined variable"),
+        (
+            "moderngl around it",
+            "GLSL Compiler failed\n\nfragment_shader\n===============\n0:3(14): error: `foo' undeclared\n",
+        ),
+        ("Intel on Windows", "ERROR: 0:3: 'foo' : undeclared identifier \n"),
+    ],
+)
+def test_the_line_is_found_in_every_drivers_log(driver: str, log: str) -> None:
+    first = next(line.strip() for line in log.splitlines() if re.search(r"error", line, re.IGNORECASE) and "3" in line)
+    assert explain(log, SOURCE) == f"part.glsl:7: {first}"
+
+
+@pytest.mark.parametrize(
+    ("log", "said"),
+    [
+        ("error: out of\n  registers \n", "error: out of registers"),
+        ("0:99(1): error: beyond the end", "0:99(1): error: beyond the end"),
+        ("0:0(1): error: before the start", "0:0(1): error: before the start"),
+        ("", ""),
+        ("10:3: error: not a place", "10:3: error: not a place"),
+    ],
+)
+def test_a_log_without_a_place_is_told_whole_in_one_line(log: str, said: str) -> None:
+    assert explain(log, SOURCE) == said
+
+
+def test_an_error_in_a_define_says_so() -> None:
+    assert explain("0:2(1): error: bad", SOURCE) == "#define:0: 0:2(1): error: bad"
+
+
+# Samplers and uniforms
+
+
+def test_a_sampler_that_the_shader_does_not_use_is_refused(device: Device) -> None:
+    with pytest.raises(PlanError, match=r"^shader copy reads no texture 'extra'$"):
+        Program(device, "copy", {"COLS": 5}, ["x", "extra"])
+    assert not device.live_objects()
+
+
+def test_a_sampler_that_nothing_is_bound_to_is_refused(device: Device) -> None:
+    with pytest.raises(PlanError, match=r"^shader copy samples 'x', to which nothing is bound$"):
+        Program(device, "copy", {"COLS": 5}, [])
+    with pytest.raises(PlanError, match=r"^shader linear reads no texture 'bias'$"):
+        Program(device, "linear", {"IN": 2, "OUT": 2, "ACTIVATION": 0}, ["x", "weight", "bias"])
+    with pytest.raises(PlanError, match=r"^shader softmax reads no texture 'cols'$"):
+        Program(device, "softmax", {"STRIDE": 5}, ["x", "cols"])
+    assert not device.live_objects()
+
+
+def test_samplers_take_units_in_the_given_order(device: Device) -> None:
+    names = ["tokens", "token_embedding", "position_embedding"]
+    for order in (names, names[::-1]):
+        program = Program(device, "embed", {"VOCAB": 3, "DIM": 2}, order)
+        assert [program.gl[name].value for name in order] == [0, 1, 2]
+        assert program.uniform_names == frozenset()
+
+
+def test_uniform_names_are_those_to_be_set(device: Device) -> None:
+    program = Program(device, "attention_values", {"DIM": 6, "HEAD_DIM": 3, "CONTEXT": 4}, ["probs", "v"])
+    assert program.uniform_names == {"head", "rows"}
+
+
+@pytest.mark.parametrize(
+    ("value", "expected"), [(2.5, "a whole number"), (2.0, "a whole number"), (2**31, "a whole number"), ("2", "a ")]
+)
+def test_an_int_uniform_refuses_what_is_no_int(device: Device, value: Any, expected: str) -> None:
+    program = Program(device, "softmax", {"STRIDE": 5}, ["x"])
+    program.set("cols", 2)
+    with pytest.raises(PlanError, match=rf"^shader softmax: uniform 'cols' is {value!r}; expected {expected}"):
+        program.set("cols", value)
+    assert program.gl["cols"].value == 2
+    with pytest.raises(PlanError, match=r"^shader softmax has no uniform 'rows'$"):
+        program.set("rows", 1)
+
+
+def bind_changed(device: Device, one: OneDraw, **changes: Any) -> None:
+    """Bind the plan of one draw with its spec changed after validation."""
+    plan = one.plan
+    changed = dataclasses.replace(plan, draws=(dataclasses.replace(plan.draws[0], **changes),))
+    Session(changed, one.arrays, device)
+
+
+def test_binding_names_a_uniform_that_is_not_set(device: Device) -> None:
+    message = "draw draw, shader attention_values: uniform 'rows': the draw does not set it"
+    with pytest.raises(PlanError, match=f"^{message}$"):
+        bind_changed(device, values_draw(2, 3, 2, 3, 0), per_run=())
+    assert not device.live_objects()
+
+
+def test_binding_names_a_uniform_that_the_shader_does_not_use(device: Device) -> None:
+    one = concat_draw(2, 3, 2, 3, 0, first=True)
+    with pytest.raises(PlanError, match=r"^draw draw, shader concat_head: uniform 'tail': the shader does not use it$"):
+        bind_changed(device, one, uniforms=(("head", 0), ("tail", 1)))
+    with pytest.raises(PlanError, match=r"^draw draw, shader concat_head: uniform 'rows': the shader does not use it$"):
+        bind_changed(device, one, per_run=(("rows", "rows"),))
+    assert not device.live_objects()
+
+
+def test_binding_refuses_a_float_for_an_int(device: Device) -> None:
+    with pytest.raises(PlanError, match=r"^shader concat_head: uniform 'head' is 0\.5; expected a whole number"):
+        bind_changed(device, concat_draw(2, 3, 2, 3, 0, first=True), uniforms=(("head", 0.5),))
+    assert not device.live_objects()
+
+
+# The cache
+
+
+def test_equal_requests_share_a_program_and_unequal_ones_do_not(device: Device) -> None:
+    cache = ProgramCache(device)
+    first = cache.get("copy", {"COLS": 5}, ["x"])
+    assert cache.get("copy", {"COLS": 5}, ["x"]) is first
+    assert cache.get("copy", {"COLS": 6}, ["x"]) is not first
+    assert cache.get("softmax", {"STRIDE": 5}, ["x"]) is not first
+    assert len(cache) == 3
+    cache.release()
+    cache.release()
+    assert len(cache) == 0
+    assert not device.live_objects()
+
+
+def test_one_and_one_point_nought_are_two_programs(device: Device, tmp_path: Path) -> None:
+    root = folder(tmp_path, {"half.frag": f"{HEAD}void main() {{ y = float(VALUE / 2); }}\n"})
+    cache = ProgramCache(device, root)
+    whole = rendered(device, cache.get("half", {"VALUE": 1}, []))
+    assert whole == 0.0
+    with told(r"half\.frag:4: "):  # 1.0 / 2 has no meaning in GLSL ES, and must reach the compiler to be told
+        cache.get("half", {"VALUE": 1.0}, [])
+
+
+# Every shader, in every form
+
+
+def test_every_shader_file_belongs_to_an_op_or_a_tool() -> None:
+    assert {path.stem for path in shader_root().glob("*.frag")} == set(OPS) | NOT_OPS
+
+
+def test_the_forms_cover_every_op_and_every_ifdef() -> None:
+    specs = [make().spec for make in FORMS.values()]
+    assert {spec.op for spec in specs} == set(OPS)
+    for op in OPS:
+        text = (shader_root() / f"{op}.frag").read_text("utf-8")
+        tested = set(re.findall(r"^#if(?:n?def) (\w+)", text, re.MULTILINE))
+        seen = [{name for name, _ in spec.defines} for spec in specs if spec.op == op]
+        assert all(any(name in names for names in seen) for name in tested), op
+        assert all(any(name not in names for names in seen) for name in tested), op
+
+
+@pytest.mark.parametrize("api", ["es", "desktop"])
+@pytest.mark.parametrize("wrapped", [False, True], ids=["natural", "wrapped"])
+def test_every_form_of_every_shader_compiles_and_uses_what_the_op_gives(api: str, wrapped: bool) -> None:
+    with open_device(api=api) as device:
+        for name, make in FORMS.items():
+            spec = make().spec
+            defines = {**dict(spec.defines), **(WRAPPED if wrapped else {})}
+            program = Program(device, spec.op, defines, [sampler for sampler, _ in spec.inputs])
+            given = {uniform for uniform, _ in (*spec.uniforms, *spec.per_run)}
+            assert program.uniform_names == given, name
+            program.release()
+        Program(device, "copy", {"COLS": 5, **(WRAPPED if wrapped else {})}, ["x"])
+
+
+def test_every_form_is_glsl_es_by_the_reference_compiler(tmp_path: Path) -> None:
+    compiler = shutil.which("glslangValidator")
+    if compiler is None:
+        pytest.skip("glslangValidator is not installed (package glslang-tools)")
+    sources = {"triangle.vert": load_source("common/triangle.vert", {}, api="es").text}
+    for number, make in enumerate(FORMS.values()):
+        spec = make().spec
+        for wrapped in (False, True):
+            defines = {**dict(spec.defines), **(WRAPPED if wrapped else {})}
+            text = load_source(f"{spec.op}.frag", defines, api="es").text
+            sources[f"{number}-{'wrapped' if wrapped else 'natural'}-{spec.op}.frag"] = text
+    sources["copy.frag"] = load_source("copy.frag", {"COLS": 5}, api="es").text
+    for name, text in sources.items():
+        (tmp_path / name).write_text(text)
+    done = subprocess.run([compiler, *sources], cwd=tmp_path, capture_output=True, text=True, timeout=120, check=False)
+    assert done.returncode == 0, done.stdout
+    assert "WARNING" not in done.stdout, done.stdout
+
+
+def test_the_reference_compiler_would_notice(tmp_path: Path) -> None:
+    compiler = shutil.which("glslangValidator")
+    if compiler is None:
+        pytest.skip("glslangValidator is not installed (package glslang-tools)")
+    (tmp_path / "bad.frag").write_text(f"{HEAD}void main() {{ y = 1.0f * 1; }}\n")
+    done = subprocess.run([compiler, tmp_path / "bad.frag"], capture_output=True, text=True, timeout=60, check=False)
+    assert done.returncode != 0

@@ -1,0 +1,399 @@
+"""The one loop that draws: what it counts, what it skips, and that nothing of one run shows in the next."""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Callable
+from typing import Any
+
+import _moderngl
+import moderngl
+import numpy as np
+import pytest
+
+from glinfer.config import ModelConfig
+from glinfer.errors import PlanError
+from glinfer.formats import random_checkpoint
+from glinfer.gl.context import Device
+from glinfer.gl.layout import Layout
+from glinfer.gl.program import Program
+from glinfer.gl.replay import Draw, replay
+from glinfer.gl.texture import Texture
+from glinfer.models.gab import LOGITS, PROBS, TOKENS, reference_plan
+from glinfer.models.session import Session
+from glinfer.ops import DrawSpec
+
+Array = np.ndarray[Any, Any]
+CONFIG = ModelConfig(
+    vocab_size=19, hidden_size=6, num_attention_heads=3, num_hidden_layers=2, max_position_embeddings=7
+)
+WEIGHTS = random_checkpoint(CONFIG, seed=3).tensors
+
+
+@pytest.fixture
+def session(device: Device) -> Session:
+    return Session(reference_plan(CONFIG), WEIGHTS, device)
+
+
+def run(session: Session, ids: list[int], **hooks: Any) -> tuple[Array, Array]:
+    session.write(TOKENS, np.array(ids, dtype=np.int32)[:, None])
+    assert session.run({"rows": len(ids)}, **hooks) == len(session.plan.draws)
+    return session.read(LOGITS).copy(), session.read(PROBS).copy()
+
+
+class Calls:
+    """Counts the calls that reach moderngl, by name, with what they were given."""
+
+    def __init__(self, patch: pytest.MonkeyPatch) -> None:
+        self.made: list[tuple[str, Any]] = []
+        for owner, name in (
+            (moderngl.VertexArray, "render"),
+            (moderngl.Texture, "use"),
+            (moderngl.Framebuffer, "use"),
+            (_moderngl.Uniform, "write"),
+        ):
+            patch.setattr(owner, name, self.wrap(f"{owner.__name__}.{name}", getattr(owner, name)))
+        viewport = moderngl.Context.viewport
+        watched = property(viewport.fget, self.wrap("viewport", viewport.fset))
+        patch.setattr(moderngl.Context, "viewport", watched)
+
+    def wrap(self, name: str, real: Callable[..., Any]) -> Callable[..., Any]:
+        def call(owner: Any, *arguments: Any, **options: Any) -> Any:
+            self.made.append((name, (owner, *arguments)))
+            return real(owner, *arguments, **options)
+
+        return call
+
+    def take(self) -> Counter[str]:
+        counted = Counter(name for name, _ in self.made)
+        self.made.clear()
+        return counted
+
+
+@pytest.fixture
+def calls(monkeypatch: pytest.MonkeyPatch) -> Calls:
+    return Calls(monkeypatch)
+
+
+# Counting
+
+
+def test_what_is_counted_is_what_was_drawn(session: Session, calls: Calls) -> None:
+    planned = len(session.plan.draws)
+    for rows in (1, 4, 7):
+        session.write(TOKENS, np.zeros((rows, 1), dtype=np.int32))
+        calls.take()
+        assert session.run({"rows": rows}) == planned
+        assert calls.take()["VertexArray.render"] == planned
+    assert session.runs == 3
+    assert session.draws_issued == session.device.draws_issued == 3 * planned
+
+
+def test_every_draw_is_one_triangle(session: Session, monkeypatch: pytest.MonkeyPatch) -> None:
+    drawn: Counter[tuple[Any, ...]] = Counter()
+    real = moderngl.VertexArray.render
+
+    def render(array: Any, mode: int | None = None, vertices: int = -1, *, instances: int = -1, **more: Any) -> None:
+        drawn[(mode, vertices, instances, *more)] += 1
+        real(array, mode, vertices, instances=instances, **more)
+
+    monkeypatch.setattr(moderngl.VertexArray, "render", render)
+    run(session, [1, 2])
+    assert drawn == {(moderngl.TRIANGLES, 3, -1): len(session.plan.draws)}
+
+
+def test_the_device_counts_across_sessions_and_clears_are_no_draws(device: Device) -> None:
+    sessions = [Session(reference_plan(CONFIG), WEIGHTS, device) for _ in range(2)]
+    for session in sessions:
+        run(session, [1])
+        session.texture(LOGITS).fill(0.0)
+    assert [session.draws_issued for session in sessions] == [2 * (8 + 4 * 3) + 4] * 2
+    assert device.draws_issued == 2 * (2 * (8 + 4 * 3) + 4)
+
+
+def test_draws_before_a_failing_hook_are_still_counted(session: Session) -> None:
+    seen: list[str] = []
+
+    def fail_at_third(spec: DrawSpec) -> None:
+        seen.append(spec.name)
+        if len(seen) == 3:
+            raise RuntimeError("enough")
+
+    session.write(TOKENS, np.zeros((1, 1), dtype=np.int32))
+    with pytest.raises(RuntimeError, match="enough"):
+        session.run({"rows": 1}, after=fail_at_third)
+    assert session.device.draws_issued == 3
+    assert seen == [draw.name for draw in session.plan.draws[:3]]
+    first = run(session, [4, 5])
+    assert all(np.array_equal(a, b) for a, b in zip(first, run(session, [4, 5]), strict=True))
+
+
+def test_nothing_to_draw_is_no_draw(device: Device) -> None:
+    assert replay(device, [], {}) == 0
+    assert device.draws_issued == 0
+
+
+# Skipping what is bound already
+
+
+def test_redundant_binds_are_skipped_and_needed_ones_are_not(session: Session, calls: Calls) -> None:
+    session.write(TOKENS, np.zeros((3, 1), dtype=np.int32))
+    calls.take()
+    session.run({"rows": 3})
+    counted = calls.take()
+    framebuffers, textures, viewports, bound = 0, 0, 0, {}
+    target = size = None
+    for draw in session.draws:
+        if draw.framebuffer is not target:
+            framebuffers, target, size = framebuffers + 1, draw.framebuffer, None
+        if draw.viewport({"rows": 3}) != size:
+            viewports, size = viewports + 1, draw.viewport({"rows": 3})
+        for unit, texture in enumerate(draw.textures):
+            if bound.get(unit) is not texture:
+                textures, bound[unit] = textures + 1, texture
+    assert counted["Framebuffer.use"] == framebuffers
+    assert counted["Texture.use"] == textures < sum(len(draw.textures) for draw in session.draws)
+    assert counted["viewport"] == viewports <= len(session.draws)
+
+
+def test_the_same_draw_twice_binds_once(device: Device, calls: Calls) -> None:
+    layout = Layout.of((3, 5), "r32f", 64)
+    source, target = (Texture(device, layout, name, np.ones((3, 5), dtype=np.float32)) for name in "st")
+    draw = Draw("copy", Program(device, "copy", {"COLS": 5}, ["x"]), target.framebuffer, (source,), (), (), (3, 5))
+    calls.take()
+    assert replay(device, [draw] * 5, {}) == 5
+    assert calls.take() == {"VertexArray.render": 5, "Framebuffer.use": 1, "Texture.use": 1, "viewport": 1}
+
+
+def test_draws_of_different_sizes_into_one_target_keep_their_sizes(device: Device) -> None:
+    layout = Layout.of((3, 5), "r32f", 64)
+    ones, twos, target = (
+        Texture(device, layout, name, np.full((3, 5), i, np.float32)) for i, name in ((1, "a"), (2, "b"), (0, "t"))
+    )
+    program = Program(device, "copy", {"COLS": 5}, ["x"])
+    large = Draw("large", program, target.framebuffer, (ones,), (), (), (3, "rows"))
+    small = Draw("small", program, target.framebuffer, (twos,), (), (), (1, 2))
+    replay(device, [large, small], {"rows": 4})
+    expected = np.array([[2, 2, 1, 1, 0], [1, 1, 1, 1, 0], [1, 1, 1, 1, 0]])
+    assert np.array_equal(target.read(), expected)
+    replay(device, [small, large], {"rows": 5})
+    assert (target.read() == 1).all()
+
+
+def test_a_second_run_sets_only_uniforms_that_differ(session: Session, calls: Calls) -> None:
+    per_run = {name for draw in session.draws for name, _ in draw.per_run}
+    assert per_run
+    heads = {id(draw.program): set() for draw in session.draws}
+    for draw in session.draws:
+        heads[id(draw.program)].update(draw.constants)
+    run(session, [1, 2])
+    calls.take()
+    run(session, [3, 4])
+    written = [arguments[0].name for name, arguments in calls.made if name == "Uniform.write"]
+    # Programs that several heads share change their head; what is the same as before is not written again.
+    assert set(written) == {"head"}
+    assert len(written) <= sum(len(draw.constants) for draw in session.draws)
+    calls.take()
+    run(session, [3, 4, 5])
+    again = [arguments[0].name for name, arguments in calls.made if name == "Uniform.write"]
+    assert set(again) == {"head", *per_run}
+
+
+# Uniforms of programs that draws share
+
+
+def columns(device: Device, heads: list[int]) -> list[Array]:
+    """One shared concat_head program, drawn once for each of ``heads`` into a target of its own."""
+    mixed = Texture(device, Layout.of((1, 2), "r32f", 64), "mixed", np.array([[1, 2]], dtype=np.float32))
+    program = Program(device, "concat_head", {"DIM": 6, "HEAD_DIM": 2, "FIRST": 1}, ["mixed"])
+    targets = [Texture(device, Layout.of((1, 6), "r32f", 64), f"t{i}") for i in range(len(heads))]
+    draws = [
+        Draw(f"d{i}", program, target.framebuffer, (mixed,), (("head", head),), (), (1, 6))
+        for i, (head, target) in enumerate(zip(heads, targets, strict=True))
+    ]
+    replay(device, draws, {})
+    replay(device, draws[::-1], {})  # the other way round, the cached values are all stale
+    return [target.read()[0] for target in targets]
+
+
+def test_a_shared_program_gets_each_draws_constants(device: Device) -> None:
+    heads = [0, 2, 2, 1, 0, 1]
+    found = columns(device, heads)
+    for head, row in zip(heads, found, strict=True):
+        expected = np.zeros(6, dtype=np.float32)
+        expected[2 * head : 2 * head + 2] = 1, 2
+        assert np.array_equal(row, expected)
+
+
+def test_two_sessions_with_equal_programs_do_not_share_uniforms(device: Device) -> None:
+    first, second = (Session(reference_plan(CONFIG), WEIGHTS, device) for _ in range(2))
+    long, short = [5, 6, 7, 8], [9]
+    alone = run(first, long), run(second, short)
+    for _ in range(2):
+        assert np.array_equal(run(first, long), alone[0])
+        assert np.array_equal(run(second, short), alone[1])
+
+
+def test_a_float_for_an_int_is_refused_in_a_run(device: Device) -> None:
+    with pytest.raises(PlanError, match=r"^shader concat_head: uniform 'head' is 0\.5; expected a whole number"):
+        columns(device, [0, 0.5])  # type: ignore[list-item]
+
+
+# Hooks
+
+
+def test_hooks_are_told_every_draw_in_order(session: Session) -> None:
+    told: list[tuple[str, str]] = []
+    run(
+        session,
+        [1, 2, 3],
+        before=lambda spec: told.append(("before", spec.name)),
+        after=lambda spec: told.append(("after", spec.name)),
+    )
+    assert told == [(when, draw.name) for draw in session.plan.draws for when in ("before", "after")]
+
+
+@pytest.mark.parametrize("when", ["before", "after", "both"])
+def test_hooks_that_bind_everything_do_not_disturb_the_result(session: Session, when: str) -> None:
+    device = session.device
+    plain = run(session, [3, 1, 4, 1, 5])
+    layout = Layout.of((30, 40), "r32f", 64)
+    noise = Texture(device, layout, "noise", np.full((30, 40), 99, dtype=np.float32))
+    target = Texture(device, layout, "target")
+    program = Program(device, "copy", {"COLS": 40}, ["x"])
+
+    def disturb(spec: DrawSpec) -> None:
+        for unit in range(6):
+            noise.gl.use(unit)
+        target.fill(5.0)
+        device.gl.viewport = (0, 0, 1, 1)
+        replay(device, [Draw("noise", program, target.framebuffer, (noise,), (), (), (30, 40))], {})
+        session.read(spec.outputs[0])
+        session.read(spec.reads[0])
+
+    hooks = {name: disturb for name in ("before", "after") if when in (name, "both")}
+    assert np.array_equal(run(session, [3, 1, 4, 1, 5], **hooks), plain)
+    assert np.array_equal(run(session, [3, 1, 4, 1, 5]), plain)
+
+
+# Nothing is made while running
+
+
+def test_a_run_makes_no_object(session: Session, monkeypatch: pytest.MonkeyPatch) -> None:
+    first = run(session, [1, 2, 3])
+    alive = session.device.live_objects()
+    programs = session.program_count
+
+    def refuse(*_: Any, **__: Any) -> None:
+        raise AssertionError("a GL object was made during a run")
+
+    makers = [name for name in dir(moderngl.Context) if name in MAKERS]
+    assert set(makers) == MAKERS
+    for name in makers:
+        monkeypatch.setattr(moderngl.Context, name, refuse)
+    for _ in range(3):
+        assert np.array_equal(run(session, [1, 2, 3]), first)
+    run(session, [1, 2, 3, 4, 5, 6, 7])
+    assert session.device.live_objects() == alive
+    assert session.program_count == programs
+
+
+MAKERS = {
+    "buffer", "compute_shader", "depth_renderbuffer", "depth_texture", "framebuffer", "program", "query",
+    "renderbuffer", "sampler", "simple_framebuffer", "simple_vertex_array", "texture", "texture3d",
+    "texture_array", "texture_cube", "vertex_array",
+}  # fmt: skip
+
+
+def test_programs_are_shared_between_blocks_and_heads(session: Session) -> None:
+    distinct = {(spec.op, spec.defines, tuple(name for name, _ in spec.inputs)) for spec in session.plan.draws}
+    assert session.program_count == len(distinct) == session.device.live_objects()["program"]
+
+
+# Sessions
+
+
+@pytest.mark.parametrize("rows", [0, -1, 8, 10**9, 1.5, "3", None])
+def test_a_run_of_rows_that_the_plan_has_not_is_refused(session: Session, rows: Any) -> None:
+    with pytest.raises(PlanError, match=r"^rows is .*; expected a whole number from 1 to 7$"):
+        session.run({"rows": rows})
+    with pytest.raises(PlanError, match=r"^rows is None; expected a whole number from 1 to 7$"):
+        session.run({"cols": 3})
+    assert session.runs == session.draws_issued == 0
+
+
+def test_a_released_session_refuses_use(session: Session) -> None:
+    session.release()
+    session.release()
+    assert not session.device.live_objects()
+    uses: list[Callable[[], object]] = [
+        lambda: session.run({"rows": 1}),
+        lambda: session.read(LOGITS),
+        lambda: session.write(TOKENS, np.zeros((1, 1), dtype=np.int32)),
+    ]
+    for use in uses:
+        with pytest.raises(PlanError, match=r"^this session of plan reference was released; bind the plan again$"):
+            use()
+    session.device.close()
+    session.release()
+
+
+def test_an_unknown_tensor_is_refused(session: Session) -> None:
+    with pytest.raises(PlanError, match=r"^plan reference has no tensor 'nothing'$"):
+        session.read("nothing")
+
+
+def test_uploads_are_told_and_sum_to_the_plans_bytes(device: Device) -> None:
+    told: list[int] = []
+    plan = reference_plan(CONFIG)
+    Session(plan, WEIGHTS, device, on_upload=told.append)
+    assert len(told) == len(plan.of_kind("weight"))
+    assert sum(told) == plan.texture_bytes(device.limits.max_texture_size, "weight") > 0
+
+
+def test_an_upload_that_is_interrupted_leaves_nothing(device: Device) -> None:
+    told: list[int] = []
+
+    def interrupt(count: int) -> None:
+        told.append(count)
+        if len(told) == 3:
+            raise KeyboardInterrupt
+
+    with pytest.raises(KeyboardInterrupt):
+        Session(reference_plan(CONFIG), WEIGHTS, device, on_upload=interrupt)
+    assert not device.live_objects()
+
+
+@pytest.mark.parametrize(
+    ("change", "message"),
+    [
+        (lambda w: w.pop("lm_head.bias"), r"the checkpoint has no tensor lm_head\.bias; the plan needs \[1, 19\]"),
+        (
+            lambda w: w.update({"lm_head.bias": np.zeros(18, np.float32)}),
+            r"tensor lm_head\.bias is \[1, 18\]; the plan needs \[1, 19\]",
+        ),
+        (
+            lambda w: w.update({"lm_head.weight": np.zeros((6, 19), np.float32)}),
+            r"tensor lm_head\.weight is \[6, 19\]; the plan needs \[19, 6\]",
+        ),
+        (
+            lambda w: w.update({"lm_head.bias": np.zeros((1, 1, 19), np.float32)}),
+            r"tensor lm_head\.bias is \[1, 1, 19\]; the plan needs \[1, 19\]",
+        ),
+        (
+            lambda w: w.update({"lm_head.bias": np.float32(0)}),
+            r"tensor lm_head\.bias is \[\]; the plan needs \[1, 19\]",
+        ),
+        (lambda w: w.update({"lm_head.bias": np.zeros(19)}), r"tensor lm_head\.bias is float64; .* float32"),
+        (lambda w: w.update({"lm_head.bias": [0.0] * 19}), r"tensor lm_head\.bias is float64; .* float32"),
+    ],
+    ids=["missing", "short", "transposed", "3-D", "scalar", "float64", "list"],
+)
+def test_weights_that_do_not_fit_are_refused_and_nothing_is_left(
+    device: Device, change: Callable[[dict[str, Any]], object], message: str
+) -> None:
+    weights = dict(WEIGHTS)
+    change(weights)
+    with pytest.raises(PlanError, match=rf"^{message}$"):
+        Session(reference_plan(CONFIG), weights, device)
+    assert not device.live_objects()

@@ -1,0 +1,316 @@
+"""Do textures hold exactly what was put in them: any bits, any shape, any layout, in parts and whole."""
+
+from __future__ import annotations
+
+import ctypes
+from collections.abc import Iterator
+from typing import Any
+
+import numpy as np
+import pytest
+from hypothesis import HealthCheck, given, settings
+from hypothesis import strategies as st
+
+from glinfer.errors import GLError, PlanError
+from glinfer.gl.context import Device, Limits, open_device
+from glinfer.gl.layout import Layout
+from glinfer.gl.raw import (
+    GL_IMPLEMENTATION_COLOR_READ_FORMAT,
+    GL_IMPLEMENTATION_COLOR_READ_TYPE,
+    GL_RED,
+    GL_RED_INTEGER,
+    GL_RGBA,
+    GL_RGBA_INTEGER,
+)
+from glinfer.gl.texture import Framebuffer, Texture
+
+Array = np.ndarray[Any, Any]
+
+# Signalling and quiet NaNs of both signs with payloads, infinities, zeros, denormals, extremes; as integers,
+# the ends of the range and alternating bits.
+HARD_BITS = np.array(
+    [
+        *(0x7FC00000, 0xFFC00000, 0x7FC12345, 0x7FFFFFFF, 0x7F800001, 0xFF800001, 0xFFABCDEF, 0x7F800000, 0xFF800000),
+        *(0x00000000, 0x80000000, 0x00000001, 0x80000001, 0x00400000, 0x007FFFFF, 0x807FFFFF, 0x00800000, 0x80800000),
+        *(0x7F7FFFFF, 0xFF7FFFFF, 0xFFFFFFFF, 0x55555555, 0xAAAAAAAA, 0x3F800000, 0x3EAAAAAB, 0xF149F2CA),
+    ],
+    dtype=np.uint32,
+)
+EDGES = st.sampled_from([1, 2, 3, 4, 5, 7, 8, 13, 31, 61, 127])
+SHAPES = st.tuples(EDGES, EDGES)
+BIGGEST = st.sampled_from([5, 7, 16, 61, 2048])
+FORMAT_NAMES = st.sampled_from(["r32f", "r32i"])
+
+in_one_device = settings(suppress_health_check=[HealthCheck.function_scoped_fixture], max_examples=60)
+
+
+def bits(shape: tuple[int, int], seed: int) -> Array:
+    """Random 32-bit patterns, a third of them hard ones."""
+    random = np.random.default_rng(seed)
+    patterns = random.integers(0, 2**32, shape, dtype=np.uint32)
+    return np.where(random.random(shape) < 1 / 3, random.choice(HARD_BITS, shape), patterns).astype(np.uint32)
+
+
+def as_format(patterns: Array, layout: Layout) -> Array:
+    return patterns.view(np.dtype(layout.format.dtype))
+
+
+def layout_of(shape: tuple[int, int], format_name: str, biggest: int) -> Layout:
+    """The layout, with ``biggest`` raised just enough for the matrix to fit."""
+    return Layout.of(shape, format_name, max(biggest, int(np.ceil(np.sqrt(shape[0] * shape[1])))))
+
+
+def same_bits(found: Array, expected: Array) -> bool:
+    return found.shape == expected.shape and bool(
+        np.array_equal(np.ascontiguousarray(found).view(np.uint32), np.ascontiguousarray(expected).view(np.uint32))
+    )
+
+
+@pytest.fixture(params=["single channel", "RGBA"])
+def readback(request: pytest.FixtureRequest, device: Device, monkeypatch: pytest.MonkeyPatch) -> Iterator[str]:
+    """Both ways to read back: as the driver offers it, and as on a driver that offers nothing but RGBA."""
+    formats: set[int] = set()
+    ask, read = device.raw.integer, device.raw.read_pixels
+
+    def offer_nothing(name: int) -> int:
+        if name in (GL_IMPLEMENTATION_COLOR_READ_FORMAT, GL_IMPLEMENTATION_COLOR_READ_TYPE):
+            return 0
+        return ask(name)
+
+    def watch(*arguments: Any) -> None:
+        formats.add(arguments[4])
+        read(*arguments)
+
+    if request.param == "RGBA":
+        monkeypatch.setattr(device.raw, "integer", offer_nothing)
+    monkeypatch.setattr(device.raw, "read_pixels", watch)
+    yield request.param
+    expected = {GL_RGBA, GL_RGBA_INTEGER} if request.param == "RGBA" else {GL_RED, GL_RED_INTEGER}
+    if request.param != "RGBA" and formats & {GL_RGBA, GL_RGBA_INTEGER}:
+        pytest.skip(f"{device.renderer} offers RGBA alone, which the other case covers")
+    assert formats == expected
+
+
+@in_one_device
+@given(SHAPES, BIGGEST, st.integers(0, 2**32))
+def test_every_bit_survives(device: Device, readback: str, shape: tuple[int, int], biggest: int, seed: int) -> None:
+    for format_name in ("r32f", "r32i"):
+        layout = layout_of(shape, format_name, biggest)
+        matrix = as_format(bits(shape, seed), layout)
+        created = Texture(device, layout, "created", layout.pack(matrix))
+        uploaded = Texture(device, layout, "uploaded")
+        uploaded.upload(matrix)
+        for texture in (created, uploaded):
+            assert same_bits(texture.read(), matrix)
+            texture.release()
+
+
+def test_every_hard_pattern_survives_alone(device: Device, readback: str) -> None:
+    for format_name in ("r32f", "r32i"):
+        layout = Layout.of((1, 1), format_name, 64)
+        texture = Texture(device, layout, "t")
+        for pattern in HARD_BITS:
+            matrix = as_format(np.array([[pattern]], dtype=np.uint32), layout)
+            texture.upload(matrix)
+            assert same_bits(texture.read(), matrix), hex(pattern)
+
+
+@in_one_device
+@given(SHAPES, BIGGEST, FORMAT_NAMES, st.data())
+def test_writing_and_reading_parts_is_like_writing_and_reading_an_array(
+    device: Device, shape: tuple[int, int], biggest: int, format_name: str, data: st.DataObject
+) -> None:
+    layout = layout_of(shape, format_name, biggest)
+    model = as_format(bits(shape, 0), layout)
+    texture = Texture(device, layout, "t", layout.pack(model))
+    for seed in range(1, 4):
+        rows = data.draw(st.integers(1, shape[0]), "rows written")
+        part = as_format(bits((rows, shape[1]), seed), layout)
+        texture.upload(part)
+        model[:rows] = part
+        rows = data.draw(st.integers(1, shape[0]), "rows read")
+        cols = data.draw(st.integers(1, shape[1]), "columns read")
+        assert same_bits(texture.read(rows, cols), model[:rows, :cols])
+    assert same_bits(texture.read(), model)
+    texture.release()
+
+
+def test_a_part_of_a_wrapped_matrix_leaves_the_rest_of_its_line_alone(device: Device) -> None:
+    layout = Layout.of((20, 1), "r32i", 8)  # three lines of texels, so rows 0 to 4 end in the middle of one
+    assert layout.wrapped
+    texture = Texture(device, layout, "t", layout.pack(np.arange(20, dtype=np.int32)[:, None]))
+    texture.upload(np.full((5, 1), -1, dtype=np.int32))
+    assert texture.read()[:, 0].tolist() == [-1] * 5 + list(range(5, 20))
+
+
+@pytest.mark.parametrize("make", [np.asfortranarray, lambda a: a[::-1, ::-1], lambda a: np.repeat(a, 2, 1)[:, ::2]])
+@pytest.mark.parametrize("biggest", [64, 9])
+def test_arrays_in_any_memory_order_are_stored_right(device: Device, make: Any, biggest: int) -> None:
+    layout = Layout.of((7, 11), "r32f", biggest)
+    matrix = make(np.arange(77, dtype=np.float32).reshape(7, 11))
+    assert not matrix.flags.c_contiguous
+    texture = Texture(device, layout, "t", layout.pack(matrix))
+    assert same_bits(texture.read(), matrix)
+    texture.fill(0.0)
+    texture.upload(matrix)
+    assert same_bits(texture.read(), matrix)
+
+
+def test_a_read_only_array_can_be_uploaded(device: Device) -> None:
+    layout = Layout.of((2, 2), "r32f", 64)
+    matrix = np.frombuffer(b"abcdefghijklmnop", dtype=np.float32).reshape(2, 2)
+    texture = Texture(device, layout, "t", layout.pack(matrix))
+    texture.upload(matrix)
+    assert same_bits(texture.read(), matrix)
+
+
+# How it is sampled
+
+
+def parameters(device: Device, texture: Texture) -> list[int]:
+    ask = ctypes.CFUNCTYPE(None, ctypes.c_uint32, ctypes.c_uint32, ctypes.c_void_p)(
+        device._native.load("glGetTexParameteriv")
+    )
+    texture.gl.use(0)
+    active = ctypes.CFUNCTYPE(None, ctypes.c_uint32)(device._native.load("glActiveTexture"))
+    active(0x84C0)
+    values = []
+    for name in (0x2800, 0x2801, 0x2802, 0x2803):  # mag filter, min filter, wrap s, wrap t
+        value = ctypes.c_int32()
+        ask(0x0DE1, name, ctypes.byref(value))
+        values.append(value.value)
+    return values
+
+
+@pytest.mark.parametrize("api", ["es", "desktop"])
+@pytest.mark.parametrize("format_name", ["r32f", "r32i"])
+def test_every_texture_is_nearest_and_clamped(api: str, format_name: str) -> None:
+    with open_device(api=api) as device:
+        layout = Layout.of((3, 5), format_name, 64)
+        empty = Texture(device, layout, "empty")
+        full = Texture(device, layout, "full", np.zeros((3, 5), dtype=layout.format.dtype))
+        full.read()
+        for texture in (empty, full):
+            assert parameters(device, texture) == [0x2600, 0x2600, 0x812F, 0x812F]
+        device.check("asking for parameters")
+
+
+# Clears
+
+
+@pytest.mark.parametrize("biggest", [64, 9])
+@pytest.mark.parametrize("value", [0.0, -0.0, 1.5, -1e30, np.inf, -np.inf, np.nan, 3.4028235e38, 1.17549435e-38])
+def test_fill_sets_every_float(device: Device, value: float, biggest: int) -> None:
+    texture = Texture(device, Layout.of((7, 11), "r32f", biggest), "t")
+    texture.upload(np.ones((7, 11), dtype=np.float32))
+    texture.fill(value)
+    found, expected = texture.read(), np.full((7, 11), value, dtype=np.float32)
+    assert np.isnan(found).all() if np.isnan(value) else same_bits(found, expected)
+
+
+@pytest.mark.parametrize("value", [0, 1, -1, 2**31 - 1, -(2**31)])
+def test_fill_sets_every_integer(device: Device, value: int) -> None:
+    texture = Texture(device, Layout.of((7, 11), "r32i", 64), "t")
+    texture.fill(value)
+    assert (texture.read() == value).all()
+
+
+def test_fill_sets_every_attachment(device: Device) -> None:
+    layout = Layout.of((3, 5), "r32f", 64)
+    textures = [Texture(device, layout, name) for name in "ab"]
+    framebuffer = Framebuffer(device, textures)
+    framebuffer.fill(2.5)
+    assert [float(texture.read().min()) for texture in textures] == [2.5, 2.5]
+
+
+def test_each_attachment_is_read_by_itself(device: Device) -> None:
+    matrices = [np.arange(15, dtype=np.float32).reshape(3, 5) + start for start in (0, 100, 200, 300)]
+    layout = Layout.of((3, 5), "r32f", 64)
+    textures = [Texture(device, layout, str(i), matrix) for i, matrix in enumerate(matrices)]
+    framebuffer = Framebuffer(device, textures)
+    for i in (2, 0, 3, 1, 1, 0):
+        assert np.array_equal(framebuffer.read(i, 5, 3), matrices[i])
+        assert np.array_equal(framebuffer.read(i, 2, 1), matrices[i][:1, :2])
+
+
+# Refusals
+
+
+def refused(message: str) -> Any:
+    """Expect a PlanError of one line that begins so."""
+    return pytest.raises(PlanError, match=rf"\A{message}[^\n]*\Z")
+
+
+@pytest.mark.parametrize(("width", "height"), [(100_000_000, 1), (1, 100_000_000), (100_000_000, 100_000_000)])
+def test_a_texture_above_the_limit_is_refused_before_it_is_made(device: Device, width: int, height: int) -> None:
+    layout = Layout(height, width, width, height, Layout.of((1, 1), "r32f", 64).format)
+    with refused(f"texture w needs {width}×{height} texels; .* allows {device.limits.max_texture_size} a side"):
+        Texture(device, layout, "w")
+    assert not device.live_objects()
+
+
+def test_a_forced_limit_counts_too() -> None:
+    with open_device(limits=Limits(8, 4, 16, 16384, 1.0)) as device:
+        Texture(device, Layout.of((8, 8), "r32f", 8), "fits")
+        with refused("texture w needs 9×1 texels; .* allows 8 a side"):
+            Texture(device, Layout.of((1, 9), "r32f", 16), "w")
+
+
+def test_texels_of_another_size_are_refused(device: Device) -> None:
+    with refused(r"creating texture w \(5×3 r32f\): data size mismatch"):
+        Texture(device, Layout.of((3, 5), "r32f", 64), "w", np.zeros((3, 4), dtype=np.float32))
+    assert not device.live_objects()
+
+
+@pytest.mark.parametrize(
+    "matrix",
+    [
+        np.zeros((4, 5), np.float32),
+        np.zeros((3, 4), np.float32),
+        np.zeros((0, 5), np.float32),
+        np.zeros(5, np.float32),
+        np.zeros((1, 3, 5), np.float32),
+        np.zeros((3, 5), np.float64),
+        np.zeros((3, 5), np.float16),
+        np.zeros((3, 5), np.int32),
+        np.zeros((3, 5), ">f4"),
+    ],
+    ids=lambda matrix: f"{matrix.shape}{matrix.dtype.str}",
+)
+@pytest.mark.parametrize("biggest", [64, 4])
+def test_a_matrix_that_does_not_fit_is_refused_and_changes_nothing(device: Device, matrix: Array, biggest: int) -> None:
+    texture = Texture(device, Layout.of((3, 5), "r32f", biggest), "t")
+    texture.fill(7.0)
+    with refused("t: found an array "):
+        texture.upload(matrix)
+    assert (texture.read() == 7.0).all()
+
+
+@pytest.mark.parametrize("part", [(4, 5), (3, 6), (0, 5), (3, 0), (-1, 5), (3, -1), (10**9, 10**9)])
+@pytest.mark.parametrize("biggest", [64, 4])
+def test_a_part_that_is_not_there_is_refused(device: Device, part: tuple[int, int], biggest: int) -> None:
+    texture = Texture(device, Layout.of((3, 5), "r32f", biggest), "t")
+    with refused(f"t: found a part of {part[0]}×{part[1]} elements; expected 1×1 to 3×5"):
+        texture.read(*part)
+
+
+def test_targets_of_different_sizes_are_refused(device: Device) -> None:
+    textures = [Texture(device, Layout.of(shape, "r32f", 64), name) for name, shape in (("a", (3, 5)), ("b", (3, 6)))]
+    with refused("one framebuffer cannot hold textures of different sizes: a, b"):
+        Framebuffer(device, textures)
+    assert dict(device.live_objects()) == {"texture": 2}
+
+
+def test_a_driver_out_of_memory_is_told_and_leaves_nothing(device: Device, monkeypatch: pytest.MonkeyPatch) -> None:
+    layout = Layout.of((3, 5), "r32f", 64)
+    monkeypatch.setattr(device.raw, "pending_errors", lambda: ["GL_OUT_OF_MEMORY"])
+    with pytest.raises(GLError, match=r"^creating texture w \(5×3 r32f\): .* reported GL_OUT_OF_MEMORY$"):
+        Texture(device, layout, "w")
+    monkeypatch.undo()
+    assert not device.live_objects()
+    texture = Texture(device, layout, "t")
+    monkeypatch.setattr(device.raw, "pending_errors", lambda: ["GL_OUT_OF_MEMORY"])
+    with pytest.raises(GLError, match=r"^creating the framebuffer of t: .* reported GL_OUT_OF_MEMORY$"):
+        texture.read()
+    monkeypatch.undo()
+    assert dict(device.live_objects()) == {"texture": 1}

@@ -1,0 +1,46 @@
+"""Small models made for tests: random ones, and ones whose every word is known beforehand."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from pathlib import Path
+
+import numpy as np
+
+from glinfer.config import ModelConfig
+from glinfer.formats import BpeModel, Checkpoint, random_checkpoint, save_checkpoint, weight_shapes
+
+SMALL = "vocab=300,dim=32,heads=4,blocks=2,context=64"
+SMALL_DRAWS = 2 * (8 + 4 * 4) + 4
+
+BYTES = BpeModel((), tuple(bytes([value]) for value in range(256)))
+"""A tokenizer whose tokens are the single bytes."""
+
+
+def random_file(path: Path, options: str, seed: int = 1) -> Path:
+    """Write a seeded random model of the shape ``options``; returns its path."""
+    save_checkpoint(random_checkpoint(ModelConfig.from_options(options), seed=seed), path)
+    return path
+
+
+def scripted(script: Sequence[int], *, vocab: int, context: int = 64, gelu: str = "tanh") -> Checkpoint:
+    """A model that gives ``script[p]`` after a sequence of p + 1 tokens, whatever the tokens are.
+
+    The embedding is one unit vector for each position, blocks add nothing, and the head maps a position to its
+    token with all but e^-30 of the probability. Positions beyond the script give token 46, a full stop.
+    """
+    config = ModelConfig.from_options(f"vocab={vocab},dim={context},heads=4,blocks=1,context={context}")
+    tensors = {name: np.zeros(shape, np.float32) for name, shape in weight_shapes(config).items()}
+    for name in tensors:
+        if ".ln_" in name and name.endswith(".weight"):
+            tensors[name] += 1
+    tensors["transformer.wpe.weight"] += 8 * np.eye(context, dtype=np.float32)
+    for position in range(context):
+        token = script[position] if position < len(script) else ord(".")
+        tensors["lm_head.weight"][token, position] = 4.0
+    return Checkpoint(config.with_gelu(gelu), tensors, "scripted")
+
+
+def saying(ids: Sequence[int], *, after: int, vocab: int = 256, context: int = 64) -> Checkpoint:
+    """A scripted model that continues a prompt of ``after`` tokens with exactly ``ids``, then full stops."""
+    return scripted([ord("?")] * (after - 1) + list(ids), vocab=vocab, context=context)

@@ -1,0 +1,641 @@
+"""The Python API as a user meets it: loading, tokenizers, text, ids, streams, closing, several models at once."""
+
+from __future__ import annotations
+
+import shutil
+import subprocess
+import sys
+import threading
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+from scripted_models import BYTES, SMALL, SMALL_DRAWS, random_file, saying
+
+import glinfer
+from glinfer.errors import ContextError, FormatError, GlinferError, InputError, PlanError
+from glinfer.formats import save_checkpoint, write_bpe
+from glinfer.generation.model import Model
+from glinfer.generation.tokenizer import Tokenizer
+from glinfer.gl.context import Limits, open_device
+from glinfer.tools.demo import demo_tokenizer
+
+PROMPT = [13, 132, 251, 70]
+
+
+def speaker(path: Path, data: bytes | list[int], *, after: int, **shape: Any) -> Path:
+    """Write a model that says exactly ``data`` after ``after`` tokens, with the tokenizer of bytes beside it."""
+    save_checkpoint(saying(list(data), after=after, **shape), path)
+    write_bpe(BYTES, path.with_suffix(".bpe"))
+    return path
+
+
+class TestLoading:
+    def test_a_tokenizer_beside_the_checkpoint_is_found(self, small: Path) -> None:
+        with glinfer.load(small) as model:
+            assert model.tokenizer is not None
+            assert model.tokenizer.vocab_size == model.config.vocab_size == 300
+
+    def test_the_name_may_be_model_bpe(self, bare: Path, tmp_path: Path) -> None:
+        path = Path(shutil.copy(bare, tmp_path / "any name.v2.gab"))
+        write_bpe(demo_tokenizer(300), tmp_path / "model.bpe")
+        with glinfer.load(path) as model:
+            assert model.tokenizer is not None
+
+    def test_the_checkpoints_own_name_goes_before_model_bpe(self, bare: Path, tmp_path: Path) -> None:
+        path = Path(shutil.copy(bare, tmp_path / "own.gab"))
+        write_bpe(demo_tokenizer(300), tmp_path / "own.bpe")
+        (tmp_path / "model.bpe").write_bytes(b"not read at all")
+        with glinfer.load(path) as model:
+            assert model.tokenizer is not None
+
+    @pytest.mark.parametrize("content", ["another size", "damaged"])
+    def test_a_tokenizer_beside_it_that_cannot_be_used_is_named_when_text_comes(
+        self, bare: Path, tmp_path: Path, content: str
+    ) -> None:
+        path, beside = Path(shutil.copy(bare, tmp_path / "own.gab")), tmp_path / "own.bpe"
+        write_bpe(demo_tokenizer(290), beside)
+        if content == "damaged":
+            beside.write_bytes(beside.read_bytes()[:-3])
+        with glinfer.load(path) as model:
+            assert model.tokenizer is None
+            assert len(model.generate(PROMPT, max_tokens=2)) == 2, "ids need no tokenizer"
+            with pytest.raises(InputError, match=r"own\.bpe.*tokenizer=") as caught:
+                model.generate("text")
+        assert "290 tokens" in str(caught.value) if content == "another size" else "truncated" in str(caught.value)
+
+    def test_model_bpe_helps_out_where_the_own_one_does_not_fit(self, bare: Path, tmp_path: Path) -> None:
+        path = Path(shutil.copy(bare, tmp_path / "own.gab"))
+        write_bpe(demo_tokenizer(290), tmp_path / "own.bpe")
+        write_bpe(demo_tokenizer(300), tmp_path / "model.bpe")
+        with glinfer.load(path) as model:
+            assert model.tokenizer is not None
+
+    def test_without_any_tokenizer_text_is_refused_and_ids_are_not(self, bare: Path) -> None:
+        with glinfer.load(bare) as model:
+            assert model.tokenizer is None
+            with pytest.raises(InputError, match="no tokenizer was given"):
+                model.generate("text")
+            with pytest.raises(InputError, match="no tokenizer was given"):
+                model.stream("text")
+            assert len(model.generate(PROMPT, max_tokens=3)) == 3
+
+    def test_a_tokenizer_given_may_be_a_path_a_string_or_a_tokenizer(self, bare: Path, tmp_path: Path) -> None:
+        path = tmp_path / "words"
+        write_bpe(demo_tokenizer(300), path)
+        texts = set()
+        for given in (path, str(path), Tokenizer.from_file(path)):
+            with glinfer.load(bare, tokenizer=given) as model:
+                texts.add(model.generate("Once", max_tokens=4, temperature=0))
+        assert len(texts) == 1
+
+    def test_a_tokenizer_given_that_does_not_fit_is_refused(self, bare: Path, tmp_path: Path) -> None:
+        write_bpe(BYTES, tmp_path / "other.bpe")
+        with pytest.raises(InputError, match="the tokenizer has 256 tokens, the model 300"):
+            glinfer.load(bare, tokenizer=tmp_path / "other.bpe")
+
+    @pytest.mark.parametrize("swapped", ["checkpoint", "tokenizer"])
+    def test_files_given_in_each_others_place_are_recognised(self, small: Path, swapped: str) -> None:
+        words = small.with_suffix(".bpe")
+        with pytest.raises(FormatError, match="this is a"):
+            glinfer.load(*(words,) if swapped == "checkpoint" else (small,), tokenizer=small)
+
+    def test_a_string_does_as_a_path(self, bare: Path) -> None:
+        with glinfer.load(str(bare)) as model:
+            assert model.config.vocab_size == 300
+
+    def test_progress_of_the_upload_reaches_the_end_and_never_falls(self, bare: Path) -> None:
+        seen: list[tuple[int, int]] = []
+        with glinfer.load(bare, on_upload=lambda done, total: seen.append((done, total))):
+            pass
+        total = bare.stat().st_size - 28
+        assert [entry[1] for entry in seen] == [total] * len(seen)
+        assert sorted(seen) == seen
+        assert seen[-1] == (total, total)
+
+    def test_an_error_during_the_upload_comes_through_and_leaves_nothing_open(self, bare: Path) -> None:
+        def fail(done: int, total: int) -> None:
+            raise RuntimeError("stop here")
+
+        with open_device() as device:
+            with pytest.raises(RuntimeError, match="stop here"):
+                glinfer.load(bare, device=device, on_upload=fail)
+            assert sum(device.live_objects().values()) == 0
+
+    @pytest.mark.parametrize(
+        ("option", "error"),
+        [
+            ({"plan": "fastest"}, "there is no plan 'fastest'"),
+            ({"gelu": "relu"}, "expected 'tanh' or 'erf'"),
+            ({"api": "vulkan"}, "unknown OpenGL flavour"),
+            ({"device": "first"}, "unknown device"),
+            ({"device": 63}, "there is no EGL device 63"),
+            ({"tokenizer": "/nowhere/x.bpe"}, "/nowhere/x.bpe"),
+            ({"limits": Limits(8, 4, 16, 16384, 1.0)}, "largest texture here is 8×8"),
+            ({"limits": Limits(2048, 4, 1, 16384, 1.0)}, "samples"),
+        ],
+    )
+    def test_options_that_cannot_be_are_one_line(self, bare: Path, option: dict[str, Any], error: str) -> None:
+        with pytest.raises(GlinferError, match=error) as caught:
+            glinfer.load(bare, **option)
+        assert "\n" not in str(caught.value)
+
+    @pytest.mark.parametrize("value", [np.nan, np.inf, -np.inf])
+    def test_a_weight_that_is_no_number_names_the_tensor(self, bare: Path, tmp_path: Path, value: float) -> None:
+        data = bytearray(bare.read_bytes())
+        data[28 + 4 * 35 : 28 + 4 * 36] = np.float32(value).tobytes()  # [1, 3] of the first tensor, 32 wide
+        (tmp_path / "bad.gab").write_bytes(data)
+        with pytest.raises(FormatError, match=r"transformer\.wte\.weight.*\[1, 3\]"):
+            glinfer.load(tmp_path / "bad.gab")
+
+    def test_gelu_changes_the_result_a_little(self, bare: Path) -> None:
+        results = []
+        for form in (None, "tanh", "erf"):
+            with glinfer.load(bare, gelu=form) as model:
+                results.append(model.logits(PROMPT))
+        assert np.array_equal(results[0], results[1])
+        assert 0 < np.abs(results[1] - results[2]).max() < 1e-2
+
+    def test_small_textures_give_the_same_numbers(self, bare: Path) -> None:
+        results = []
+        for limits in (None, Limits.webgl2_minimum(), Limits(112, 4, 16, 16384, 1.0)):
+            with glinfer.load(bare, limits=limits) as model:
+                results.append(model.logits(PROMPT))
+        assert np.array_equal(results[0], results[1])
+        np.testing.assert_allclose(results[2], results[0], atol=1e-5)
+
+
+class TestPrompts:
+    @pytest.fixture
+    def model(self, small: Path):
+        with glinfer.load(small) as model:
+            yield model
+
+    @pytest.mark.parametrize("prompt", ["", [], (), np.array([], dtype=np.int64)])
+    def test_an_empty_one_is_refused(self, model: Model, prompt: Any) -> None:
+        with pytest.raises(InputError, match="the prompt is empty"):
+            model.generate(prompt)
+
+    @pytest.mark.parametrize(
+        "prompt",
+        [
+            np.array(PROMPT),
+            np.array(PROMPT, dtype=np.uint8),
+            tuple(PROMPT),
+            [np.int64(t) for t in PROMPT],
+            [np.uint16(t) for t in PROMPT],
+        ],
+    )
+    def test_whole_numbers_of_any_kind_are_ids(self, model: Model, prompt: Any) -> None:
+        assert model.generate(prompt, max_tokens=3, temperature=0) == model.generate(
+            PROMPT, max_tokens=3, temperature=0
+        )
+
+    @pytest.mark.parametrize(
+        "prompt",
+        [
+            [1.0, 2.0],
+            [1, 2.5],
+            ["1", "2"],
+            [True, False],
+            [np.True_],
+            np.array([1.0, 2.0]),
+            np.array([[1, 2], [3, 4]]),
+            [None],
+            [[1, 2]],
+            ["Once"],
+            5,
+            None,
+            object(),
+        ],
+    )
+    @pytest.mark.parametrize("use", ["generate", "stream", "logits", "probs", "forward"])
+    def test_what_is_no_id_is_refused(self, model: Model, prompt: Any, use: str) -> None:
+        with pytest.raises(InputError, match="the prompt is no sequence of whole numbers"):
+            getattr(model, use)(prompt)
+
+    @pytest.mark.parametrize("prompt", [b"Once", bytearray(b"Once")])
+    def test_bytes_are_not_taken_for_ids(self, model: Model, prompt: Any) -> None:
+        with pytest.raises(InputError, match="expected text"):
+            model.generate(prompt)
+
+    @pytest.mark.parametrize(("prompt", "place"), [([300], 0), ([-1], 0), ([5, 299, 10**30], 2), ([1, -(2**31)], 1)])
+    def test_an_id_outside_the_vocabulary_is_named_with_its_place(
+        self, model: Model, prompt: list[int], place: int
+    ) -> None:
+        for use in (model.generate, model.logits):
+            with pytest.raises(InputError, match=f"token {place} of the prompt is {prompt[place]}; .* 0 to 299"):
+                use(prompt)
+
+    def test_the_first_and_the_last_id_are_ids(self, model: Model) -> None:
+        assert len(model.generate([0, 299], max_tokens=1)) == 1
+
+    @pytest.mark.parametrize("length", [65, 1000])
+    def test_one_token_too_many_is_refused(self, model: Model, length: int) -> None:
+        with pytest.raises(InputError, match=f"the prompt has {length} tokens; this model's context holds 64"):
+            model.generate([1] * length)
+
+    def test_a_text_that_is_too_long_is_refused(self, model: Model) -> None:
+        with pytest.raises(InputError, match="this model's context holds 64"):
+            model.generate("x " * 500)
+
+    def test_half_a_surrogate_pair_is_refused(self, model: Model) -> None:
+        with pytest.raises(InputError, match="surrogate"):
+            model.generate("a\ud800b")
+
+    def test_an_exactly_full_context_gives_one_more_token(self, model: Model) -> None:
+        stream = model.stream([7] * 64, max_tokens=10)
+        assert len(list(stream)) == 1
+        assert stream.stats.finish_reason == "context"
+
+    def test_a_full_run_ends_when_the_context_is_full(self, model: Model) -> None:
+        stream = model.stream([7] * 60, max_tokens=50)
+        ids = list(stream)
+        assert len(ids) == 5
+        assert (stream.stats.finish_reason, stream.stats.prompt_tokens, stream.stats.tokens) == ("context", 60, 5)
+
+    @pytest.mark.parametrize(
+        ("option", "error"),
+        [
+            ({"temperature": float("nan")}, "temperature"),
+            ({"temperature": -1}, "temperature"),
+            ({"temperature": "hot"}, "temperature"),
+            ({"top_p": 2}, "top_p"),
+            ({"top_p": -0.1}, "top_p"),
+            ({"top_k": -1}, "top_k"),
+            ({"top_k": 1.5}, "top_k"),
+            ({"min_p": 1.1}, "min_p"),
+            ({"repetition_penalty": 0}, "repetition_penalty"),
+            ({"seed": -1}, "seed"),
+            ({"seed": 1.0}, "seed"),
+            ({"max_tokens": 0}, "max_tokens"),
+            ({"max_tokens": True}, "max_tokens"),
+            ({"max_tokens": 1.0}, "max_tokens"),
+            ({"stop_ids": [300]}, "stop id 300 can never come"),
+            ({"stop_ids": [-1]}, "stop id -1 can never come"),
+            ({"stop_ids": ["a"]}, "stop_ids is no sequence of whole numbers"),
+            ({"stop_ids": 5}, "stop_ids is no sequence of whole numbers"),
+            ({"stop": "end"}, "stop"),
+            ({"stop": [""]}, "stop"),
+        ],
+    )
+    def test_options_that_cannot_be_are_refused_before_anything_runs(
+        self, model: Model, option: dict[str, Any], error: str
+    ) -> None:
+        with pytest.raises(InputError, match=error):
+            model.stream("Once", **option)
+        assert model.session.runs == 0
+
+    def test_stop_strings_need_text(self, model: Model) -> None:
+        with pytest.raises(InputError, match="use stop_ids"):
+            model.stream(PROMPT, stop=["x"])
+
+
+class TestGenerating:
+    def test_text_gives_text_and_ids_give_ids(self, small: Path) -> None:
+        with glinfer.load(small) as model:
+            assert model.tokenizer is not None
+            text = model.generate("Once upon", max_tokens=8, temperature=0, stop_ids=[])
+            ids = model.generate(model.tokenizer.encode("Once upon"), max_tokens=8, temperature=0)
+            assert isinstance(text, str)
+            assert text == model.tokenizer.decode(ids)
+            assert all(type(token) is int for token in ids)
+
+    def test_the_pieces_of_a_stream_join_to_what_generate_gives(self, small: Path) -> None:
+        with glinfer.load(small) as model:
+            for seed in range(3):
+                whole = model.generate("Once upon", max_tokens=12, seed=seed)
+                pieces = list(model.stream("Once upon", max_tokens=12, seed=seed))
+                assert "".join(pieces) == whole
+                assert "" not in pieces
+
+    def test_equal_seeds_give_equal_tokens_and_others_others(self, small: Path) -> None:
+        with glinfer.load(small) as model:
+            runs = [tuple(model.generate(PROMPT, max_tokens=12, seed=seed)) for seed in (1, 1, 2, 3)]
+            assert runs[0] == runs[1]
+            assert len(set(runs)) == 3
+
+    def test_a_seed_gives_the_same_after_loading_again(self, small: Path) -> None:
+        runs = set()
+        for _ in range(2):
+            with glinfer.load(small) as model:
+                model.generate([5], max_tokens=2)
+                runs.add(tuple(model.generate(PROMPT, max_tokens=12, seed=7)))
+        assert len(runs) == 1
+
+    def test_no_seed_is_a_new_one_each_time(self, small: Path) -> None:
+        with glinfer.load(small) as model:
+            assert len({tuple(model.generate(PROMPT, max_tokens=12)) for _ in range(4)}) > 1
+
+    def test_greedy_takes_the_argmax_and_needs_no_seed(self, small: Path) -> None:
+        with glinfer.load(small) as model:
+            sequence = list(PROMPT)
+            for _ in range(6):
+                sequence.append(int(model.logits(sequence).argmax()))
+            for seed in (None, 1, 2):
+                assert model.generate(PROMPT, max_tokens=6, temperature=0, seed=seed) == sequence[4:]
+            assert model.generate(PROMPT, max_tokens=6, top_k=1, seed=3) == sequence[4:]
+
+    def test_probabilities_are_the_softmax_of_the_logits(self, small: Path) -> None:
+        with glinfer.load(small) as model:
+            logits, probs = model.logits(PROMPT).astype(np.float64), model.probs(PROMPT)
+        expected = np.exp(logits - logits.max())
+        np.testing.assert_allclose(probs, expected / expected.sum(), rtol=1e-5)
+        assert abs(float(probs.sum()) - 1) < 1e-5
+
+    def test_results_are_copies_that_later_runs_do_not_change(self, small: Path) -> None:
+        with glinfer.load(small) as model:
+            first = model.logits([5])
+            kept = first.copy()
+            first_probs = model.probs([5])
+            model.logits([6, 7, 8])
+            assert np.array_equal(first, kept)
+            first[:] = 0
+            assert np.array_equal(model.logits([5]), kept)
+            assert np.array_equal(model.probs([5]), first_probs)
+
+    def test_what_a_longer_sequence_left_does_not_reach_a_shorter_one(self, small: Path) -> None:
+        with glinfer.load(small) as model:
+            fresh = model.logits(PROMPT)
+            model.logits(list(range(100, 164)))
+            assert np.array_equal(model.logits(PROMPT), fresh)
+
+    @pytest.mark.parametrize(("options", "draws"), [(SMALL, SMALL_DRAWS), ("", 244)])
+    def test_draws_by_formula_by_plan_and_issued(self, small: Path, full_file: Path, options: str, draws: int) -> None:
+        with glinfer.load(full_file if options == "" else small) as model:
+            shape = model.config
+            assert shape.num_hidden_layers * (8 + 4 * shape.num_attention_heads) + 4 == draws
+            assert model.draws().total == int(model.draws(5)) == draws
+            assert sum(row.count for row in model.draws().rows) == draws
+            assert model.forward(PROMPT) == draws
+            stream = model.stream(PROMPT, max_tokens=2)
+            list(stream)
+            assert stream.stats.draws_per_token == draws
+
+    @pytest.mark.parametrize("tokens", [0, -1, 65])
+    def test_draws_of_an_impossible_length_are_refused(self, small: Path, tokens: int) -> None:
+        with glinfer.load(small) as model, pytest.raises(PlanError, match="expected 1 to 64"):
+            model.draws(tokens)
+
+
+class TestText:
+    """Models that say exactly what the test wrote, byte by byte."""
+
+    def test_a_character_split_over_tokens_is_never_shown_broken(self, tmp_path: Path) -> None:
+        text = "é€🚀 日本!"
+        with glinfer.load(speaker(tmp_path / "m.gab", text.encode(), after=2)) as model:
+            pieces = list(model.stream("ab", max_tokens=len(text.encode())))
+        assert pieces == list(text)
+
+    @pytest.mark.parametrize("cut", [1, 2, 3])
+    def test_a_character_cut_by_max_tokens_is_replaced(self, tmp_path: Path, cut: int) -> None:
+        with glinfer.load(speaker(tmp_path / "m.gab", "a🚀".encode(), after=2)) as model:
+            assert model.generate("ab", max_tokens=1 + cut) == "a\ufffd"
+
+    def test_a_character_that_begins_in_the_prompt(self, tmp_path: Path) -> None:
+        """The prompt is given as ids, the rest of its last character is generated: ids come out, untouched."""
+        rest = list("€".encode())[1:]
+        with glinfer.load(speaker(tmp_path / "m.gab", rest, after=2)) as model:
+            assert model.generate([97, "€".encode()[0]], max_tokens=2) == rest
+
+    def test_stop_strings_end_the_text_and_the_work(self, tmp_path: Path) -> None:
+        with glinfer.load(speaker(tmp_path / "m.gab", b"one two three", after=2)) as model:
+            stream = model.stream("ab", max_tokens=40, stop=["two"])
+            assert "".join(stream) == "one "
+            assert (stream.stats.finish_reason, stream.stats.tokens) == ("stop", 7)
+            assert model.session.runs == 7
+            assert model.generate("ab", max_tokens=13, stop=["absent"]) == "one two three"
+            assert model.generate("ab", max_tokens=40, stop=("e t", "two")) == "on"
+
+    def test_stop_ids_end_text_and_ids(self, tmp_path: Path) -> None:
+        with glinfer.load(speaker(tmp_path / "m.gab", b"abc!def", after=2)) as model:
+            assert model.generate("ab", max_tokens=7, stop_ids=[ord("!")]) == "abc"
+            assert model.generate([97, 98], max_tokens=7, stop_ids=[np.int64(ord("!"))]) == list(b"abc")
+            assert model.generate([97, 98], max_tokens=7) == list(b"abc!def")
+
+    def test_the_end_token_stops_text_but_not_ids_unless_asked(self, tmp_path: Path) -> None:
+        words = Tokenizer(demo_tokenizer(300))
+        end = words.control_tokens["<|end|>"]
+        save_checkpoint(saying([*b"yes", end, *b"no"], after=2, vocab=300), tmp_path / "m.gab")
+        with glinfer.load(tmp_path / "m.gab", tokenizer=words) as model:
+            assert model.generate("zq", max_tokens=6) == "yes"
+            assert model.generate("zq", max_tokens=6, stop_ids=[]) == "yes<|end|>no"
+            assert model.generate([97, 98], max_tokens=6) == [*b"yes", end, *b"no"]
+
+    def test_a_stop_string_may_spell_the_end_token(self, tmp_path: Path) -> None:
+        words = Tokenizer(demo_tokenizer(300))
+        save_checkpoint(saying(list(b"yes<|end|>no"), after=2, vocab=300), tmp_path / "m.gab")
+        with glinfer.load(tmp_path / "m.gab", tokenizer=words) as model:
+            assert model.generate("zq", max_tokens=12, stop=["<|end|>"]) == "yes"
+
+
+class TestClosing:
+    def test_closing_twice_is_harmless(self, small: Path) -> None:
+        model = glinfer.load(small)
+        model.close()
+        model.close()
+        assert model.device.closed
+
+    def test_a_closed_model_says_so(self, small: Path) -> None:
+        model = glinfer.load(small)
+        stream = model.stream(PROMPT)
+        next(stream)
+        model.close()
+        for use in (model.generate, model.logits, model.probs, model.forward):
+            with pytest.raises(ContextError, match="this model was closed; load it again"):
+                use(PROMPT)
+        with pytest.raises(ContextError, match="closed"):
+            next(stream)
+        assert list(stream) == []
+        assert model.draws().total == SMALL_DRAWS, "the plan needs no device"
+
+    def test_a_with_block_closes_also_after_an_error(self, small: Path) -> None:
+        with pytest.raises(ZeroDivisionError), glinfer.load(small) as model:
+            1 / 0  # noqa: B018
+        assert model.device.closed
+
+    def test_a_stream_left_half_way_leaves_the_model_usable(self, small: Path) -> None:
+        with glinfer.load(small) as model:
+            expected = model.generate("Once", max_tokens=6, seed=4)
+            for _ in range(3):
+                stream = model.stream("Once", max_tokens=50, seed=4)
+                next(stream)
+                next(stream)
+            assert model.generate("Once", max_tokens=6, seed=4) == expected
+
+    def test_a_model_does_not_work_in_another_thread(self, small: Path) -> None:
+        caught: list[BaseException] = []
+
+        def use() -> None:
+            try:
+                model.logits(PROMPT)
+            except BaseException as error:
+                caught.append(error)
+
+        with glinfer.load(small) as model:
+            thread = threading.Thread(target=use)
+            thread.start()
+            thread.join()
+            assert len(model.logits(PROMPT)) == 300
+        assert isinstance(caught[0], ContextError)
+        assert "thread" in str(caught[0])
+
+
+class TestSeveralModels:
+    def test_two_models_side_by_side_do_as_each_alone(self, small: Path, tmp_path: Path) -> None:
+        other = random_file(tmp_path / "other.gab", "vocab=77,dim=24,heads=3,blocks=3,context=40", seed=9)
+        alone = []
+        for path in (small, other):
+            with glinfer.load(path) as model:
+                alone.append((model.generate([5, 6], max_tokens=8, seed=1), model.logits([1, 2, 3])))
+        with glinfer.load(small) as first, glinfer.load(other) as second:
+            streams = [model.stream([5, 6], max_tokens=8, seed=1) for model in (first, second)]
+            together: list[list[int]] = [[], []]
+            for _ in range(8):
+                for ids, stream in zip(together, streams, strict=True):
+                    ids.append(next(stream))
+            assert together == [alone[0][0], alone[1][0]]
+            assert np.array_equal(second.logits([1, 2, 3]), alone[1][1])
+            second.close()
+            assert np.array_equal(first.logits([1, 2, 3]), alone[0][1]), "closing one leaves the other"
+
+    def test_two_streams_of_one_model_do_not_mix(self, small: Path) -> None:
+        with glinfer.load(small) as model:
+            alone = [model.generate(prompt, max_tokens=6, seed=2) for prompt in ([5, 6], [7, 8, 9])]
+            streams = [model.stream(prompt, max_tokens=6, seed=2) for prompt in ([5, 6], [7, 8, 9])]
+            pairs = list(zip(*streams, strict=True))
+            assert [list(ids) for ids in zip(*pairs, strict=True)] == alone
+            assert [stream.stats.draws for stream in streams] == [6 * SMALL_DRAWS] * 2
+
+    def test_two_models_share_a_device(self, small: Path, tmp_path: Path) -> None:
+        other = random_file(tmp_path / "other.gab", "vocab=77,dim=24,heads=3,blocks=1,context=40", seed=9)
+        with glinfer.load(other) as model:
+            alone = model.logits([1, 2, 3])
+        with open_device() as device:
+            with glinfer.load(small, device=device) as first, glinfer.load(other, device=device) as second:
+                assert first.device is second.device is device
+                expected = first.logits(PROMPT)
+                assert np.array_equal(second.logits([1, 2, 3]), alone)
+                assert np.array_equal(first.logits(PROMPT), expected)
+                stream = first.stream(PROMPT, max_tokens=2)
+                next(stream)
+                second.logits([1])
+                next(stream)
+                assert stream.stats.draws == 2 * SMALL_DRAWS, "the other model's draws are not counted here"
+                first.close()
+                assert np.array_equal(second.logits([1, 2, 3]), alone)
+            assert not device.closed, "a shared device stays open"
+            assert sum(device.live_objects().values()) == 0
+
+    def test_closing_a_shared_device_first_is_harmless(self, small: Path) -> None:
+        device = open_device()
+        model = glinfer.load(small, device=device)
+        device.close()
+        with pytest.raises(ContextError, match="closed"):
+            model.logits(PROMPT)
+        model.close()
+
+    def test_a_shared_device_has_its_own_limits(self, small: Path) -> None:
+        with open_device() as device:
+            with pytest.raises(InputError, match="leave them out"):
+                glinfer.load(small, device=device, limits=Limits.webgl2_minimum())
+            with pytest.raises(InputError, match="leave them out"):
+                glinfer.load(small, device=device, api="es")
+
+    def test_a_closed_device_cannot_be_shared(self, small: Path) -> None:
+        device = open_device()
+        device.close()
+        with pytest.raises(ContextError, match="closed"):
+            glinfer.load(small, device=device)
+
+    def test_loading_again_and_again_leaves_nothing_behind(self, small: Path) -> None:
+        with open_device() as device:
+            for _ in range(5):
+                with glinfer.load(small, device=device) as model:
+                    model.logits(PROMPT)
+                assert sum(device.live_objects().values()) == 0
+
+
+class TestShortForms:
+    @pytest.fixture
+    def opened(self, monkeypatch: pytest.MonkeyPatch) -> list[Model]:
+        """Every model that glinfer.load opens."""
+        models: list[Model] = []
+        load = glinfer.load
+        monkeypatch.setattr(glinfer, "load", lambda *given, **named: models.append(load(*given, **named)) or models[-1])
+        return models
+
+    def test_generate_is_load_and_generate_and_close(self, small: Path, opened: list[Model]) -> None:
+        text = glinfer.generate(small, "Once", max_tokens=5, seed=1)
+        ids = glinfer.generate(small, PROMPT, max_tokens=5, seed=1)
+        assert all(model.device.closed for model in opened)
+        with glinfer.load(small) as model:
+            assert (text, ids) == (
+                model.generate("Once", max_tokens=5, seed=1),
+                model.generate(PROMPT, max_tokens=5, seed=1),
+            )
+
+    def test_generate_closes_after_an_error(self, small: Path, opened: list[Model]) -> None:
+        with pytest.raises(InputError, match="the prompt is empty"):
+            glinfer.generate(small, "")
+        assert opened[0].device.closed
+
+    def test_options_of_loading_go_to_loading(self, bare: Path, small: Path, opened: list[Model]) -> None:
+        words = small.with_suffix(".bpe")
+        expected = glinfer.generate(small, "Once", max_tokens=5, seed=1)
+        assert glinfer.generate(bare, "Once", tokenizer=words, max_tokens=5, seed=1, limits=None) == expected
+        assert "".join(glinfer.stream(bare, "Once", tokenizer=words, gelu="tanh", max_tokens=5, seed=1)) == expected
+        assert all(model.device.closed for model in opened)
+
+    def test_stream_closes_the_model_at_its_end(self, small: Path, opened: list[Model]) -> None:
+        stream = glinfer.stream(small, "Once", max_tokens=3, seed=1)
+        next(stream)
+        assert not opened[0].device.closed
+        list(stream)
+        assert opened[0].device.closed
+
+    @pytest.mark.parametrize("prompt", ["Once", PROMPT])
+    def test_stream_closes_the_model_when_it_is_closed_early(
+        self, small: Path, opened: list[Model], prompt: Any
+    ) -> None:
+        stream = glinfer.stream(small, prompt, max_tokens=30)
+        next(stream)
+        stream.close()
+        assert opened[0].device.closed
+        assert list(stream) == []
+        with glinfer.stream(small, prompt, max_tokens=30) as stream:
+            next(stream)
+        assert opened[1].device.closed
+
+    def test_stream_closes_the_model_when_the_prompt_is_bad(self, small: Path, opened: list[Model]) -> None:
+        for bad in ("", [300], 5):
+            with pytest.raises(InputError):
+                glinfer.stream(small, bad)
+        with pytest.raises(TypeError, match="temprature"):
+            glinfer.stream(small, "Once", temprature=1)
+        assert [model.device.closed for model in opened] == [True] * 4
+
+    def test_stream_tells_the_callers_own_on_end_too(self, small: Path, opened: list[Model]) -> None:
+        closed: list[bool] = []
+        list(glinfer.stream(small, PROMPT, max_tokens=2, on_end=lambda: closed.append(opened[0].device.closed)))
+        assert closed == [True]
+
+    def test_a_missing_file_is_one_line(self) -> None:
+        for use in (glinfer.generate, glinfer.stream):
+            with pytest.raises(FormatError, match=r"/nowhere/model\.gab: cannot read it"):
+                use("/nowhere/model.gab", "Once")
+
+
+def test_importing_loads_no_opengl_and_creates_no_context() -> None:
+    code = (
+        "import sys, glinfer, glinfer.config, glinfer.errors, glinfer.formats\n"
+        "loaded = {'moderngl', 'glcontext'} & set(sys.modules)\n"
+        "maps = open('/proc/self/maps').read()\n"
+        "print(loaded, [name for name in ('libEGL', 'libGL', 'libgallium', 'swrast') if name in maps])\n"
+        "import glinfer.cli\n"
+        "maps = open('/proc/self/maps').read()\n"
+        "print([name for name in ('libEGL', 'libgallium', 'swrast') if name in maps])"
+    )
+    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
+    assert done.stdout.splitlines() == ["set() []", "[]"]

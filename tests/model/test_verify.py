@@ -1,0 +1,408 @@
+"""``verify`` has to pass good models and to find planted faults: the right texture, the FIRST wrong draw."""
+
+from __future__ import annotations
+
+import json
+import shutil
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+from scripted_models import SMALL, random_file
+
+from glinfer.cli.app import run
+from glinfer.config import ModelConfig
+from glinfer.errors import InputError, PlanError
+from glinfer.formats import Checkpoint, load_checkpoint, random_checkpoint, save_checkpoint
+from glinfer.generation.model import plan_for
+from glinfer.gl import program
+from glinfer.gl.context import Device, Limits, open_device
+from glinfer.gl.texture import Texture
+from glinfer.tools.verify import (
+    SPECIAL_BITS,
+    VerifyReport,
+    verify_draws,
+    verify_special_values,
+    verify_textures,
+)
+
+SHADERS = Path(__file__).resolve().parents[2] / "shaders"
+SHARED = Path(__file__).resolve().parents[3] / "shared" / "gab"
+WRAPPING = Limits(112, 4, 16, 16384, 1.0)
+"""Textures so small that most matrices of the small model are wrapped, at an edge that divides none of them."""
+IDS = [13, 132, 251, 70, 299, 0, 8, 8]
+
+
+def report(checkpoint: Checkpoint, device: Device, ids: list[int], shader_root: Path | None = None) -> VerifyReport:
+    plan = plan_for(checkpoint.config, "reference")
+    return VerifyReport(
+        device.description,
+        tuple(verify_textures(checkpoint, plan, device)),
+        tuple(verify_special_values(device)),
+        tuple(verify_draws(checkpoint, plan, device, ids, shader_root=shader_root)),
+    )
+
+
+def small_checkpoint(options: str = SMALL, gelu: str = "tanh", seed: int = 1) -> Checkpoint:
+    made = random_checkpoint(ModelConfig.from_options(options), seed=seed)
+    return Checkpoint(made.config.with_gelu(gelu), made.tensors, made.source)
+
+
+class TestGoodModels:
+    @pytest.mark.parametrize("limits", [None, Limits.webgl2_minimum(), WRAPPING], ids=["driver", "webgl2", "wrapping"])
+    @pytest.mark.parametrize(
+        ("options", "tokens"),
+        [
+            (SMALL, 1),
+            (SMALL, 8),
+            (SMALL, 64),
+            ("vocab=7,dim=3,heads=3,blocks=1,context=2", 2),
+            ("vocab=1,dim=1,heads=1,blocks=1,context=1", 1),
+            ("vocab=131,dim=30,heads=1,blocks=2,context=17", 17),
+            ("vocab=1000,dim=10,heads=2,blocks=3,context=5", 4),
+        ],
+    )
+    def test_every_shape_passes(self, options: str, tokens: int, limits: Limits | None) -> None:
+        checkpoint = small_checkpoint(options)
+        ids = [7919 * place % checkpoint.config.vocab_size for place in range(tokens)]
+        with open_device(limits=limits) as device:
+            found = report(checkpoint, device, ids)
+        assert found.first_bad_draw is None
+        assert found.passed
+        assert len(found.draws) == len(plan_for(checkpoint.config, "reference").draws)
+        assert len(found.textures) == len(checkpoint.tensors)
+
+    def test_the_erf_form_passes(self) -> None:
+        with open_device() as device:
+            assert report(small_checkpoint(gelu="erf"), device, IDS).passed
+
+    @pytest.mark.parametrize("name", ["tiny", "odd"])
+    def test_the_golden_models_pass(self, name: str) -> None:
+        path = SHARED / f"{name}.gab"
+        if not path.is_file():
+            pytest.skip(f"the goldens are not here: {path}")
+        with open_device() as device:
+            assert report(load_checkpoint(path), device, IDS).passed
+
+    def test_large_weights_pass(self) -> None:
+        """Scores in the hundreds: a softmax without its maximum would overflow, a tanh would saturate."""
+        made = random_checkpoint(ModelConfig.from_options(SMALL), seed=3, scale=0.5)
+        with open_device() as device:
+            assert report(made, device, IDS).passed
+
+    def test_checks_are_told_as_they_come_and_nothing_is_left_behind(self) -> None:
+        checkpoint, told = small_checkpoint(), []
+        plan = plan_for(checkpoint.config, "reference")
+        with open_device() as device:
+            checks = verify_draws(checkpoint, plan, device, IDS, on_check=told.append)
+            assert told == checks
+            assert [check.index for check in checks] == list(range(len(plan.draws)))
+            assert [check.name for check in checks] == [draw.name for draw in plan.draws]
+            verify_textures(checkpoint, plan, device)
+            verify_special_values(device)
+            assert sum(device.live_objects().values()) == 0
+
+    @pytest.mark.parametrize(("ids", "error"), [([], "empty"), ([300], "token 0"), ([1] * 65, "context holds 64")])
+    def test_ids_that_the_model_cannot_run_are_refused(self, ids: list[int], error: str) -> None:
+        checkpoint = small_checkpoint()
+        with open_device() as device, pytest.raises(InputError, match=error):
+            verify_draws(checkpoint, plan_for(checkpoint.config, "reference"), device, ids)
+
+
+DISCARD = "if (e == ivec2(3, 5)) discard;\n    float sum = 0.0;"
+OTHER_HEAD = "min(head, 0) * HEAD_DIM"
+HEADS = "h.0.attn.head"
+
+# What is planted: the shader, what it says, what it says then, and the first draw that this makes wrong.
+FAULTS = {
+    "scores unscaled": ("attention_scores", "sum * SCALE", "sum", f"{HEADS}.0.scores"),
+    "scores see the future": ("attention_scores", "e.y > e.x", "e.y > e.x + 1", f"{HEADS}.0.scores"),
+    "scores miss themselves": ("attention_scores", "e.y > e.x", "e.y >= e.x", f"{HEADS}.0.scores"),
+    "mask of zero": ("attention_scores", "MASKED = -1e30", "MASKED = 0.0", f"{HEADS}.0.scores"),
+    "mask too weak": ("attention_scores", "MASKED = -1e30", "MASKED = -1e29", f"{HEADS}.0.scores"),
+    "scores of the first head": ("attention_scores", "head * HEAD_DIM", OTHER_HEAD, f"{HEADS}.1.scores"),
+    "softmax misses a column": ("softmax", "i = 0; i < cols", "i = 0; i < cols - 1", f"{HEADS}.0.probs"),
+    "softmax unnormalised": ("softmax", "- largest) / sum;", "- largest);", f"{HEADS}.0.probs"),
+    "values miss a row": ("attention_values", "j < rows", "j < rows - 1", f"{HEADS}.0.mixed"),
+    "values of the first head": ("attention_values", "head * HEAD_DIM", OTHER_HEAD, f"{HEADS}.1.mixed"),
+    "joined one column short": ("concat_head", "c < HEAD_DIM", "c < HEAD_DIM - 1", f"{HEADS}.0.joined"),
+    "joined forgets": ("concat_head", "at(so_far, ", "0.5 * at(so_far, ", f"{HEADS}.1.joined"),
+    "linear one input short": ("linear", "i < IN", "i < IN - 1", "h.0.attn.q_proj"),
+    "linear transposed": ("linear", "at(weight, e.y, i, IN)", "at(weight, i, e.y, IN)", "h.0.attn.q_proj"),
+    "bias of another output": ("linear", "at(bias, 0, e.y, OUT)", "at(bias, 0, 0, OUT)", "h.0.mlp.fc_in"),
+    "bias all but missing": ("linear", "sum += at(bias", "sum += 1e-30 * at(bias", "h.0.mlp.fc_in"),
+    "residual all but missing": ("linear", "y += at(residual", "y += 1e-30 * at(residual", "h.0.attn.out_proj"),
+    "no activation": ("linear", "y = activation(sum);", "y = sum;", "h.0.mlp.fc_in"),
+    "last row off by one": ("linear", "rows - 1", "rows - 2", "lm_head"),
+    "gelu a thousandth off": ("common/activation", "0.7978845608028654", "0.7986824", "h.0.mlp.fc_in"),
+    "norm without epsilon": ("layer_norm", "variance + EPS", "variance + 0.0 * EPS", "h.0.ln_1"),
+    "norm over one less": ("layer_norm", "variance /= float(DIM)", "variance /= float(DIM - 1)", "h.0.ln_1"),
+    "norm without its bias": ("layer_norm", "+ at(bias", "+ 1e-30 * at(bias", "h.0.ln_1"),
+    "position always the first": ("embed", "at(position_embedding, e.x,", "at(position_embedding, 0,", "embed"),
+    "last token id unknown": ("embed", "id < VOCAB", "id < VOCAB - 1", "embed"),
+}
+
+# The same for elements that a draw leaves as they were, or fills with NaN; and how many there are.
+UNWRITTEN = {
+    "one element": ("linear", "float sum = 0.0;", DISCARD, "h.0.attn.q_proj", 1),
+    "one row": ("layer_norm", "float mean = 0.0;", "if (e.x == 7) discard; float mean = 0.0;", "h.0.ln_1", 32),
+    "one row of NaN": ("embed", "hidden = token", "hidden = sqrt(float(e.x == 2 ? -1 : 0)) + token", "embed", 32),
+    "what should be zero": (
+        "softmax",
+        "float sum = 0.0;",
+        "if (e.y > e.x) discard; float sum = 0.0;",
+        f"{HEADS}.0.probs",
+        28,
+    ),
+    "the second half": (
+        "softmax",
+        "float sum = 0.0;",
+        "if (e.y > 3) discard; float sum = 0.0;",
+        f"{HEADS}.0.probs",
+        32,
+    ),
+}
+
+
+@pytest.fixture
+def planted(tmp_path: Path) -> Callable[[str, str, str], Path]:
+    """A function that copies the shaders and changes one place in one of them; returns the copy's folder."""
+
+    def plant(shader: str, old: str, new: str) -> Path:
+        root = tmp_path / "shaders"
+        shutil.copytree(SHADERS, root, dirs_exist_ok=True)
+        file = next(path for path in (root / f"{shader}.frag", root / f"{shader}.glsl") if path.is_file())
+        text = file.read_text()
+        assert text.count(old) >= 1, f"{file.name} no longer says {old!r}"
+        file.write_text(text.replace(old, new))
+        return root
+
+    return plant
+
+
+class TestPlantedFaults:
+    @pytest.mark.parametrize("fault", FAULTS)
+    def test_the_first_wrong_draw_is_named(self, fault: str, planted: Callable[[str, str, str], Path]) -> None:
+        shader, old, new, first = FAULTS[fault]
+        checkpoint = small_checkpoint()
+        with open_device() as device:
+            found = report(checkpoint, device, IDS, planted(shader, old, new))
+        assert found.first_bad_draw is not None
+        assert found.first_bad_draw.name == first
+        assert not found.passed
+        assert not found.bad_textures
+        assert found.to_json()["first_bad_draw"] == first
+        assert found.first_bad_draw.unwritten == 0
+
+    @pytest.mark.parametrize("fault", UNWRITTEN)
+    def test_elements_that_were_not_written_are_counted(
+        self, fault: str, planted: Callable[[str, str, str], Path]
+    ) -> None:
+        shader, old, new, first, count = UNWRITTEN[fault]
+        with open_device() as device:
+            found = report(small_checkpoint(), device, IDS, planted(shader, old, new)).first_bad_draw
+        assert found is not None
+        assert (found.name, found.unwritten, found.passed) == (first, count, False)
+
+    def test_a_fault_of_wrapped_matrices_shows_only_where_they_wrap(
+        self, planted: Callable[[str, str, str], Path]
+    ) -> None:
+        root = planted("common/matrix", "int i = row * cols + col;", "int i = row * cols + col + row / 50;")
+        checkpoint = small_checkpoint()
+        with open_device() as device:
+            assert report(checkpoint, device, IDS, root).passed
+        with open_device(limits=WRAPPING) as device:
+            first = report(checkpoint, device, IDS, root).first_bad_draw
+        assert first is not None
+        assert first.name == "embed"
+
+    @pytest.mark.parametrize(
+        ("shader", "old", "new", "missing"),
+        [
+            ("linear", "sum += at(bias, 0, e.y, OUT);", "", "bias"),
+            ("linear", "y += at(residual, e.x, e.y, OUT);", "", "residual"),
+            ("linear", "rows - 1", "0", "rows"),
+            ("attention_scores", "head * HEAD_DIM + i", "i", "head"),
+        ],
+    )
+    def test_an_input_that_a_shader_no_longer_uses_is_refused_when_it_is_bound(
+        self, planted: Callable[[str, str, str], Path], shader: str, old: str, new: str, missing: str
+    ) -> None:
+        root, checkpoint = planted(shader, old, new), small_checkpoint()
+        with open_device() as device:
+            with pytest.raises(PlanError, match=missing):
+                verify_draws(checkpoint, plan_for(checkpoint.config, "reference"), device, IDS, shader_root=root)
+            assert sum(device.live_objects().values()) == 0
+
+    def test_what_an_earlier_run_left_hides_no_unwritten_element(
+        self, planted: Callable[[str, str, str], Path]
+    ) -> None:
+        """In the textures of a session that ran with the good shader, the value would still be right."""
+        root = planted("linear", "float sum = 0.0;", DISCARD)
+        checkpoint = small_checkpoint()
+        plan = plan_for(checkpoint.config, "reference")
+        with open_device() as device:
+            assert all(check.passed for check in verify_draws(checkpoint, plan, device, IDS))
+            checks = verify_draws(checkpoint, plan, device, IDS, shader_root=root)
+        bad = [check for check in checks if not check.passed]
+        assert {check.unwritten for check in bad if check.shader == "linear"} == {1}
+
+
+class TestTextures:
+    @pytest.fixture
+    def altered(self, monkeypatch: pytest.MonkeyPatch) -> Callable[[str, Callable[[Any], Any]], None]:
+        """A function that makes the readback of one texture go through another function."""
+
+        def alter(name: str, change: Callable[[Any], Any]) -> None:
+            read = Texture.read
+
+            def changed(self: Texture, *extent: Any) -> Any:
+                found = read(self, *extent)
+                return change(np.array(found)) if self.name == name else found
+
+            monkeypatch.setattr(Texture, "read", changed)
+
+        return alter
+
+    def textures(self, checkpoint: Checkpoint) -> VerifyReport:
+        with open_device() as device:
+            return VerifyReport(
+                "", tuple(verify_textures(checkpoint, plan_for(checkpoint.config, "reference"), device)), ()
+            )
+
+    @pytest.mark.parametrize("name", ["transformer.wte.weight", "transformer.h.1.mlp.fc_out.bias", "lm_head.weight"])
+    def test_one_wrong_bit_is_found_and_named(self, altered: Any, name: str) -> None:
+        def flip(matrix: Any) -> Any:
+            matrix.view(np.uint32)[-1, -1] ^= 1
+            return matrix
+
+        altered(name, flip)
+        found = self.textures(small_checkpoint())
+        assert [check.name for check in found.bad_textures] == [name]
+        assert 0 < found.bad_textures[0].max_difference < 1e-6
+        assert not found.passed
+
+    def test_minus_zero_is_not_zero(self, altered: Any) -> None:
+        made = small_checkpoint()
+        tensors = {**made.tensors, "lm_head.bias": np.full(300, -0.0, np.float32)}
+        checkpoint = Checkpoint(made.config, tensors, "zeros")
+        assert self.textures(checkpoint).passed
+        altered("lm_head.bias", lambda matrix: matrix + np.float32(0))
+        found = self.textures(checkpoint)
+        assert [(check.name, check.max_difference) for check in found.bad_textures] == [("lm_head.bias", 0.0)]
+
+    def test_a_number_that_became_nan_is_an_infinite_difference(self, altered: Any) -> None:
+        altered("lm_head.bias", lambda matrix: matrix * np.float32(np.nan))
+        assert self.textures(small_checkpoint()).bad_textures[0].max_difference == np.inf
+
+    def test_special_bits_in_weights_are_kept(self) -> None:
+        made = small_checkpoint()
+        bits = np.array([pattern for group in SPECIAL_BITS.values() for pattern in group], np.uint32)
+        tensors = {}
+        for name, tensor in made.tensors.items():
+            filled = np.ascontiguousarray(tensor)
+            filled.view(np.uint32).reshape(-1)[: bits.size] = bits
+            tensors[name] = filled
+        assert self.textures(Checkpoint(made.config, tensors, "special")).passed
+
+    def test_special_values_that_do_not_survive_are_found_by_class(self, altered: Any) -> None:
+        def quiet(matrix: Any) -> Any:
+            bits = matrix.view(np.uint32)
+            bits[np.isnan(matrix)] |= 0x00400000
+            return matrix
+
+        with open_device() as device:
+            assert all(check.stored for check in verify_special_values(device))
+            altered("special values", quiet)
+            checks = verify_special_values(device)
+        assert {check.name: check.stored for check in checks} == {name: name != "NaN payloads" for name in SPECIAL_BITS}
+        assert not VerifyReport("", (), tuple(checks)).passed
+
+    def test_a_driver_that_only_fails_in_the_copying_draw_is_told_not_judged(self, altered: Any) -> None:
+        altered("their copy", np.zeros_like)
+        with open_device() as device:
+            found = VerifyReport("", (), tuple(verify_special_values(device)))
+        assert not any(check.through_a_draw for check in found.special)
+        assert found.passed
+
+    def test_the_command_says_so_and_exits_1(
+        self, altered: Any, small: Path, capsys: pytest.CaptureFixture[str]
+    ) -> None:
+        altered("lm_head.bias", lambda matrix: matrix * np.float32(np.nan))
+        assert run(["verify", str(small)]) == 1
+        assert "1 DIFFER" in capsys.readouterr().out
+        assert run(["verify", str(small), "--json"]) == 1
+
+        def refuse(constant: str) -> None:
+            raise AssertionError(f"{constant} is not JSON")
+
+        told = json.loads(capsys.readouterr().out, parse_constant=refuse)
+        assert told["passed"] is False
+        assert [entry["name"] for entry in told["textures"] if not entry["identical"]] == ["lm_head.bias"]
+
+
+class TestCommand:
+    def test_good_models_exit_0(self, small: Path, capsys: pytest.CaptureFixture[str]) -> None:
+        assert run(["verify", str(small)]) == 0
+        said = capsys.readouterr()
+        assert "30 textures, 0.2 MB: all identical" in said.out
+        assert "tolerance" not in said.out
+        assert said.err == ""
+
+    @pytest.mark.parametrize(
+        "extra", [[], ["--tokens", "3"], ["--ids", "1,2,299"], ["--tokens", "64"], ["--gelu", "erf"]]
+    )
+    def test_good_draws_exit_0(self, small: Path, extra: list[str], capsys: pytest.CaptureFixture[str]) -> None:
+        assert run(["verify", str(small), "--draws", *extra, "--json"]) == 0
+        told = json.loads(capsys.readouterr().out)
+        assert told["passed"] is True
+        assert told["first_bad_draw"] is None
+        assert len(told["draws"]) == 52
+        assert told["draws"][0]["rows"] == {"3": 3, "1,2,299": 3, "64": 64}.get(extra[-1] if extra else "", 8)
+        assert set(told) == {"passed", "renderer", "textures", "special_values", "draws", "first_bad_draw"}
+
+    def test_a_planted_fault_exits_1_and_names_the_draw_and_its_file(
+        self,
+        small: Path,
+        planted: Callable[[str, str, str], Path],
+        monkeypatch: pytest.MonkeyPatch,
+        capsys: pytest.CaptureFixture[str],
+    ) -> None:
+        root = planted("attention_values", "head * HEAD_DIM", OTHER_HEAD)
+        monkeypatch.setattr(program, "shader_root", lambda: root)
+        assert run(["verify", str(small), "--draws"]) == 1
+        said = capsys.readouterr().out
+        assert "the first draw that differs is number 11, h.0.attn.head.1.mixed (shaders/attention_values.frag)" in said
+        assert "all identical" in said
+        assert run(["verify", str(small), "--draws", "--json"]) == 1
+        assert json.loads(capsys.readouterr().out)["first_bad_draw"] == "h.0.attn.head.1.mixed"
+        assert run(["verify", str(small)]) == 0, "without --draws only textures are looked at"
+
+    def test_weights_of_nan_are_stored_bit_for_bit_but_not_run(
+        self, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+    ) -> None:
+        made = small_checkpoint()
+        wte = np.array(made.tensors["transformer.wte.weight"])
+        wte.view(np.uint32)[2, :4] = 0x7FC12345, 0x7F800001, 0xFF800000, 0x80000000
+        path = tmp_path / "nan.gab"
+        save_checkpoint(Checkpoint(made.config, {**made.tensors, "transformer.wte.weight": wte}, "nan"), path)
+        assert run(["verify", str(path)]) == 0
+        assert "all identical" in capsys.readouterr().out
+        assert run(["verify", str(path), "--draws"]) == 2
+        assert "transformer.wte.weight" in capsys.readouterr().err
+
+    def test_within_small_limits(self, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+        wide = random_file(tmp_path / "wide.gab", "vocab=2500,dim=8,heads=2,blocks=1,context=16")
+        assert run(["verify", str(wide), "--draws", "--limits", "webgl2", "--json"]) == 0
+        told = json.loads(capsys.readouterr().out)
+        sizes = {entry["name"]: (entry["width"], entry["height"]) for entry in told["textures"]}
+        assert sizes["lm_head.weight"] == (2048, 10)
+        assert max(max(size) for size in sizes.values()) <= 2048
+
+    def test_the_full_size_model(self, full_file: Path, capsys: pytest.CaptureFixture[str]) -> None:
+        assert run(["verify", str(full_file), "--draws", "--tokens", "2", "--json"]) == 0
+        told = json.loads(capsys.readouterr().out)
+        assert len(told["draws"]) == 244
+        assert sum(entry["bytes"] for entry in told["textures"]) == 101_356_092 - 28

@@ -1,0 +1,189 @@
+"""How matrices lie in textures: packing and its reverse, parts, wrapped edges, and what is refused."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import numpy as np
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from glinfer.errors import PlanError
+from glinfer.gl.layout import FORMATS, Layout
+
+Array = np.ndarray[Any, Any]
+EDGE = st.integers(1, 40)
+
+
+@st.composite
+def layouts(draw: st.DrawFn) -> Layout:
+    """Any matrix up to 40×40 in any texture that is large enough for it."""
+    rows, cols = draw(EDGE), draw(EDGE)
+    smallest = int(np.ceil(np.sqrt(rows * cols)))
+    biggest = draw(st.integers(smallest, smallest + 15))
+    return Layout.of((rows, cols), draw(st.sampled_from(sorted(FORMATS))), biggest)
+
+
+def numbered(layout: Layout, rows: int | None = None) -> Array:
+    """A matrix whose element i, counted row by row, is i + 1."""
+    rows = layout.rows if rows is None else rows
+    return np.arange(1, rows * layout.cols + 1).reshape(rows, layout.cols).astype(layout.format.dtype)
+
+
+def test_the_formats_are_what_they_say() -> None:
+    assert {name: found.name for name, found in FORMATS.items()} == {"r32f": "r32f", "r32i": "r32i"}
+    assert (FORMATS["r32f"].is_integer, FORMATS["r32i"].is_integer) == (False, True)
+    assert (FORMATS["r32f"].dtype_name, FORMATS["r32i"].dtype_name) == ("float32", "int32")
+    assert {found.bytes_per_texel for found in FORMATS.values()} == {4}
+
+
+@pytest.mark.parametrize(
+    ("shape", "biggest", "width", "height", "wrapped"),
+    [
+        ((1, 1), 1, 1, 1, False),
+        ((8, 8), 8, 8, 8, False),
+        ((1, 8), 8, 8, 1, False),
+        ((8, 1), 8, 1, 8, False),
+        ((1, 9), 8, 8, 2, True),
+        ((9, 1), 8, 8, 2, True),
+        ((9, 7), 8, 8, 8, True),
+        ((16, 4), 8, 8, 8, True),
+        ((2, 32), 8, 8, 8, True),
+        ((1, 5256), 2048, 2048, 3, True),
+        ((5256, 512), 2048, 2048, 1314, True),
+        ((5256, 512), 16384, 512, 5256, False),
+    ],
+)
+def test_the_texture_that_a_matrix_gets(
+    shape: tuple[int, int], biggest: int, width: int, height: int, wrapped: bool
+) -> None:
+    layout = Layout.of(shape, "r32f", biggest)
+    assert (layout.rows, layout.cols) == shape
+    assert (layout.width, layout.height, layout.wrapped) == (width, height, wrapped)
+    assert layout.nbytes == 4 * width * height
+
+
+@given(layouts())
+def test_every_element_lies_where_the_module_says(layout: Layout) -> None:
+    texels = layout.pack(numbered(layout))
+    assert texels.shape == (layout.height, layout.width)
+    for row in range(layout.rows):
+        for col in range(layout.cols):
+            i = row * layout.cols + col
+            x, y = (i % layout.width, i // layout.width) if layout.wrapped else (col, row)
+            assert texels[y, x] == i + 1
+    assert np.count_nonzero(texels) == layout.rows * layout.cols, "padding is zero"
+
+
+@given(layouts(), st.data())
+def test_unpack_is_the_reverse_of_pack_for_every_part(layout: Layout, data: st.DataObject) -> None:
+    rows, cols = data.draw(st.integers(1, layout.rows)), data.draw(st.integers(1, layout.cols))
+    matrix = numbered(layout)
+    texels = layout.pack(matrix)
+    width, height = layout.region(rows, cols)
+    part = np.ascontiguousarray(texels[:height, :width])
+    assert part.shape == (height, width)
+    assert np.array_equal(layout.unpack(part, rows, cols), matrix[:rows, :cols])
+
+
+@given(layouts(), st.data())
+def test_the_region_is_the_smallest_that_holds_the_part(layout: Layout, data: st.DataObject) -> None:
+    rows, cols = data.draw(st.integers(1, layout.rows)), data.draw(st.integers(1, layout.cols))
+    width, height = layout.region(rows, cols)
+    assert 1 <= width <= layout.width
+    assert 1 <= height <= layout.height
+    if not layout.wrapped:
+        assert (width, height) == (cols, rows)
+    else:
+        used = rows * layout.cols
+        assert width == layout.width
+        assert (height - 1) * width < used <= height * width
+    assert layout.region(layout.rows, layout.cols) == (layout.width, layout.height)
+
+
+@given(layouts(), st.data())
+def test_packing_the_first_rows_gives_the_first_texels(layout: Layout, data: st.DataObject) -> None:
+    rows = data.draw(st.integers(1, layout.rows))
+    whole, part = layout.pack(numbered(layout)), layout.pack(numbered(layout, rows))
+    assert part.shape == layout.region(rows, layout.cols)[::-1]
+    assert np.array_equal(part.reshape(-1)[: rows * layout.cols], whole.reshape(-1)[: rows * layout.cols])
+    assert not part.reshape(-1)[rows * layout.cols :].any()
+
+
+@given(st.integers(1, 12), st.integers(1, 12), st.booleans(), st.data())
+def test_bits_are_kept(rows: int, cols: int, tight: bool, data: st.DataObject) -> None:
+    seed = data.draw(st.integers(0, 2**32))
+    bits = np.random.default_rng(seed).integers(0, 2**32, (rows, cols), dtype=np.uint32)
+    for name, found in FORMATS.items():
+        layout = Layout.of((rows, cols), name, int(np.ceil(np.sqrt(rows * cols))) if tight else 64)
+        matrix = bits.view(np.dtype(found.dtype))
+        back = layout.unpack(layout.pack(matrix), rows, cols)
+        assert back.dtype == matrix.dtype
+        assert np.array_equal(np.ascontiguousarray(back).view(np.uint32), bits)
+
+
+@pytest.mark.parametrize("biggest", [16, 6])
+def test_memory_order_does_not_matter(biggest: int) -> None:
+    layout = Layout.of((5, 7), "r32f", biggest)
+    matrix = numbered(layout)
+    for same in (np.asfortranarray(matrix), matrix[::-1][::-1], np.repeat(matrix, 3, axis=1)[:, ::3]):
+        assert np.array_equal(layout.pack(same), layout.pack(matrix))
+        assert layout.pack(same).flags.c_contiguous
+
+
+@given(EDGE, EDGE, st.integers(1, 60))
+def test_a_matrix_fits_exactly_when_its_elements_do(rows: int, cols: int, biggest: int) -> None:
+    fits = max(rows, cols) <= biggest or rows * cols <= biggest**2
+    if fits:
+        layout = Layout.of((rows, cols), "r32f", biggest)
+        assert max(layout.width, layout.height) <= biggest
+        assert layout.width * layout.height >= rows * cols
+    else:
+        with pytest.raises(PlanError) as caught:
+            Layout.of((rows, cols), "r32f", biggest)
+        assert str(caught.value) == (
+            f"a {rows}×{cols} matrix has {rows * cols} elements; the largest texture here is "
+            f"{biggest}×{biggest} = {biggest**2} texels"
+        )
+
+
+def test_absurd_sizes_are_refused_at_once() -> None:
+    with pytest.raises(PlanError, match=r"^a 10{30}×10{30} matrix has "):
+        Layout.of((10**30, 10**30), "r32f", 16384)
+
+
+@pytest.mark.parametrize("shape", [(0, 1), (1, 0), (-1, 5), (5, -1), (-3, -3)])
+def test_empty_matrices_are_refused(shape: tuple[int, int]) -> None:
+    with pytest.raises(PlanError, match=rf"^found a {shape[0]}×{shape[1]} matrix; every edge must be at least 1$"):
+        Layout.of(shape, "r32f", 64)
+
+
+@pytest.mark.parametrize("biggest", [16, 6])
+@pytest.mark.parametrize("part", [(6, 7), (5, 8), (0, 7), (5, 0), (-1, 7), (5, -1), (10**12, 1)])
+def test_a_part_outside_the_matrix_is_refused(part: tuple[int, int], biggest: int) -> None:
+    with pytest.raises(PlanError, match=rf"^found a part of {part[0]}×{part[1]} elements; expected 1×1 to 5×7$"):
+        Layout.of((5, 7), "r32f", biggest).region(*part)
+
+
+@pytest.mark.parametrize("biggest", [16, 6])
+@pytest.mark.parametrize(
+    ("matrix", "message"),
+    [
+        (np.zeros((6, 7), np.float32), r"found an array \[6, 7\]; expected \[1 to 5, 7\]"),
+        (np.zeros((5, 6), np.float32), r"found an array \[5, 6\]; expected \[1 to 5, 7\]"),
+        (np.zeros((7, 5), np.float32), r"found an array \[7, 5\]; expected \[1 to 5, 7\]"),
+        (np.zeros((0, 7), np.float32), r"found an array \[0, 7\]; expected \[1 to 5, 7\]"),
+        (np.zeros(35, np.float32), r"found an array \[35\]; expected \[1 to 5, 7\]"),
+        (np.zeros((1, 5, 7), np.float32), r"found an array \[1, 5, 7\]; expected \[1 to 5, 7\]"),
+        (np.float32(0), r"found an array \[\]; expected \[1 to 5, 7\]"),
+        (np.zeros((5, 7)), r"found an array of float64; a r32f texture holds float32"),
+        (np.zeros((5, 7), np.int32), r"found an array of int32; a r32f texture holds float32"),
+        (np.zeros((5, 7), ">f4"), r"found an array of >f4; a r32f texture holds float32"),
+        (np.zeros((5, 7), bool), r"found an array of bool; a r32f texture holds float32"),
+    ],
+    ids=lambda value: value if isinstance(value, str) else "",
+)
+def test_a_matrix_that_does_not_fit_is_refused(matrix: Array, message: str, biggest: int) -> None:
+    with pytest.raises(PlanError, match=f"^{message}$"):
+        Layout.of((5, 7), "r32f", biggest).pack(matrix)

@@ -1,0 +1,272 @@
+"""The token loop over fake models: every way to end, what is counted, what is yielded, who is told."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from typing import Any
+
+import numpy as np
+import numpy.typing as npt
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from glinfer.errors import InputError
+from glinfer.generation.loop import GenerationStats, TokenStream
+from glinfer.generation.sampler import SamplingOptions
+
+VOCAB = 20
+GREEDY = SamplingOptions(temperature=0)
+
+
+def logits_for(token: int) -> npt.NDArray[np.float32]:
+    row = np.zeros(VOCAB, np.float32)
+    row[token] = 9.0
+    return row
+
+
+class Counter:
+    """A fake model: the next token is the length of the sequence; it notes every sequence it was given."""
+
+    def __init__(self, fail_at: int | None = None, error: BaseException | None = None) -> None:
+        self.seen: list[list[int]] = []
+        self.draws = 0
+        self.fail_at, self.error = fail_at, error
+
+    def __call__(self, ids: Sequence[int]) -> npt.NDArray[np.float32]:
+        self.seen.append(list(ids))
+        self.draws += 7
+        if self.error is not None and len(self.seen) == self.fail_at:
+            raise self.error
+        return logits_for(len(ids) % VOCAB)
+
+
+class Ends:
+    """Counts calls of ``on_end``."""
+
+    def __init__(self) -> None:
+        self.count = 0
+
+    def __call__(self) -> None:
+        self.count += 1
+
+
+def make(forward: Callable[[Sequence[int]], Any] | None = None, prompt: Sequence[int] = (0, 0), **options: Any):
+    settings: dict[str, Any] = {"max_tokens": 5, "context": 100, **options}
+    return TokenStream(forward or Counter(), prompt, settings.pop("sampling", GREEDY), **settings)
+
+
+def test_nothing_runs_before_the_first_next() -> None:
+    model = Counter()
+    stream = make(model)
+    assert model.seen == []
+    assert stream.stats == GenerationStats(prompt_tokens=2)
+    assert stream.ids == []
+
+
+def test_each_forward_gets_the_whole_sequence_so_far() -> None:
+    model = Counter()
+    assert list(make(model, prompt=[5, 6])) == [2, 3, 4, 5, 6]
+    assert model.seen == [[5, 6], [5, 6, 2], [5, 6, 2, 3], [5, 6, 2, 3, 4], [5, 6, 2, 3, 4, 5]]
+
+
+def test_the_callers_prompt_is_left_alone() -> None:
+    prompt = [5, 6]
+    list(make(prompt=prompt))
+    assert prompt == [5, 6]
+
+
+def test_max_tokens_ends_with_length_and_no_forward_too_many() -> None:
+    model = Counter()
+    stream = make(model, max_tokens=3)
+    assert list(stream) == stream.ids == [2, 3, 4]
+    assert len(model.seen) == 3
+    assert (stream.stats.finish_reason, stream.stats.tokens) == ("length", 3)
+
+
+@pytest.mark.parametrize(("prompt_tokens", "expected"), [(1, 10), (9, 2), (10, 1)])
+def test_the_context_may_be_filled_to_the_last_place_and_used_once_more(prompt_tokens: int, expected: int) -> None:
+    model = Counter()
+    stream = make(model, prompt=[0] * prompt_tokens, max_tokens=99, context=10)
+    assert len(list(stream)) == expected
+    assert stream.stats.finish_reason == "context"
+    assert len(model.seen[-1]) == 10, "the last forward uses the whole context and no more"
+
+
+def test_when_both_limits_are_met_it_is_the_length() -> None:
+    stream = make(prompt=[0] * 9, max_tokens=2, context=10)
+    assert len(list(stream)) == 2
+    assert stream.stats.finish_reason == "length"
+
+
+def test_a_stop_id_is_counted_but_not_yielded() -> None:
+    stream = make(stop_ids=[4, 17])
+    assert list(stream) == stream.ids == [2, 3]
+    assert (stream.stats.finish_reason, stream.stats.tokens) == ("stop", 3)
+
+
+def test_a_stop_id_in_the_prompt_stops_nothing() -> None:
+    assert len(list(make(prompt=[4, 4], stop_ids=[4], max_tokens=2))) == 2
+
+
+def test_a_stop_id_as_the_last_allowed_token_is_a_stop() -> None:
+    stream = make(stop_ids=[4], max_tokens=3)
+    assert list(stream) == [2, 3]
+    assert stream.stats.finish_reason == "stop"
+
+
+def test_a_finished_stream_stays_finished() -> None:
+    model, ends = Counter(), Ends()
+    stream = make(model, on_end=ends)
+    list(stream)
+    assert list(stream) == []
+    with pytest.raises(StopIteration):
+        next(stream)
+    assert (len(model.seen), ends.count) == (5, 1)
+
+
+def test_closing_ends_it_at_once() -> None:
+    model, ends = Counter(), Ends()
+    stream = make(model, on_end=ends)
+    assert next(stream) == 2
+    stream.close()
+    assert ends.count == 1
+    assert list(stream) == []
+    assert (stream.stats.finish_reason, stream.ids, len(model.seen)) == ("closed", [2], 1)
+
+
+def test_closing_before_the_start_runs_nothing() -> None:
+    model, ends = Counter(), Ends()
+    stream = make(model, on_end=ends)
+    stream.close()
+    assert list(stream) == []
+    assert (model.seen, ends.count, stream.stats.finish_reason) == ([], 1, "closed")
+
+
+def test_a_with_block_closes_it() -> None:
+    ends = Ends()
+    with make(on_end=ends) as stream:
+        next(stream)
+        assert ends.count == 0
+    assert (ends.count, stream.stats.finish_reason) == (1, "closed")
+
+
+def test_a_with_block_around_a_whole_run_keeps_its_reason() -> None:
+    with make() as stream:
+        list(stream)
+    assert stream.stats.finish_reason == "length"
+
+
+@pytest.mark.parametrize("error", [InputError("no"), ValueError("no"), KeyboardInterrupt(), SystemExit(3)])
+def test_an_error_inside_forward_comes_through_and_closes(error: BaseException) -> None:
+    ends = Ends()
+    stream = make(Counter(fail_at=2, error=error), on_end=ends)
+    assert next(stream) == 2
+    with pytest.raises(type(error)) as caught:
+        next(stream)
+    assert caught.value is error
+    assert (ends.count, stream.stats.finish_reason, stream.ids) == (1, "error", [2])
+    assert list(stream) == []
+    assert ends.count == 1
+
+
+def test_logits_of_nan_are_an_error_that_closes() -> None:
+    ends = Ends()
+    stream = make(lambda ids: np.full(VOCAB, np.nan, np.float32), on_end=ends)
+    with pytest.raises(InputError, match="NaN"):
+        next(stream)
+    assert (ends.count, stream.stats.finish_reason) == (1, "error")
+
+
+@pytest.mark.parametrize("way", ["length", "context", "stop", "closed", "error"])
+def test_on_end_is_called_exactly_once_however_it_ends(way: str) -> None:
+    ends = Ends()
+    model = Counter(fail_at=3, error=RuntimeError("x") if way == "error" else None)
+    stream = make(model, context=4 if way == "context" else 100, stop_ids=[4] if way == "stop" else (), on_end=ends)
+    try:
+        for count, _ in enumerate(stream):
+            assert ends.count == 0
+            if way == "closed" and count == 2:
+                stream.close()
+    except RuntimeError:
+        assert way == "error"
+    assert stream.stats.finish_reason == way
+    for _ in range(3):
+        stream.close()
+        assert next(stream, None) is None
+    assert ends.count == 1
+
+
+def test_on_end_sees_why_it_ended() -> None:
+    seen: list[str | None] = []
+    stream = make(on_end=lambda: seen.append(stream.stats.finish_reason))
+    list(stream)
+    assert seen == ["length"]
+
+
+def test_draws_are_those_of_this_stream_alone() -> None:
+    model = Counter()
+    first, second = make(model, count_draws=lambda: model.draws), make(model, count_draws=lambda: model.draws)
+    next(first), next(second), next(second), next(first), next(second)
+    assert (first.stats.draws, second.stats.draws) == (14, 21)
+    assert first.stats.draws_per_token == second.stats.draws_per_token == 7
+
+
+def test_seconds_leave_out_what_the_caller_does(monkeypatch: pytest.MonkeyPatch) -> None:
+    now = [0.0]
+    monkeypatch.setattr("glinfer.generation.loop.time.perf_counter", lambda: now[0])
+
+    def forward(ids: Sequence[int]) -> npt.NDArray[np.float32]:
+        now[0] += 0.5
+        return logits_for(1)
+
+    stream = make(forward)
+    next(stream)
+    now[0] += 100.0
+    next(stream)
+    assert stream.stats.seconds == 1.0
+    assert stream.stats.tokens_per_second == 2.0
+
+
+def test_rates_before_the_first_token_are_zero() -> None:
+    stats = make().stats
+    assert (stats.tokens_per_second, stats.draws_per_token) == (0.0, 0.0)
+
+
+@pytest.mark.parametrize("wrong", [0, -1, True, False, 2.0, "3", None, float("nan"), [1], np.float32(2), np.True_])
+def test_max_tokens_has_to_be_a_whole_number_of_at_least_1(wrong: Any) -> None:
+    with pytest.raises(InputError, match=r"max_tokens is .*expected a whole number of at least 1"):
+        make(max_tokens=wrong)
+
+
+@pytest.mark.parametrize("right", [1, np.int64(1), np.uint8(1)])
+def test_numpys_whole_numbers_are_whole_numbers(right: Any) -> None:
+    assert len(list(make(max_tokens=right))) == 1
+
+
+def test_the_repetition_penalty_looks_at_prompt_and_generated_tokens() -> None:
+    row = np.zeros(VOCAB, np.float32)
+    row[[3, 4, 5]] = 9.0, 8.9, 8.8
+    options = SamplingOptions(temperature=0, repetition_penalty=2.0)
+    assert list(make(lambda ids: row, prompt=[3], sampling=options, max_tokens=2)) == [4, 5]
+
+
+@given(
+    prompt=st.integers(1, 8),
+    max_tokens=st.integers(1, 12),
+    context=st.integers(8, 12),
+    stop=st.sets(st.integers(1, 12)),
+)
+def test_the_ids_are_the_longest_run_that_all_limits_allow(
+    prompt: int, max_tokens: int, context: int, stop: set[int]
+) -> None:
+    ends = Ends()
+    stream = make(prompt=[0] * prompt, max_tokens=max_tokens, context=context, stop_ids=list(stop), on_end=ends)
+    computed = list(range(prompt, context + 1))[:max_tokens]
+    before_stop = [token for place, token in enumerate(computed) if stop.isdisjoint(computed[: place + 1])]
+    assert list(stream) == before_stop
+    assert ends.count == 1
+    if before_stop != computed:
+        assert stream.stats.finish_reason == "stop"
+    else:
+        assert stream.stats.finish_reason == ("length" if len(computed) == max_tokens else "context")

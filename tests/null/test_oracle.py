@@ -1,0 +1,364 @@
+"""The float64 oracle is itself checked: each op against plain loops, the whole against published probabilities."""
+
+from __future__ import annotations
+
+import json
+import math
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from glinfer.config import ModelConfig
+from glinfer.formats import load_checkpoint, random_checkpoint
+from glinfer.models.gab import LOGITS, PROBS, TOKENS, reference_plan
+from glinfer.models.oracle import final_tensors, relative_error, run_draw, run_plan
+from glinfer.models.plan import PlanBuilder
+from glinfer.ops.attention import attention_scores, attention_values, concat_head
+from glinfer.ops.embed import embed
+from glinfer.ops.linear import ACTIVATIONS, linear
+from glinfer.ops.norm import layer_norm
+from glinfer.ops.softmax import softmax
+from glinfer.ops.spec import DrawSpec
+
+Array = np.ndarray[Any, Any]
+Lists = list[list[float]]
+ROWS, USED, HEADS, WIDTH, OTHER = 5, 3, 3, 2, 7
+DIM = HEADS * WIDTH
+
+
+def random(seed: int, *shape: int) -> Array:
+    return np.random.default_rng(seed).standard_normal(shape).astype(np.float32)
+
+
+def close(found: Array, expected: Lists) -> bool:
+    assert found.dtype == np.float64
+    assert found.shape == (len(expected), len(expected[0]))
+    return bool(np.allclose(found, np.array(expected), rtol=1e-12, atol=1e-12))
+
+
+class Draw:
+    """One op with its inputs: ``run`` gives what the oracle says for ``USED`` rows in use."""
+
+    def __init__(self) -> None:
+        self.plan = PlanBuilder("one", ROWS)
+        self.arrays: dict[str, Array] = {}
+
+    def input(self, name: str, array: Array) -> Any:
+        self.arrays[name] = array
+        return self.plan.input(name, *array.shape, "r32i" if array.dtype == np.int32 else "r32f")
+
+    def run(self, spec: DrawSpec, rows: int = USED) -> Array:
+        return run_draw(spec, self.arrays, {"rows": rows})
+
+
+# Each op, by loops that share nothing with it
+
+
+def test_embed() -> None:
+    draw = Draw()
+    ids, wte, wpe = np.array([[4], [0], [-1], [6], [2]], dtype=np.int32), random(1, 6, DIM), random(2, ROWS, DIM)
+    tensors = [draw.input(name, array) for name, array in (("t", ids), ("wte", wte), ("wpe", wpe))]
+    spec = embed("embed", *tensors, draw.plan.activation("out", ROWS, DIM))
+    expected = [[float(wpe[row, col]) for col in range(DIM)] for row in range(4)]
+    for row, token in ((0, 4), (1, 0)):  # -1 and 6 are outside the vocabulary of 6
+        for col in range(DIM):
+            expected[row][col] += float(wte[token, col])
+    assert close(draw.run(spec, 4), expected)
+
+
+def gelu_by_integral(x: float) -> float:
+    """x times the area under the bell curve up to x, by Simpson's rule."""
+    steps = 4000
+    width = (x + 12.0) / steps
+    bell = [math.exp(-((-12.0 + i * width) ** 2) / 2) for i in range(steps + 1)]
+    area = width / 3 * (bell[0] + bell[-1] + 4 * sum(bell[1:-1:2]) + 2 * sum(bell[2:-1:2]))
+    return x * area / math.sqrt(2 * math.pi)
+
+
+def gelu_by_tanh(x: float) -> float:
+    return x / 2 * (1 + math.tanh(math.sqrt(2 / math.pi) * (x + 0.044715 * x * x * x)))
+
+
+@pytest.mark.parametrize("activation", ACTIVATIONS)
+@pytest.mark.parametrize("bias", [False, True])
+@pytest.mark.parametrize("residual", [False, True])
+@pytest.mark.parametrize("last_row", [False, True])
+def test_linear(activation: str, bias: bool, residual: bool, last_row: bool) -> None:
+    draw = Draw()
+    height = 1 if last_row else ROWS
+    x, w, b, r = random(1, ROWS, DIM), random(2, OTHER, DIM), random(3, 1, OTHER), random(4, height, OTHER)
+    spec = linear(
+        "linear",
+        "linear",
+        draw.input("x", x),
+        draw.input("w", w),
+        draw.plan.activation("out", height, OTHER),
+        bias=draw.input("b", b) if bias else None,
+        residual=draw.input("r", r) if residual else None,
+        activation=activation,
+        last_row=last_row,
+    )
+    expected = []
+    for row in [USED - 1] if last_row else range(USED):
+        line = []
+        for out in range(OTHER):
+            total = 0.0
+            for i in range(DIM):
+                total += float(x[row, i]) * float(w[out, i])
+            if bias:
+                total += float(b[0, out])
+            total = {"none": lambda v: v, "gelu_new": gelu_by_tanh, "gelu": gelu_by_integral}[activation](total)
+            line.append(total + float(r[len(expected), out]) * residual)
+        expected.append(line)
+    found = draw.run(spec)
+    assert found.shape == (1 if last_row else USED, OTHER)
+    assert np.allclose(found, expected, rtol=1e-10, atol=1e-10)
+
+
+@pytest.mark.parametrize("activation", ["gelu", "gelu_new"])
+@pytest.mark.parametrize("value", [-100.0, -30.0, -5.0, -1e-8, 0.0, 1e-8, 5.0, 30.0, 100.0, 1e30, -1e30])
+def test_the_activations_of_extremes(activation: str, value: float) -> None:
+    draw = Draw()
+    x, one = draw.input("x", np.array([[value]], np.float32)), draw.input("w", np.ones((1, 1), np.float32))
+    found = draw.run(linear("l", "l", x, one, draw.plan.activation("out", 1, 1), activation=activation), 1)[0, 0]
+    value = float(np.float32(value))
+    if abs(value) >= 30:
+        assert math.isclose(found, max(value, 0.0), rel_tol=0, abs_tol=1e-190)
+    elif abs(value) < 1e-6:
+        assert math.isclose(found, value / 2, rel_tol=1e-6, abs_tol=0)
+    elif activation == "gelu":  # the known tail: 5 × (probability of more than 5) = 5 × 2.866515718791939e-07
+        tail = 5 * 2.866515718791939e-07
+        assert math.isclose(found, -tail if value < 0 else 5 - tail, rel_tol=1e-12)
+    else:
+        assert math.isclose(found, gelu_by_tanh(value), rel_tol=1e-9)
+
+
+def test_layer_norm() -> None:
+    draw = Draw()
+    x, w, b = random(1, ROWS, DIM), random(2, 1, DIM), random(3, 1, DIM)
+    tensors = [draw.input(name, array) for name, array in (("x", x), ("w", w), ("b", b))]
+    spec = layer_norm("n", "n", *tensors, draw.plan.activation("out", ROWS, DIM), eps=1e-3)
+    expected = []
+    for row in range(USED):
+        numbers = [float(value) for value in x[row]]
+        mean = math.fsum(numbers) / DIM
+        variance = math.fsum((value - mean) * (value - mean) for value in numbers) / DIM
+        deviation = math.sqrt(variance + 1e-3)
+        expected.append([(numbers[c] - mean) / deviation * float(w[0, c]) + float(b[0, c]) for c in range(DIM)])
+    assert close(draw.run(spec), expected)
+
+
+def softmax_of(numbers: list[float]) -> list[float]:
+    """By 1 / Σ exp(other − this), which needs no largest."""
+    return [1 / math.fsum(math.exp(other - this) for other in numbers) for this in numbers]
+
+
+def test_softmax_of_whole_rows() -> None:
+    draw = Draw()
+    x = random(1, 2, OTHER)
+    spec = softmax("s", "s", draw.input("x", x), draw.plan.activation("out", 2, OTHER))
+    assert close(draw.run(spec), [softmax_of([float(value) for value in row]) for row in x])
+
+
+def test_softmax_of_the_square_in_use() -> None:
+    draw = Draw()
+    x = random(1, ROWS, ROWS)
+    x[USED:], x[:, USED:] = np.nan, np.nan
+    spec = softmax("s", "s", draw.input("x", x), draw.plan.activation("out", ROWS, ROWS), causal_square=True)
+    assert close(draw.run(spec), [softmax_of([float(value) for value in row[:USED]]) for row in x[:USED]])
+
+
+def test_softmax_of_masked_rows() -> None:
+    draw = Draw()
+    x = np.array([[-1e30] * 4, [5.0, -1e30, 5.0, -1e30]], dtype=np.float32)
+    spec = softmax("s", "s", draw.input("x", x), draw.plan.activation("out", 2, 4))
+    assert draw.run(spec).tolist() == [[0.25] * 4, [0.5, 0, 0.5, 0]]
+
+
+@pytest.mark.parametrize("head", range(HEADS))
+def test_attention_scores(head: int) -> None:
+    draw = Draw()
+    q, k = random(1, ROWS, DIM), random(2, ROWS, DIM)
+    out = draw.plan.activation("out", ROWS, ROWS)
+    spec = attention_scores("s", "s", draw.input("q", q), draw.input("k", k), out, head=head, head_dim=WIDTH)
+    expected = []
+    for i in range(USED):
+        line = []
+        for j in range(USED):
+            product = sum(float(q[i, head * WIDTH + c]) * float(k[j, head * WIDTH + c]) for c in range(WIDTH))
+            line.append(product / math.sqrt(WIDTH) if j <= i else -1e30)
+        expected.append(line)
+    assert close(draw.run(spec), expected)
+
+
+@pytest.mark.parametrize("head", range(HEADS))
+def test_attention_values(head: int) -> None:
+    draw = Draw()
+    probs, v = random(1, ROWS, ROWS), random(2, ROWS, DIM)
+    probs[:, USED:], v[USED:] = np.nan, np.nan
+    out = draw.plan.activation("out", ROWS, WIDTH)
+    spec = attention_values("v", "v", draw.input("p", probs), draw.input("v", v), out, head=head)
+    expected = [
+        [sum(float(probs[i, j]) * float(v[j, head * WIDTH + c]) for j in range(USED)) for c in range(WIDTH)]
+        for i in range(USED)
+    ]
+    assert close(draw.run(spec), expected)
+
+
+@pytest.mark.parametrize("head", range(HEADS))
+def test_concat_head(head: int) -> None:
+    draw = Draw()
+    mixed, so_far = random(1, ROWS, WIDTH), random(2, ROWS, DIM)
+    out = draw.plan.activation("out", ROWS, DIM)
+    before = None if head == 0 else draw.input("s", so_far)
+    spec = concat_head("c", "c", draw.input("m", mixed), before, out, head=head)
+    expected = []
+    for row in range(USED):
+        line = [float(value) if head else 0.0 for value in so_far[row]]
+        for col in range(WIDTH):
+            line[head * WIDTH + col] = float(mixed[row, col])
+        expected.append(line)
+    assert close(draw.run(spec), expected)
+    assert np.array_equal(so_far, random(2, ROWS, DIM)), "an oracle must not change its inputs"
+
+
+# The whole plan
+
+
+def straightforward(config: ModelConfig, weights: Any, ids: list[int]) -> Array:
+    """The model once more, all heads and rows at once, as a textbook has it: probabilities [vocab]."""
+
+    def weight(name: str) -> Array:
+        return np.asarray(weights[name], dtype=np.float64)
+
+    def norm(x: Array, name: str) -> Array:
+        scaled = (x - x.mean(-1, keepdims=True)) / np.sqrt(x.var(-1, keepdims=True) + config.layer_norm_eps)
+        return np.asarray(scaled * weight(f"{name}.weight") + weight(f"{name}.bias"))
+
+    def split(x: Array) -> Array:
+        return x.reshape(len(ids), config.num_attention_heads, config.head_dim).swapaxes(0, 1)
+
+    gelu = np.vectorize(
+        gelu_by_tanh if config.hidden_act == "gelu_new" else lambda v: v * (1 + math.erf(v / 2**0.5)) / 2
+    )
+    x = weight("transformer.wte.weight")[ids] + weight("transformer.wpe.weight")[: len(ids)]
+    allowed = np.tril(np.ones((len(ids), len(ids)), dtype=bool))
+    for block in range(config.num_hidden_layers):
+        name = f"transformer.h.{block}"
+        h = norm(x, f"{name}.ln_1")
+        q, k, v = (split(h @ weight(f"{name}.attn.{letter}_proj.weight").T) for letter in "qkv")
+        scores = np.where(allowed, q @ k.swapaxes(1, 2) / math.sqrt(config.head_dim), -np.inf)
+        probs = np.exp(scores - scores.max(-1, keepdims=True))
+        probs /= probs.sum(-1, keepdims=True)
+        joined = (probs @ v).swapaxes(0, 1).reshape(len(ids), config.hidden_size)
+        x = x + joined @ weight(f"{name}.attn.out_proj.weight").T
+        h = norm(x, f"{name}.ln_2")
+        inner = gelu(h @ weight(f"{name}.mlp.fc_in.weight").T + weight(f"{name}.mlp.fc_in.bias"))
+        x = x + inner @ weight(f"{name}.mlp.fc_out.weight").T + weight(f"{name}.mlp.fc_out.bias")
+    logits = norm(x, "transformer.ln_f")[-1] @ weight("lm_head.weight").T + weight("lm_head.bias")
+    exponents = np.exp(logits - logits.max())
+    return np.asarray(exponents / exponents.sum())
+
+
+@pytest.mark.parametrize("act", ["gelu_new", "gelu"])
+@pytest.mark.parametrize("heads", [1, 2, 3])
+@pytest.mark.parametrize("rows", [1, 2, 11])
+def test_the_plan_is_the_model_of_the_textbook(act: str, heads: int, rows: int) -> None:
+    config = ModelConfig(37, 5 * heads, heads, 2, 11, hidden_act=act)
+    weights = random_checkpoint(config, seed=5).tensors
+    ids = [int(token) for token in np.random.default_rng(rows).integers(0, 37, rows)]
+    tokens = {TOKENS: np.array(ids, dtype=np.int32)[:, None]}
+    found = final_tensors(reference_plan(config), weights, tokens, {"rows": rows})
+    assert np.abs(found[PROBS][0] - straightforward(config, weights, ids)).max() <= 1e-13
+    assert found[LOGITS].shape == (1, 37)
+
+
+def test_running_a_plan_yields_every_draw_in_order() -> None:
+    config = ModelConfig(7, 4, 2, 1, 5)
+    plan = reference_plan(config)
+    tokens = {TOKENS: np.array([[3], [6]], dtype=np.int32)}
+    ran = list(run_plan(plan, random_checkpoint(config, seed=1).tensors, tokens, {"rows": 2}))
+    assert [draw for draw, _ in ran] == list(plan.draws)
+    assert all(result.shape == draw.extent({"rows": 2}) for draw, result in ran)
+    assert set(tokens) == {TOKENS}, "the caller's inputs are not to be added to"
+
+
+def cases(shared: Path, model: str) -> list[dict[str, Any]]:
+    found = [case for case in json.loads((shared / "gab" / "golden.json").read_text("utf-8")) if case["model"] == model]
+    assert found, f"golden.json has no case of {model}"
+    return found
+
+
+@pytest.mark.parametrize("model", ["tiny", "odd"])
+def test_the_plan_gives_the_published_probabilities(shared: Path, model: str) -> None:
+    checkpoint = load_checkpoint(shared / "gab" / f"{model}.gab")
+    plan = reference_plan(checkpoint.config)
+    for case in cases(shared, model):
+        ids = case["tokens"]
+        tokens = {TOKENS: np.array(ids, dtype=np.int32)[:, None]}
+        found = final_tensors(plan, checkpoint.tensors, tokens, {"rows": len(ids)})[PROBS][0]
+        assert np.abs(found - np.array(case["cpu_probs"])).max() <= 1e-6, f"{model} {len(ids)} tokens"
+        assert int(found.argmax()) == case["argmax"]
+        assert case.get("draw_calls", len(plan.draws)) == len(plan.draws)
+
+
+def test_the_other_form_of_gelu_does_not_give_them(shared: Path) -> None:
+    """That the comparison above can fail: erf for tanh is a small change, and is seen."""
+    checkpoint = load_checkpoint(shared / "gab" / "odd.gab")
+    plan = reference_plan(checkpoint.config.with_gelu("erf"))
+    worst = 0.0
+    for case in cases(shared, "odd"):
+        tokens = {TOKENS: np.array(case["tokens"], dtype=np.int32)[:, None]}
+        found = final_tensors(plan, checkpoint.tensors, tokens, {"rows": len(case["tokens"])})[PROBS][0]
+        worst = max(worst, float(np.abs(found - np.array(case["cpu_probs"])).max()))
+    assert worst > 2e-6
+
+
+# How a result is judged
+
+
+def error(found: Any, expected: Any) -> float:
+    return relative_error(np.array(found, dtype=float), np.array(expected, dtype=float))
+
+
+@pytest.mark.parametrize(
+    ("found", "expected", "judged"),
+    [
+        ([1, 2], [1, 2], 0.0),
+        ([0, 0], [0, 0], 0.0),
+        ([], [], 0.0),
+        ([1, 3], [1, 2], 0.5),
+        ([1.5, 100], [1, 100], 0.005),  # relative to the largest of the tensor
+        ([1.5, -100], [1, -100], 0.005),
+        ([0.1], [0], math.inf),  # nothing to be relative to
+        ([1.5, -1e30], [1, -1e30], 0.5),  # a mask is no part of the scale,
+        ([1, -1.1e30], [1, -1e30], 0.1),  # and is compared with itself
+        ([1, 1], [1, -1e30], 1.0),
+        ([1, -1e30], [1, 1], 1e30),
+        ([math.nan, 1], [1, 1], math.inf),
+        ([1, 1], [math.nan, 1], math.inf),
+        ([math.nan, 1], [math.nan, 1], 0.0),
+        ([math.nan, 1.5], [math.nan, 1], 0.5),
+        ([math.inf, 1], [math.inf, 1], 0.0),
+        ([math.inf, 1], [-math.inf, 1], math.inf),
+        ([math.inf, 1], [5, 1], math.inf),
+        ([5, 1], [math.inf, 1], math.inf),
+        ([-0.0], [0.0], 0.0),
+    ],
+)
+def test_relative_error(found: list[float], expected: list[float], judged: float) -> None:
+    result = error(found, expected)
+    assert result == judged or math.isclose(result, judged, rel_tol=1e-9)
+
+
+@given(st.lists(st.floats(-1e6, 1e6), min_size=1, max_size=8), st.integers(0, 7), st.floats(1e-3, 1e3))
+def test_a_difference_is_found_wherever_it_is(values: list[float], place: int, by: float) -> None:
+    found = list(values)
+    found[place % len(found)] += by
+    scale = max(abs(value) for value in values)
+    expected = math.inf if scale == 0 else abs(found[place % len(found)] - values[place % len(found)]) / scale
+    assert math.isclose(error(found, values), expected, rel_tol=1e-9)

@@ -1,0 +1,178 @@
+"""Text streams over fake models: pieces, whole characters, stop strings, and every way to end."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any
+
+import numpy as np
+import numpy.typing as npt
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from glinfer.errors import InputError
+from glinfer.formats import BpeModel
+from glinfer.generation.loop import TokenStream
+from glinfer.generation.sampler import SamplingOptions
+from glinfer.generation.stream import TextStream
+from glinfer.generation.tokenizer import Tokenizer
+
+BYTES = Tokenizer(BpeModel((), tuple(bytes([value]) for value in range(256))))
+GREEDY = SamplingOptions(temperature=0)
+
+
+class Script:
+    """A fake model that gives these tokens one after the other, and may fail when they are used up."""
+
+    def __init__(self, data: bytes, error: Exception | None = None) -> None:
+        self.data, self.error = data, error
+        self.calls = 0
+
+    def __call__(self, ids: Sequence[int]) -> npt.NDArray[np.float32]:
+        if self.error is not None and self.calls == len(self.data):
+            raise self.error
+        row = np.zeros(256, np.float32)
+        row[self.data[self.calls]] = 9.0
+        self.calls += 1
+        return row
+
+
+def make(data: bytes, stop: Sequence[str] = (), *, error: Exception | None = None, **options: Any) -> TextStream:
+    extra = 0 if error is None else 1
+    settings: dict[str, Any] = {"max_tokens": len(data) + extra, "context": 10_000, **options}
+    return TextStream(TokenStream(Script(data, error), [0], GREEDY, **settings), BYTES, stop)
+
+
+def test_plain_text_comes_a_token_at_a_time() -> None:
+    assert list(make(b"abc")) == ["a", "b", "c"]
+
+
+@pytest.mark.parametrize(
+    "text", ["é", "€", "🚀", "aé€🚀z", "日本語", "\u0000\u007f\u0080", "e\u0301", "\ufffd", "\ufeffx"]
+)
+def test_a_character_is_shown_whole_or_not_at_all(text: str) -> None:
+    pieces = list(make(text.encode()))
+    assert "".join(pieces) == text
+    assert pieces == list(text)
+
+
+def test_a_character_that_never_ends_is_one_replacement_at_the_end() -> None:
+    assert list(make("a🚀".encode()[:-1])) == ["a", "\ufffd"]
+
+
+def test_bytes_that_are_no_text_are_replaced_as_python_does() -> None:
+    data = b"a\xff\xc3b\xe2\x82c\xf0\x9f"
+    assert "".join(make(data)) == data.decode(errors="replace")
+
+
+def test_no_piece_is_ever_empty() -> None:
+    assert "" not in list(make("é€🚀xyz".encode(), stop=["xyz!"]))
+
+
+def test_a_stop_string_ends_the_text_before_it_and_the_model_with_it() -> None:
+    stream = make(b"one two three", stop=["two"])
+    assert "".join(stream) == "one "
+    assert stream.stats.finish_reason == "stop"
+    assert stream.stats.tokens == len("one two")
+    assert bytes(stream.ids) == b"one two", "ids are what was generated, the stop string with it"
+
+
+def test_text_that_only_begins_like_a_stop_string_is_given_back() -> None:
+    stream = make(b"one tw", stop=["two"])
+    assert "".join(stream) == "one tw"
+    assert stream.stats.finish_reason == "length"
+
+
+def test_nothing_of_a_stop_string_is_shown_before_it_is_certain() -> None:
+    stream = make(b"a<|end|>b", stop=["<|end|>"])
+    assert next(stream) == "a"
+    assert next(stream, None) is None
+    assert stream.stats.finish_reason == "stop"
+
+
+def test_a_stop_string_at_the_very_end_is_a_stop() -> None:
+    stream = make(b"onestop", stop=["stop"])
+    assert "".join(stream) == "one"
+    assert stream.stats.finish_reason == "stop"
+
+
+def test_a_stop_string_that_was_held_for_a_longer_one_is_a_stop_too() -> None:
+    stream = make(b"x.", stop=[".", ".\n"])
+    assert "".join(stream) == "x"
+    assert stream.stats.finish_reason == "stop"
+
+
+def test_a_stop_string_across_a_split_character() -> None:
+    assert "".join(make("aé€b".encode(), stop=["é€"])) == "a"
+
+
+def test_a_stop_id_ends_it_without_its_text() -> None:
+    stream = make(b"ab!c", stop_ids=[ord("!")])
+    assert "".join(stream) == "ab"
+    assert stream.stats.finish_reason == "stop"
+
+
+def test_a_stop_id_inside_a_character_leaves_the_broken_rest_visible() -> None:
+    stream = make("a🚀".encode()[:3] + b"!", stop_ids=[ord("!")])
+    assert "".join(stream) == "a\ufffd"
+
+
+def test_an_error_comes_through_and_closes_once() -> None:
+    ends: list[int] = []
+    stream = make(b"ab", error=RuntimeError("lost"), on_end=lambda: ends.append(1))
+    assert [next(stream), next(stream)] == ["a", "b"]
+    with pytest.raises(RuntimeError, match="lost"):
+        next(stream)
+    assert stream.stats.finish_reason == "error"
+    assert list(stream) == []
+    assert ends == [1]
+
+
+def test_closing_drops_what_was_held_and_tells_once() -> None:
+    ends: list[int] = []
+    stream = make(b"xxxx", stop=["xxy"], on_end=lambda: ends.append(1))
+    assert next(stream) == "x", "and two more are held, which may become the stop string"
+    stream.close()
+    stream.close()
+    assert list(stream) == []
+    assert (stream.stats.finish_reason, ends) == ("closed", [1])
+
+
+def test_a_with_block_closes_it() -> None:
+    with make(b"abc") as stream:
+        assert next(stream) == "a"
+    assert stream.stats.finish_reason == "closed"
+    assert list(stream) == []
+
+
+def test_closing_after_the_end_changes_nothing() -> None:
+    stream = make(b"ab")
+    list(stream)
+    stream.close()
+    assert stream.stats.finish_reason == "length"
+
+
+def test_stats_and_ids_are_current_between_pieces() -> None:
+    stream = make(b"abc")
+    next(stream)
+    assert (stream.stats.tokens, stream.ids) == (1, [ord("a")])
+    next(stream)
+    assert (stream.stats.tokens, stream.ids) == (2, list(b"ab"))
+
+
+@pytest.mark.parametrize("wrong", ["end", [""], [3], 3, None, b"x", {"a"}])
+def test_stop_has_to_be_a_list_of_strings(wrong: Any) -> None:
+    with pytest.raises(InputError, match="stop"):
+        make(b"abc", stop=wrong)
+
+
+@given(st.text(max_size=30), st.lists(st.text(min_size=1, max_size=3), max_size=3))
+def test_pieces_join_to_the_text_before_the_first_stop_string(text: str, stop: list[str]) -> None:
+    data = text.encode()
+    if not data:
+        return
+    stream = make(data, stop=stop)
+    found = min((at for at in map(text.find, stop) if at >= 0), default=None)
+    assert "".join(stream) == text[:found]
+    assert stream.stats.finish_reason == ("length" if found is None else "stop")
