@@ -18,8 +18,10 @@ from glinfer.cli.chat import chat
 from glinfer.cli.convert import convert
 from glinfer.cli.demo import demo
 from glinfer.cli.draws import draws
+from glinfer.cli.evaluate import eval_command
 from glinfer.cli.generate import generate
 from glinfer.cli.info import info
+from glinfer.cli.models import models
 from glinfer.cli.verify import verify
 from glinfer.errors import GlinferError
 
@@ -63,7 +65,7 @@ def cli(context: click.Context) -> None:
         click.echo(context.get_help())
 
 
-for command in (generate, chat, draws, verify, info, convert, bench_command, demo):
+for command in (generate, chat, draws, verify, info, convert, eval_command, bench_command, models, demo):
     cli.add_command(command)
 
 

@@ -9,6 +9,7 @@ from pathlib import Path
 
 from glinfer.errors import FormatError, InputError
 from glinfer.formats.bpe import BpeModel, read_bpe, write_bpe
+from glinfer.formats.bundled import BundledModel, bundled_models, find_model
 from glinfer.formats.checkpoint import Checkpoint, random_checkpoint, weight_shapes
 from glinfer.formats.files import BPE1_MAGIC, GAB1_MAGIC, AnyPath, opened, replacing, shown
 from glinfer.formats.gab import read_gab, write_gab
@@ -16,7 +17,10 @@ from glinfer.formats.safetensors import read_safetensors, write_safetensors
 
 __all__ = [
     "BpeModel",
+    "BundledModel",
     "Checkpoint",
+    "bundled_models",
+    "find_model",
     "load_checkpoint",
     "random_checkpoint",
     "read_bpe",
@@ -34,11 +38,12 @@ _SNIFFED = 9  # a safetensors header's length takes 8 bytes, and the header star
 
 
 def load_checkpoint(path: AnyPath) -> Checkpoint:
-    """Read a checkpoint of any known format, which the file's first bytes tell, not its name.
+    """Read a bundled model by its name, or a checkpoint of any known format, which its first bytes tell.
 
     Raises:
         FormatError: the file cannot be read, is a tokenizer, is of no known format, or is damaged.
     """
+    path = find_model(path)
     with opened(path) as (file, size):
         start = file.read(_SNIFFED)
     if start.startswith(GAB1_MAGIC.to_bytes(4, "little")):

@@ -12,12 +12,12 @@ import numpy as np
 import numpy.typing as npt
 
 from glinfer.config import ModelConfig
-from glinfer.errors import ContextError, FormatError, InputError
-from glinfer.formats import Checkpoint, load_checkpoint
+from glinfer.errors import ContextError, InputError
+from glinfer.formats import Checkpoint, find_model, load_checkpoint
 from glinfer.generation.loop import TokenStream
 from glinfer.generation.sampler import SamplingOptions
 from glinfer.generation.stream import TextStream
-from glinfer.generation.tokenizer import Tokenizer
+from glinfer.generation.tokenizer import Tokenizer, find_tokenizer
 from glinfer.gl.context import Device, Limits, open_device
 from glinfer.models.gab import LOGITS, PROBS, TOKENS, reference_plan
 from glinfer.models.plan import DrawTable, Plan, draw_table
@@ -26,7 +26,7 @@ from glinfer.models.session import Session
 if TYPE_CHECKING:
     from typing_extensions import Unpack
 
-PLANS: Mapping[str, Callable[[ModelConfig], Plan]] = {"reference": reference_plan}
+PLANS: Mapping[str, Callable[..., Plan]] = {"reference": reference_plan}
 """Every plan by the name that ``plan=`` and ``--plan`` take."""
 DEFAULT_PLAN = "reference"
 END_OF_TURN = "<|end|>"
@@ -58,12 +58,18 @@ class Model:
     """
 
     def __init__(
-        self, config: ModelConfig, tokenizer: Tokenizer | None, session: Session, *, owns_device: bool
+        self,
+        config: ModelConfig,
+        tokenizer: Tokenizer | None,
+        session: Session,
+        *,
+        owns_device: bool,
+        no_tokenizer_reason: str,
     ) -> None:
         """Use :func:`load_model`."""
         self.config, self.tokenizer, self.session = config, tokenizer, session
         self.device = session.device
-        self.no_tokenizer_reason = "no tokenizer was given; pass tokenizer=… (--tokenizer) or use token ids"
+        self._no_tokenizer_reason = no_tokenizer_reason
         self._owns_device = owns_device
         self._closed = False
 
@@ -168,7 +174,7 @@ class Model:
             InputError: there is none.
         """
         if self.tokenizer is None:
-            raise InputError(self.no_tokenizer_reason)
+            raise InputError(self._no_tokenizer_reason)
         return self.tokenizer
 
     def close(self) -> None:
@@ -229,8 +235,8 @@ def _whole_numbers(what: str, values: Sequence[int]) -> list[int]:
     return numbers
 
 
-def plan_for(config: ModelConfig, name: str) -> Plan:
-    """The plan called ``name`` for a model of this shape.
+def plan_for(config: ModelConfig, name: str, *, all_rows: bool = False) -> Plan:
+    """The plan called ``name`` for a model of this shape; ``all_rows`` for the logits after every position.
 
     Raises:
         InputError: there is no such plan.
@@ -238,7 +244,7 @@ def plan_for(config: ModelConfig, name: str) -> Plan:
     """
     if name not in PLANS:
         raise InputError(f"there is no plan {name!r}; expected one of {', '.join(PLANS)}")
-    return PLANS[name](config)
+    return PLANS[name](config, all_rows=all_rows)
 
 
 def load_model(
@@ -256,7 +262,7 @@ def load_model(
     """Read a checkpoint, open a device, bind the plan.
 
     Args:
-        path: a ``.gab`` or ``.safetensors`` checkpoint.
+        path: a ``.gab`` or ``.safetensors`` checkpoint, or the name of a bundled model such as ``shakespeare``.
         tokenizer: a ``.bpe`` file or a Tokenizer. Left out, ``<checkpoint>.bpe`` or ``model.bpe`` beside the
             checkpoint is used when there is one that fits the model.
         plan: the name of a plan; see :data:`PLANS`.
@@ -274,11 +280,12 @@ def load_model(
     """
     if isinstance(device, Device) and (api is not None or limits is not None):
         raise InputError("api and limits belong to opening a device; an open Device has its own, so leave them out")
+    path = find_model(path)
     checkpoint = load_checkpoint(path)
     checkpoint.check_finite()
     config = checkpoint.config if gelu is None else checkpoint.config.with_gelu(gelu)
     bound_plan = plan_for(config, plan)
-    found, reason = _find_tokenizer(Path(path), tokenizer, config)
+    found, reason = find_tokenizer(path, tokenizer, config)
     opened = device if isinstance(device, Device) else open_device(device, api=api, limits=limits)
     try:
         session = Session(
@@ -292,10 +299,7 @@ def load_model(
         if opened is not device:
             opened.close()
         raise
-    model = Model(config, found, session, owns_device=opened is not device)
-    if reason:
-        model.no_tokenizer_reason = reason
-    return model
+    return Model(config, found, session, owns_device=opened is not device, no_tokenizer_reason=reason)
 
 
 def _running_total(checkpoint: Checkpoint, report: Callable[[int, int], None]) -> Callable[[int], None]:
@@ -308,33 +312,3 @@ def _running_total(checkpoint: Checkpoint, report: Callable[[int, int], None]) -
         report(min(done, total), total)
 
     return add
-
-
-def _find_tokenizer(
-    checkpoint: Path, given: str | PathLike[str] | Tokenizer | None, config: ModelConfig
-) -> tuple[Tokenizer | None, str]:
-    """The tokenizer to use, or None with the reason that a text prompt will be refused with."""
-    if given is not None:
-        chosen = given if isinstance(given, Tokenizer) else Tokenizer.from_file(given)
-        if chosen.vocab_size != config.vocab_size:
-            raise InputError(
-                f"the tokenizer has {chosen.vocab_size} tokens, the model {config.vocab_size}; "
-                "they must be the pair that was trained together"
-            )
-        return chosen, ""
-    reasons = []
-    advice = "pass the right one with tokenizer=… (--tokenizer) or use token ids"
-    for candidate in (checkpoint.with_suffix(".bpe"), checkpoint.with_name("model.bpe")):
-        if not candidate.is_file():
-            continue
-        try:
-            beside = Tokenizer.from_file(candidate)
-        except FormatError as error:  # nobody asked for this file, and ids need none
-            reasons.append(f"the tokenizer beside the checkpoint is damaged: {error}; {advice}")
-            continue
-        if beside.vocab_size == config.vocab_size:
-            return beside, ""
-        reasons.append(
-            f"{candidate} beside the checkpoint has {beside.vocab_size} tokens, the model {config.vocab_size}; {advice}"
-        )
-    return None, reasons[0] if reasons else ""

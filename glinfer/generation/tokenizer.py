@@ -2,19 +2,25 @@
 
 from __future__ import annotations
 
+import json
 import operator
 import re
 from collections.abc import Iterable, Mapping
+from pathlib import Path
 from types import MappingProxyType
 
 import tokenizers
 from tokenizers.models import BPE
+from tokenizers.pre_tokenizers import Split
+from tokenizers.trainers import BpeTrainer
 
-from glinfer.errors import InputError
+from glinfer.config import ModelConfig
+from glinfer.errors import FormatError, InputError
 from glinfer.formats.bpe import BpeModel, read_bpe
 from glinfer.formats.files import AnyPath
 
 _CONTROL = re.compile(rb"<\|[a-z_]+\|>")
+_BYTES = 256
 
 
 class Tokenizer:
@@ -104,6 +110,44 @@ class Tokenizer:
         return self.control_tokens.get(text)
 
 
+def find_tokenizer(
+    checkpoint: AnyPath, given: AnyPath | Tokenizer | None, config: ModelConfig
+) -> tuple[Tokenizer | None, str]:
+    """The tokenizer of a checkpoint: the given one, else ``<checkpoint>.bpe`` or ``model.bpe`` beside it.
+
+    Returns:
+        The tokenizer, or None with the reason why there is none.
+
+    Raises:
+        InputError: the given one has another vocabulary size than the model.
+        FormatError: the given one cannot be read.
+    """
+    if given is not None:
+        chosen = given if isinstance(given, Tokenizer) else Tokenizer.from_file(given)
+        if chosen.vocab_size != config.vocab_size:
+            raise InputError(
+                f"the tokenizer has {chosen.vocab_size} tokens, the model {config.vocab_size}; "
+                "they must be the pair that was trained together"
+            )
+        return chosen, ""
+    path, reasons = Path(checkpoint), []
+    advice = "pass the right one with tokenizer=… (--tokenizer) or use token ids"
+    for candidate in (path.with_suffix(".bpe"), path.with_name("model.bpe")):
+        if not candidate.is_file():
+            continue
+        try:
+            beside = Tokenizer.from_file(candidate)
+        except FormatError as error:  # nobody asked for this file, and ids need none
+            reasons.append(f"the tokenizer beside the checkpoint is damaged: {error}; {advice}")
+            continue
+        if beside.vocab_size == config.vocab_size:
+            return beside, ""
+        reasons.append(
+            f"{candidate} beside the checkpoint has {beside.vocab_size} tokens, the model {config.vocab_size}; {advice}"
+        )
+    return None, reasons[0] if reasons else "no tokenizer was given; pass tokenizer=… (--tokenizer) or use token ids"
+
+
 def _library_tokenizer(pieces: tuple[bytes, ...], merges: Iterable[tuple[int, int, int]]) -> tokenizers.Tokenizer:
     """The library's tokenizer over these merges, for text with one character (U+0000–U+00FF) for each byte.
 
@@ -115,3 +159,45 @@ def _library_tokenizer(pieces: tuple[bytes, ...], merges: Iterable[tuple[int, in
     vocabulary = {name: token for token, name in enumerate(names)}
     pairs = [(names[left], names[right]) for left, right, _ in merges]
     return tokenizers.Tokenizer(BPE(vocab=vocabulary, merges=pairs, cache_capacity=0))
+
+
+def learn_bpe(texts: Iterable[str], size: int, first: Iterable[str] = ()) -> BpeModel:
+    """Learn a byte-level BPE of at most ``size`` entries: bytes, the ``first`` pieces, then learned merges.
+
+    While learning, text is cut into words with the space before them, runs of punctuation and runs of space, so
+    that merges stay within those; the tokenizer itself cuts nothing (see :class:`Tokenizer`). The library's
+    trainer does the learning (Sennrich et al. 2016).
+
+    Args:
+        texts: what to learn from.
+        size: the vocabulary wanted, at least 256; a short text gives fewer entries.
+        first: pieces that get the first ids after the bytes, such as control tokens, each with its beginnings.
+    """
+    pieces = [bytes([value]) for value in range(_BYTES)]
+    ids = {piece: index for index, piece in enumerate(pieces)}
+    merges: list[tuple[int, int, int]] = []
+
+    def merge(left: bytes, right: bytes) -> None:
+        if left + right not in ids and len(pieces) < size:
+            ids[left + right] = len(pieces)
+            merges.append((ids[left], ids[right], len(pieces)))
+            pieces.append(left + right)
+
+    for text in first:
+        piece = text.encode()
+        for end in range(1, len(piece)):
+            merge(piece[:end], piece[end : end + 1])
+    for left, right in _learned_merges(texts, size):
+        merge(left, right)
+    return BpeModel(tuple(merges), tuple(pieces))
+
+
+def _learned_merges(texts: Iterable[str], size: int) -> list[tuple[bytes, bytes]]:
+    # One character U+0000–U+00FF for each byte: the learner then sees bytes, as the tokenizer will.
+    learner = tokenizers.Tokenizer(BPE())
+    learner.pre_tokenizer = Split(tokenizers.Regex(r" ?\w+| ?[^\w\s]+|\s+"), "isolated")
+    alphabet = [chr(value) for value in range(_BYTES)]
+    trainer = BpeTrainer(vocab_size=size, initial_alphabet=alphabet, show_progress=False)
+    learner.train_from_iterator((text.encode().decode("latin-1") for text in texts), trainer)
+    merges = json.loads(learner.to_str())["model"]["merges"]
+    return [(left.encode("latin-1"), right.encode("latin-1")) for left, right in merges]

@@ -21,11 +21,14 @@ MAX_DRAWS = 100_000
 """The longest plan that is built: hundreds of times Gab's, and a second of work."""
 
 
-def reference_plan(config: ModelConfig) -> Plan:
+def reference_plan(config: ModelConfig, *, all_rows: bool = False) -> Plan:
     """The published WebGL algorithm pass for pass: ``blocks × (8 + 4 × heads) + 4`` draws.
 
     The whole sequence is computed again for every token, one pass an operation, in R32F textures, with the
     hidden state and the joined heads in ping-pong pairs. It is the oracle on the GPU: obvious before fast.
+
+    With ``all_rows`` the last two passes cover every row: logits [S, V] and probs [S, V] of the token after each
+    position, for scoring a text; otherwise only the last row's, [1, V].
 
     Raises:
         PlanError: the plan would have more than :data:`MAX_DRAWS` draws.
@@ -36,12 +39,12 @@ def reference_plan(config: ModelConfig) -> Plan:
             f"{config.num_hidden_layers} blocks of {config.num_attention_heads} heads need {draws} draws; "
             f"expected at most {MAX_DRAWS}"
         )
-    return _ReferenceBuilder(config).build()
+    return _ReferenceBuilder(config, all_rows).build()
 
 
 class _ReferenceBuilder:
-    def __init__(self, config: ModelConfig) -> None:
-        self.config = config
+    def __init__(self, config: ModelConfig, all_rows: bool) -> None:
+        self.config, self.all_rows = config, all_rows
         self.plan = plan = PlanBuilder("reference", config.max_position_embeddings)
         context, dim = config.max_position_embeddings, config.hidden_size
         self.tokens = plan.input(TOKENS, context, 1, "r32i")
@@ -53,8 +56,9 @@ class _ReferenceBuilder:
         self.weights = plan.activation("attn.probs", context, context)
         self.mixed = plan.activation("attn.mixed", context, config.head_dim)
         self.inner = plan.activation("mlp.inner", context, config.intermediate_size)
-        self.logits = plan.activation(LOGITS, 1, config.vocab_size)
-        self.probs = plan.activation(PROBS, 1, config.vocab_size)
+        rows = context if all_rows else 1
+        self.logits = plan.activation(LOGITS, rows, config.vocab_size)
+        self.probs = plan.activation(PROBS, rows, config.vocab_size)
 
     def build(self) -> Plan:
         config, plan = self.config, self.plan
@@ -69,8 +73,8 @@ class _ReferenceBuilder:
         head = plan.weight("lm_head.weight", vocab, dim)
         bias = plan.weight("lm_head.bias", vocab)
         plan.draw(
-            linear("lm_head", "lm_head", self.normed, head, self.logits, bias=bias, last_row=True),
-            softmax("probs", "probs", self.logits, self.probs),
+            linear("lm_head", "lm_head", self.normed, head, self.logits, bias=bias, last_row=not self.all_rows),
+            softmax("probs", "probs", self.logits, self.probs, rows_in_use=self.all_rows),
         )
         return plan.build()
 

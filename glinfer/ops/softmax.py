@@ -9,15 +9,27 @@ import numpy as np
 from glinfer.ops.spec import Array, DrawSpec, Op, Params, Shapes, TensorSpec, float64, register
 
 
-def softmax(name: str, kind: str, x: TensorSpec, out: TensorSpec, *, causal_square: bool = False) -> DrawSpec:
-    """Stable softmax of each row: of all of x [R, C], or with ``causal_square`` of its first rows × rows."""
+def softmax(
+    name: str,
+    kind: str,
+    x: TensorSpec,
+    out: TensorSpec,
+    *,
+    causal_square: bool = False,
+    rows_in_use: bool = False,
+) -> DrawSpec:
+    """Stable softmax of each row of x [R, C].
+
+    Of all rows; with ``rows_in_use`` of the first ``rows``; with ``causal_square`` of the first rows × rows.
+    """
+    height = "rows" if causal_square or rows_in_use else x.shape[0]
     return DrawSpec(
         name=name,
         kind=kind,
         op="softmax",
         inputs=(("x", x.name),),
         outputs=(out.name,),
-        size=("rows", "rows") if causal_square else out.shape,
+        size=(height, "rows" if causal_square else x.shape[1]),
         defines=(("STRIDE", x.shape[1]),),
         uniforms=() if causal_square else (("cols", x.shape[1]),),
         per_run=(("cols", "rows"),) if causal_square else (),

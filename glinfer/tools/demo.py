@@ -7,23 +7,17 @@ first, so that it has as many entries as the model.
 
 from __future__ import annotations
 
-import json
 import os
 from pathlib import Path
 from pydoc_data.topics import topics
 
-import tokenizers
-from tokenizers.models import BPE
-from tokenizers.pre_tokenizers import Split
-from tokenizers.trainers import BpeTrainer
-
 from glinfer.config import GAB_SHAPE, ModelConfig
 from glinfer.errors import InputError
 from glinfer.formats import BpeModel, random_checkpoint, save_checkpoint, write_bpe
+from glinfer.generation.tokenizer import learn_bpe
 
 SEED = 2
 _CONTROL = ("<|end|>", "<|user|>", "<|assistant|>", "<|think|>")
-_BYTES = 256
 
 
 def demo_folder() -> Path:
@@ -60,34 +54,13 @@ def write_demo(folder: Path, config: ModelConfig | None = None) -> tuple[Path, P
 
 
 def demo_tokenizer(size: int = GAB_SHAPE["vocab"]) -> BpeModel:
-    """A byte-level BPE of ``size`` entries: bytes, control tokens, then merges learned from documentation."""
-    pieces = [bytes([value]) for value in range(_BYTES)]
-    ids = {piece: index for index, piece in enumerate(pieces)}
-    merges: list[tuple[int, int, int]] = []
+    """A byte-level BPE of ``size`` entries: bytes, control tokens, then merges learned from documentation.
 
-    def merge(left: bytes, right: bytes) -> None:
-        if left + right not in ids and len(pieces) < size:
-            ids[left + right] = len(pieces)
-            merges.append((ids[left], ids[right], len(pieces)))
-            pieces.append(left + right)
-
-    for text in _CONTROL:
-        control = text.encode()
-        for end in range(1, len(control)):
-            merge(control[:end], control[end : end + 1])
-    for left, right in _learned_merges(size):
-        merge(left, right)
-    if len(pieces) != size:
-        raise InputError(f"a demo tokenizer of {size} entries is not possible; the nearest size is {len(pieces)}")
-    return BpeModel(tuple(merges), tuple(pieces))
-
-
-def _learned_merges(size: int) -> list[tuple[bytes, bytes]]:
-    # One character U+0000–U+00FF for each byte: the learner then sees bytes, as the tokenizer will.
-    learner = tokenizers.Tokenizer(BPE())
-    learner.pre_tokenizer = Split(tokenizers.Regex(r" ?\w+| ?[^\w\s]+|\s+"), "isolated")
-    alphabet = [chr(value) for value in range(_BYTES)]
-    trainer = BpeTrainer(vocab_size=size, initial_alphabet=alphabet, show_progress=False)
-    learner.train_from_iterator((text.encode().decode("latin-1") for text in topics.values()), trainer)
-    merges = json.loads(learner.to_str())["model"]["merges"]
-    return [(left.encode("latin-1"), right.encode("latin-1")) for left, right in merges]
+    Raises:
+        InputError: the documentation does not yield so many.
+    """
+    learned = learn_bpe(topics.values(), size, _CONTROL)
+    if len(learned.vocabulary) != size:
+        nearest = len(learned.vocabulary)
+        raise InputError(f"a demo tokenizer of {size} entries is not possible; the nearest size is {nearest}")
+    return learned

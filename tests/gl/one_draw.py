@@ -114,12 +114,13 @@ def linear_draw(
     )
 
 
-def softmax_draw(rows: int, max_rows: int, cols: int, *, causal_square: bool) -> OneDraw:
+def softmax_draw(rows: int, max_rows: int, cols: int, *, of: str = "all") -> OneDraw:
+    """Softmax ``of`` all of a matrix, of its ``rows_in_use``, or of the ``causal_square``."""
     one = OneDraw(rows, max_rows)
-    shape = (max_rows, max_rows) if causal_square else (rows, cols)
-    used = (rows, rows if causal_square else cols)
-    x = one.input("x", normal(1, *shape, scale=4.0), used)
-    return one.draw(softmax("draw", "draw", x, one.out(*shape), causal_square=causal_square))
+    shape = {"all": (rows, cols), "rows_in_use": (max_rows, cols), "causal_square": (max_rows, max_rows)}[of]
+    x = one.input("x", normal(1, *shape, scale=4.0), (rows, rows if of == "causal_square" else cols))
+    options = {} if of == "all" else {of: True}
+    return one.draw(softmax("draw", "draw", x, one.out(*shape), **options))
 
 
 def layer_norm_draw(rows: int, max_rows: int, dim: int, *, eps: float = 1e-5) -> OneDraw:
@@ -178,8 +179,8 @@ def every_form(
     for form in LINEAR_FORMS:
         flags = [name if value is True else str(value) for name, value in form.items() if value]
         yield f"linear {' '.join(flags)}", lambda form=form: linear_draw(rows, max_rows, dim, other, **form)
-    yield "softmax", lambda: softmax_draw(rows, max_rows, other, causal_square=False)
-    yield "softmax causal", lambda: softmax_draw(rows, max_rows, other, causal_square=True)
+    for of in ("all", "rows_in_use", "causal_square"):
+        yield f"softmax {of}", lambda of=of: softmax_draw(rows, max_rows, other, of=of)
     yield "layer_norm", lambda: layer_norm_draw(rows, max_rows, dim)
     yield "embed", lambda: embed_draw(rows, max_rows, other, dim)
     yield "attention_scores", lambda: scores_draw(rows, max_rows, heads, head_dim, head)

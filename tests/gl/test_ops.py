@@ -41,7 +41,7 @@ ONES = np.ones((1, 1), dtype=np.float32)
 
 # (rows in use, rows, heads, head width, vocabulary or other width, head): all of 1, odd, prime, powers of two,
 # one row of many, every row, the first and the last head.
-NATURAL = [(1, 1, 1, 1, 1, 0), (1, 7, 3, 5, 37, 2), (6, 11, 3, 5, 13, 0), (8, 8, 2, 8, 64, 1)]
+NATURAL = [(1, 1, 1, 1, 1, 0), (6, 11, 3, 5, 13, 0), (8, 8, 2, 8, 64, 1)]
 WRAPPED = [(1, 7, 3, 5, 37, 2), (5, 13, 7, 1, 127, 6), (23, 41, 2, 1, 3, 1)]
 ON_DESKTOP = (1, 7, 3, 5, 37, 2)  # one is enough: the shaders are the same files
 
@@ -129,14 +129,14 @@ def test_long_sums_stay_accurate(device: Device, form: str) -> None:
     activation = "gelu_new" if "gelu_new" in form else "none"
     options: dict[str, Any] = {"bias": "bias" in form, "residual": "residual" in form, "activation": activation}
     check(device, linear_draw(2, 3, 2049, 5, last_row=False, **options))
-    check(device, softmax_draw(2, 3, 5257, causal_square=False))
+    check(device, softmax_draw(2, 3, 5257))
     check(device, layer_norm_draw(2, 3, 2049))
 
 
 def test_the_padding_of_a_wrapped_target_is_not_written(device: Device) -> None:
     device.limits = dataclasses.replace(device.driver_limits, max_texture_size=8)
     for cols in (57, 60, 63):  # the last line of the target holds 1, 4 and 7 elements
-        one = softmax_draw(1, 1, cols, causal_square=False)
+        one = softmax_draw(1, 1, cols)
         session = Session(one.plan, one.arrays, device)
         session.write("x", one.arrays["x"])
         target = session.texture(OUT)

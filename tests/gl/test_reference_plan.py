@@ -30,8 +30,8 @@ TIGHTEST = math.isqrt(max(rows * cols for rows, cols in (tensor.shape for tensor
 def forward(session: Session, ids: list[int]) -> dict[str, Array]:
     """What the last draw of every activation wrote, once all draws were made."""
     session.write(TOKENS, np.array(ids, dtype=np.int32)[:, None])
-    assert session.run({"rows": len(ids)}) == len(PLAN.draws) == 2 * (8 + 4 * 3) + 4
-    extents = {draw.outputs[0]: draw.extent({"rows": len(ids)}) for draw in PLAN.draws}
+    assert session.run({"rows": len(ids)}) == len(session.plan.draws) == 2 * (8 + 4 * 3) + 4
+    extents = {draw.outputs[0]: draw.extent({"rows": len(ids)}) for draw in session.plan.draws}
     return {name: session.read(name, *extent).copy() for name, extent in extents.items()}
 
 
@@ -99,6 +99,17 @@ def test_a_long_prompt_starts_like_a_short_one(session: Session) -> None:
     for rows in (1, 2, 7):
         short = forward(session, IDS[:rows])
         assert np.array_equal(short["hidden.a"], long["hidden.a"][:rows])
+
+
+def test_all_rows_at_once_are_what_each_prompt_gives_alone(session: Session) -> None:
+    every = Session(reference_plan(ODD, all_rows=True), WEIGHTS, session.device)
+    for rows in (CONTEXT, 3):
+        found = forward(every, IDS[:rows])
+        assert found[LOGITS].shape == found[PROBS].shape == (rows, ODD.vocab_size)
+        for row in range(rows):
+            alone = forward(session, IDS[: row + 1])
+            assert relative_error(found[LOGITS][row], alone[LOGITS][0]) <= 1e-6
+            assert np.abs(found[PROBS][row] - alone[PROBS][0]).max() <= 1e-6
 
 
 def test_other_tokens_give_other_results(session: Session) -> None:

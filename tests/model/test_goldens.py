@@ -44,7 +44,10 @@ def check(model: Model, record: dict[str, Any]) -> None:
         if key in record:
             expected = np.array(record[key])
             assert expected.shape == probs.shape
-            assert np.abs(probs - expected).max() <= tolerance, key
+            difference = np.abs(probs - expected).max()
+            # docs/performance.md quotes these lines; `pytest tests/model/test_goldens.py -s` prints them.
+            print(f"{record['model']}, {len(record['tokens'])} tokens, {key}: {difference:.1e}")
+            assert difference <= tolerance, key
             compared += 1
     assert compared, "a record without probabilities proves nothing"
     assert issued == model.draws().total

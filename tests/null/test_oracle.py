@@ -164,6 +164,14 @@ def test_softmax_of_whole_rows() -> None:
     assert close(draw.run(spec), [softmax_of([float(value) for value in row]) for row in x])
 
 
+def test_softmax_of_the_rows_in_use() -> None:
+    draw = Draw()
+    x = random(1, ROWS, OTHER)
+    x[USED:] = np.nan
+    spec = softmax("s", "s", draw.input("x", x), draw.plan.activation("out", ROWS, OTHER), rows_in_use=True)
+    assert close(draw.run(spec), [softmax_of([float(value) for value in row]) for row in x[:USED]])
+
+
 def test_softmax_of_the_square_in_use() -> None:
     draw = Draw()
     x = random(1, ROWS, ROWS)

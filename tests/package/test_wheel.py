@@ -158,7 +158,9 @@ def test_the_wheel_holds_nothing_else(wheel: Path) -> None:
     assert {part for part in top if not part.endswith(".dist-info")} == {"glinfer"}
     known = (".py", ".typed", ".frag", ".vert", ".glsl")
     inside = [name for name in names if name.startswith("glinfer/")]
-    assert [name for name in inside if not name.endswith(known)] == []
+    files = [name for name in inside if not name.endswith(known)]
+    models = ROOT.glob("glinfer/bundled/*")
+    assert sorted(files) == sorted(f"glinfer/bundled/{file.name}" for file in models)
     assert [name for name in inside if "tests" in name.split("/") or "/test_" in name] == []
 
 
@@ -184,6 +186,15 @@ def test_a_model_runs_from_the_wheel(installed: Installed) -> None:
     assert 0 <= tokens[0] < 300
     counts = json.loads(installed.glinfer("draws", "m.gab", "--json"))
     assert counts
+
+
+def test_the_bundled_model_writes_verse_at_once(installed: Installed) -> None:
+    done = run(installed.tool("glinfer"), "generate", "shakespeare", "ROMEO:", "--max-tokens", "3", cwd=installed.work)
+    assert succeed(done).strip()
+    assert done.stderr.startswith("244 draws/token · 3 tokens")
+    (model,) = json.loads(installed.glinfer("models", "--json"))
+    assert Path(model["path"]).is_relative_to(installed.venv)
+    assert list(installed.work.glob("*shakespeare*")) == [], "nothing is unpacked into the user's folder"
 
 
 def test_the_command_knows_its_version(installed: Installed) -> None:

@@ -1,0 +1,155 @@
+"""``glinfer.load``: tokenizers given or found, options good and bad, weights that are no numbers, small textures."""
+
+from __future__ import annotations
+
+import shutil
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+from scripted_models import BYTES
+
+import glinfer
+from glinfer.errors import FormatError, GlinferError, InputError
+from glinfer.formats import write_bpe
+from glinfer.generation.tokenizer import Tokenizer
+from glinfer.gl.context import Limits, open_device
+from glinfer.tools.demo import demo_tokenizer
+
+PROMPT = [13, 132, 251, 70]
+
+
+class TestLoading:
+    def test_a_tokenizer_beside_the_checkpoint_is_found(self, small: Path) -> None:
+        with glinfer.load(small) as model:
+            assert model.tokenizer is not None
+            assert model.tokenizer.vocab_size == model.config.vocab_size == 300
+
+    def test_the_name_may_be_model_bpe(self, bare: Path, tmp_path: Path) -> None:
+        path = Path(shutil.copy(bare, tmp_path / "any name.v2.gab"))
+        write_bpe(demo_tokenizer(300), tmp_path / "model.bpe")
+        with glinfer.load(path) as model:
+            assert model.tokenizer is not None
+
+    def test_the_checkpoints_own_name_goes_before_model_bpe(self, bare: Path, tmp_path: Path) -> None:
+        path = Path(shutil.copy(bare, tmp_path / "own.gab"))
+        write_bpe(demo_tokenizer(300), tmp_path / "own.bpe")
+        (tmp_path / "model.bpe").write_bytes(b"not read at all")
+        with glinfer.load(path) as model:
+            assert model.tokenizer is not None
+
+    @pytest.mark.parametrize("content", ["another size", "damaged"])
+    def test_a_tokenizer_beside_it_that_cannot_be_used_is_named_when_text_comes(
+        self, bare: Path, tmp_path: Path, content: str
+    ) -> None:
+        path, beside = Path(shutil.copy(bare, tmp_path / "own.gab")), tmp_path / "own.bpe"
+        write_bpe(demo_tokenizer(290), beside)
+        if content == "damaged":
+            beside.write_bytes(beside.read_bytes()[:-3])
+        with glinfer.load(path) as model:
+            assert model.tokenizer is None
+            assert len(model.generate(PROMPT, max_tokens=2)) == 2, "ids need no tokenizer"
+            with pytest.raises(InputError, match=r"own\.bpe.*tokenizer=") as caught:
+                model.generate("text")
+        assert "290 tokens" in str(caught.value) if content == "another size" else "truncated" in str(caught.value)
+
+    def test_model_bpe_helps_out_where_the_own_one_does_not_fit(self, bare: Path, tmp_path: Path) -> None:
+        path = Path(shutil.copy(bare, tmp_path / "own.gab"))
+        write_bpe(demo_tokenizer(290), tmp_path / "own.bpe")
+        write_bpe(demo_tokenizer(300), tmp_path / "model.bpe")
+        with glinfer.load(path) as model:
+            assert model.tokenizer is not None
+
+    def test_without_any_tokenizer_text_is_refused_and_ids_are_not(self, bare: Path) -> None:
+        with glinfer.load(bare) as model:
+            assert model.tokenizer is None
+            with pytest.raises(InputError, match="no tokenizer was given"):
+                model.generate("text")
+            with pytest.raises(InputError, match="no tokenizer was given"):
+                model.stream("text")
+            assert len(model.generate(PROMPT, max_tokens=3)) == 3
+
+    def test_a_tokenizer_given_may_be_a_path_a_string_or_a_tokenizer(self, bare: Path, tmp_path: Path) -> None:
+        path = tmp_path / "words"
+        write_bpe(demo_tokenizer(300), path)
+        texts = set()
+        for given in (path, str(path), Tokenizer.from_file(path)):
+            with glinfer.load(bare, tokenizer=given) as model:
+                texts.add(model.generate("Once", max_tokens=4, temperature=0))
+        assert len(texts) == 1
+
+    def test_a_tokenizer_given_that_does_not_fit_is_refused(self, bare: Path, tmp_path: Path) -> None:
+        write_bpe(BYTES, tmp_path / "other.bpe")
+        with pytest.raises(InputError, match="the tokenizer has 256 tokens, the model 300"):
+            glinfer.load(bare, tokenizer=tmp_path / "other.bpe")
+
+    @pytest.mark.parametrize("swapped", ["checkpoint", "tokenizer"])
+    def test_files_given_in_each_others_place_are_recognised(self, small: Path, swapped: str) -> None:
+        words = small.with_suffix(".bpe")
+        with pytest.raises(FormatError, match="this is a"):
+            glinfer.load(*(words,) if swapped == "checkpoint" else (small,), tokenizer=small)
+
+    def test_a_string_does_as_a_path(self, bare: Path) -> None:
+        with glinfer.load(str(bare)) as model:
+            assert model.config.vocab_size == 300
+
+    def test_progress_of_the_upload_reaches_the_end_and_never_falls(self, bare: Path) -> None:
+        seen: list[tuple[int, int]] = []
+        with glinfer.load(bare, on_upload=lambda done, total: seen.append((done, total))):
+            pass
+        total = bare.stat().st_size - 28
+        assert [entry[1] for entry in seen] == [total] * len(seen)
+        assert sorted(seen) == seen
+        assert seen[-1] == (total, total)
+
+    def test_an_error_during_the_upload_comes_through_and_leaves_nothing_open(self, bare: Path) -> None:
+        def fail(done: int, total: int) -> None:
+            raise RuntimeError("stop here")
+
+        with open_device() as device:
+            with pytest.raises(RuntimeError, match="stop here"):
+                glinfer.load(bare, device=device, on_upload=fail)
+            assert sum(device.live_objects().values()) == 0
+
+    @pytest.mark.parametrize(
+        ("option", "error"),
+        [
+            ({"plan": "fastest"}, "there is no plan 'fastest'"),
+            ({"gelu": "relu"}, "expected 'tanh' or 'erf'"),
+            ({"api": "vulkan"}, "unknown OpenGL flavour"),
+            ({"device": "first"}, "unknown device"),
+            ({"device": 63}, "there is no EGL device 63"),
+            ({"tokenizer": "/nowhere/x.bpe"}, "/nowhere/x.bpe"),
+            ({"limits": Limits(8, 4, 16, 16384, 1.0)}, "largest texture here is 8×8"),
+            ({"limits": Limits(2048, 4, 1, 16384, 1.0)}, "samples"),
+        ],
+    )
+    def test_options_that_cannot_be_are_one_line(self, bare: Path, option: dict[str, Any], error: str) -> None:
+        with pytest.raises(GlinferError, match=error) as caught:
+            glinfer.load(bare, **option)
+        assert "\n" not in str(caught.value)
+
+    @pytest.mark.parametrize("value", [np.nan, np.inf, -np.inf])
+    def test_a_weight_that_is_no_number_names_the_tensor(self, bare: Path, tmp_path: Path, value: float) -> None:
+        data = bytearray(bare.read_bytes())
+        data[28 + 4 * 35 : 28 + 4 * 36] = np.float32(value).tobytes()  # [1, 3] of the first tensor, 32 wide
+        (tmp_path / "bad.gab").write_bytes(data)
+        with pytest.raises(FormatError, match=r"transformer\.wte\.weight.*\[1, 3\]"):
+            glinfer.load(tmp_path / "bad.gab")
+
+    def test_gelu_changes_the_result_a_little(self, bare: Path) -> None:
+        results = []
+        for form in (None, "tanh", "erf"):
+            with glinfer.load(bare, gelu=form) as model:
+                results.append(model.logits(PROMPT))
+        assert np.array_equal(results[0], results[1])
+        assert 0 < np.abs(results[1] - results[2]).max() < 1e-2
+
+    def test_small_textures_give_the_same_numbers(self, bare: Path) -> None:
+        results = []
+        for limits in (None, Limits.webgl2_minimum(), Limits(112, 4, 16, 16384, 1.0)):
+            with glinfer.load(bare, limits=limits) as model:
+                results.append(model.logits(PROMPT))
+        assert np.array_equal(results[0], results[1])
+        np.testing.assert_allclose(results[2], results[0], atol=1e-5)
