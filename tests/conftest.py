@@ -10,6 +10,7 @@ import ctypes
 import os
 from collections import Counter
 from collections.abc import Iterator
+from functools import lru_cache
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -52,6 +53,24 @@ def shared() -> Path:
     if not (SHARED / "gab" / "golden.json").is_file():
         pytest.skip(f"the reference files are not here: {SHARED} has no gab/golden.json")
     return SHARED
+
+
+@lru_cache(maxsize=1)
+def desktop_problem() -> str:
+    """Why desktop OpenGL cannot be opened here; empty when it can."""
+    from glinfer.errors import ContextError
+    from glinfer.gl.context import open_device
+
+    try:
+        open_device(api="desktop").close()
+    except ContextError as error:
+        return str(error)
+    return ""
+
+
+def pytest_runtest_setup(item: pytest.Item) -> None:
+    if item.get_closest_marker("desktop") is not None and (problem := desktop_problem()):
+        pytest.skip(f"no desktop OpenGL here: {problem}")
 
 
 def left_in_driver(device: Device) -> dict[str, list[int]]:

@@ -40,7 +40,7 @@ def demo(model: str | None, tokenizer: str | None, random: bool, prompt: str, ma
         click.echo(f"Random weights of Gab's shape, kept in {folder}: the text below is NOISE.", err=True)
         checkpoint, vocabulary = write_demo(folder)
         model, tokenizer = str(checkpoint), str(vocabulary)
-    with loaded(model or _BUNDLED, tokenizer=tokenizer, **options) as opened:
+    with loaded(_BUNDLED if model is None else model, tokenizer=tokenizer, **options) as opened:
         stream = opened.stream(prompt, max_tokens=max_tokens, temperature=_TEMPERATURE, seed=_SEED)
         click.echo(prompt, nl=False)
         show(stream)

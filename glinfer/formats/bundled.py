@@ -11,6 +11,7 @@ from pathlib import Path
 from glinfer.errors import FormatError
 from glinfer.formats.files import AnyPath
 
+_LONGEST_NAME = 64
 FOLDER = Path(__file__).resolve().parent.parent / "bundled"
 
 
@@ -60,7 +61,8 @@ def find_model(path_or_name: AnyPath) -> AnyPath:
         FormatError: what can only be a name (no folder, no ending) is neither a file nor a bundled model.
     """
     name = os.fspath(path_or_name)
-    if not isinstance(name, str) or not name.isidentifier() or os.path.lexists(name):
+    could_be_one = isinstance(name, str) and name.isidentifier() and len(name) <= _LONGEST_NAME
+    if not could_be_one or os.path.lexists(name):
         return path_or_name
     models = {model.name: model.path for model in bundled_models()}
     if name not in models:

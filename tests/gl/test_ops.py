@@ -46,7 +46,7 @@ WRAPPED = [(1, 7, 3, 5, 37, 2), (5, 13, 7, 1, 127, 6), (23, 41, 2, 1, 3, 1)]
 ON_DESKTOP = (1, 7, 3, 5, 37, 2)  # one is enough: the shaders are the same files
 
 
-@pytest.fixture(params=["es", "desktop"])
+@pytest.fixture(params=["es", pytest.param("desktop", marks=pytest.mark.desktop)])
 def either(request: pytest.FixtureRequest) -> Iterator[Device]:
     with open_device(api=request.param) as opened:
         yield opened
@@ -82,6 +82,7 @@ def test_every_form_agrees_with_float64_when_wrapped(device: Device, shape: tupl
         check(device, make(), name)
 
 
+@pytest.mark.desktop
 @pytest.mark.parametrize("wrapped", [False, True], ids=["natural", "wrapped"])
 def test_every_form_agrees_with_float64_on_desktop(wrapped: bool) -> None:
     with open_device(api="desktop") as device:

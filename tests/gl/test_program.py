@@ -164,7 +164,7 @@ PLANTED = {
 }
 
 
-@pytest.mark.parametrize("api", ["es", "desktop"])
+@pytest.mark.parametrize("api", ["es", pytest.param("desktop", marks=pytest.mark.desktop)])
 @pytest.mark.parametrize(
     ("defines", "place"),
     [
@@ -361,7 +361,7 @@ def test_the_forms_cover_every_op_and_every_ifdef() -> None:
         assert all(any(name not in names for names in seen) for name in tested), op
 
 
-@pytest.mark.parametrize("api", ["es", "desktop"])
+@pytest.mark.parametrize("api", ["es", pytest.param("desktop", marks=pytest.mark.desktop)])
 @pytest.mark.parametrize("wrapped", [False, True], ids=["natural", "wrapped"])
 def test_every_form_of_every_shader_compiles_and_uses_what_the_op_gives(api: str, wrapped: bool) -> None:
     with open_device(api=api) as device:

@@ -46,7 +46,7 @@ def session(device: Device) -> Session:
     return Session(PLAN, WEIGHTS, device)
 
 
-@pytest.mark.parametrize("api", ["es", "desktop"])
+@pytest.mark.parametrize("api", ["es", pytest.param("desktop", marks=pytest.mark.desktop)])
 @pytest.mark.parametrize("act", ["gelu_new", "gelu"])
 def test_every_draw_and_the_end_agree_with_float64(api: str, act: str) -> None:
     plan = reference_plan(dataclasses.replace(ODD, hidden_act=act))

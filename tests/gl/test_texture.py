@@ -182,7 +182,7 @@ def parameters(device: Device, texture: Texture) -> list[int]:
     return values
 
 
-@pytest.mark.parametrize("api", ["es", "desktop"])
+@pytest.mark.parametrize("api", ["es", pytest.param("desktop", marks=pytest.mark.desktop)])
 @pytest.mark.parametrize("format_name", ["r32f", "r32i"])
 def test_every_texture_is_nearest_and_clamped(api: str, format_name: str) -> None:
     with open_device(api=api) as device:

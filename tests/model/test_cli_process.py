@@ -78,10 +78,23 @@ class TestEntryPoint:
         assert "  seed is 1\n" in done.stdout
 
 
+def heed_ctrl_c() -> None:
+    """Whoever runs the tests in the background may have SIGINT ignored, and children inherit that."""
+    signal.signal(signal.SIGINT, signal.SIG_DFL)
+
+
+def own_terminal() -> None:
+    """Make standard input the controlling terminal, so that Ctrl-C typed there reaches this process alone."""
+    heed_ctrl_c()
+    fcntl.ioctl(0, termios.TIOCSCTTY, 0)
+
+
 def interrupted(*arguments: str | Path, when: Callable[[subprocess.Popen[bytes]], bool]) -> tuple[int, str]:
     """Send SIGINT as soon as ``when`` is true; returns exit status and errors."""
     command = [*COMMAND, *map(str, arguments)]
-    with subprocess.Popen(command, cwd=ROOT, stdout=subprocess.PIPE, stderr=subprocess.PIPE) as process:
+    with subprocess.Popen(
+        command, cwd=ROOT, stdout=subprocess.PIPE, stderr=subprocess.PIPE, preexec_fn=heed_ctrl_c
+    ) as process:
         while process.poll() is None and not when(process):
             time.sleep(0.001)
         process.send_signal(signal.SIGINT)
@@ -122,7 +135,10 @@ class Terminal:
     """A command whose standard streams are a terminal."""
 
     def __init__(self, *arguments: str | Path) -> None:
-        self.end, inner = pty.openpty()
+        try:
+            self.end, inner = pty.openpty()
+        except OSError as error:
+            pytest.skip(f"no pseudo-terminals here: {error}")
         command = [*COMMAND, *map(str, arguments)]
         self.process = subprocess.Popen(
             command,
@@ -131,7 +147,7 @@ class Terminal:
             stdout=inner,
             stderr=inner,
             start_new_session=True,
-            preexec_fn=lambda: fcntl.ioctl(0, termios.TIOCSCTTY, 0),  # so that Ctrl-C typed here reaches it alone
+            preexec_fn=own_terminal,
         )
         os.close(inner)
 
