@@ -1,11 +1,13 @@
 """Stream text from a model, then see what it cost."""
 
-from small_model import model_path
+import sys
 
 import glinfer
 
-with glinfer.load(model_path()) as model:
-    stream = model.stream("Once upon a time", max_tokens=20, temperature=0.8, top_k=40, seed=1)
+MODEL = sys.argv[1] if len(sys.argv) > 1 else "shakespeare"  # a file, or a bundled model
+
+with glinfer.load(MODEL) as model:
+    stream = model.stream("ROMEO:", max_tokens=30, temperature=0.8, top_k=40, seed=1)
     for piece in stream:
         print(piece, end="", flush=True)
     print()

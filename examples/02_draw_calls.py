@@ -1,11 +1,13 @@
 """Count draw calls three ways: by formula, from the plan (no GPU needed), and as really issued."""
 
-from small_model import model_path
+import sys
 
 import glinfer
 from glinfer import ModelConfig
 from glinfer.models.gab import reference_plan
 from glinfer.models.plan import draw_table
+
+MODEL = sys.argv[1] if len(sys.argv) > 1 else "shakespeare"  # a file, or a bundled model
 
 gab = ModelConfig.from_options("blocks=6,heads=8,dim=512,vocab=5256,context=2048")
 formula = gab.num_hidden_layers * (8 + 4 * gab.num_attention_heads) + 4
@@ -14,7 +16,7 @@ print(f"Gab: {formula} by formula, {table.total} in the plan")
 for row in table.rows:
     print(f"  {row.kind:14} {row.count:3} draws into {row.cols}×{row.rows}")
 
-with glinfer.load(model_path()) as model:
+with glinfer.load(MODEL) as model:
     before = model.device.draws_issued
     model.logits([1, 2, 3])
     issued = model.device.draws_issued - before

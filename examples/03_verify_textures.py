@@ -1,13 +1,15 @@
 """Check that textures hold exactly the bits that were uploaded, NaN payloads and denormals included."""
 
-from small_model import model_path
+import sys
 
 from glinfer.formats import load_checkpoint
 from glinfer.gl.context import open_device
 from glinfer.models.gab import reference_plan
 from glinfer.tools.verify import verify_special_values, verify_textures
 
-checkpoint = load_checkpoint(model_path())
+MODEL = sys.argv[1] if len(sys.argv) > 1 else "shakespeare"  # a file, or a bundled model
+
+checkpoint = load_checkpoint(MODEL)
 with open_device() as device:
     checks = verify_textures(checkpoint, reference_plan(checkpoint.config), device)
     for check in checks[:4]:

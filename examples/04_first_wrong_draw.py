@@ -1,10 +1,9 @@
 """Plant a bug in a shader and let the draw-by-draw check name the first pass that it breaks."""
 
 import shutil
+import sys
 import tempfile
 from pathlib import Path
-
-from small_model import model_path
 
 from glinfer.formats import load_checkpoint
 from glinfer.gl.context import open_device
@@ -12,12 +11,14 @@ from glinfer.gl.program import shader_root
 from glinfer.models.gab import reference_plan
 from glinfer.tools.verify import verify_draws
 
+MODEL = sys.argv[1] if len(sys.argv) > 1 else "shakespeare"  # a file, or a bundled model
+
 broken = Path(tempfile.mkdtemp(prefix="glinfer-")) / "shaders"
 shutil.copytree(shader_root(), broken)
 shader = broken / "attention_scores.frag"
 shader.write_text(shader.read_text().replace("e.y > e.x", "e.y >= e.x"))  # a mask off by one
 
-checkpoint = load_checkpoint(model_path())
+checkpoint = load_checkpoint(MODEL)
 plan = reference_plan(checkpoint.config)
 with open_device() as device:
     for root in (None, broken):

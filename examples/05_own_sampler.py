@@ -1,12 +1,15 @@
 """Work with token ids and logits directly: the three likeliest next tokens, and a sampler of one's own."""
 
+import sys
+
 import numpy as np
-from small_model import model_path
 
 import glinfer
 
-with glinfer.load(model_path()) as model:
-    ids = model.require_tokenizer().encode("Once upon a time")
+MODEL = sys.argv[1] if len(sys.argv) > 1 else "shakespeare"  # a file, or a bundled model
+
+with glinfer.load(MODEL) as model:
+    ids = model.require_tokenizer().encode("ROMEO:")
     probs = model.probs(ids)
     for token in np.argsort(-probs)[:3]:
         print(f"{token:5} {model.require_tokenizer().token_bytes(int(token))!r}: {probs[token]:.4f}")
