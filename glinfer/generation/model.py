@@ -180,6 +180,8 @@ class Model:
     def close(self) -> None:
         """Release every GL object, and the device if this model opened it; harmless when repeated."""
         if not self._closed:
+            if not self.device.closed:
+                self.device.activate()  # from another thread this fails, and the model stays as it was
             self._closed = True
             self.session.release()
             if self._owns_device:

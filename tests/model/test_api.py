@@ -377,3 +377,22 @@ def test_importing_loads_no_opengl_and_creates_no_context() -> None:
     )
     done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
     assert done.stdout.splitlines() == ["set() []", "[]"]
+
+
+def test_closing_in_another_thread_fails_and_can_be_repeated_in_the_right_one(bare: Path) -> None:
+    model, caught = glinfer.load(bare), []
+
+    def close() -> None:
+        try:
+            model.close()
+        except ContextError as error:
+            caught.append(str(error))
+
+    other = threading.Thread(target=close)
+    other.start()
+    other.join()
+    assert len(caught) == 1
+    assert "belongs to the thread that opened it" in caught[0]
+    assert model.logits([1]).shape == (300,)
+    model.close()
+    assert model.device.closed
