@@ -67,8 +67,10 @@ class ModelConfig:
         """Width of one attention head: ``hidden_size / num_attention_heads``."""
         return self.hidden_size // self.num_attention_heads
 
-    def with_gelu(self, form: str) -> ModelConfig:
-        """The same model with the ``tanh`` or the ``erf`` form of GELU."""
+    def with_gelu(self, form: str | None) -> ModelConfig:
+        """The same model with the ``tanh`` or the ``erf`` form of GELU; None leaves the form it has."""
+        if form is None:
+            return self
         if form not in _ACTIVATION_OF_GELU:
             raise ConfigError(f"gelu is {form!r}; expected 'tanh' or 'erf'")
         return dataclasses.replace(self, hidden_act=_ACTIVATION_OF_GELU[form])

@@ -11,7 +11,8 @@ from glinfer.config import ModelConfig
 from glinfer.errors import InputError
 from glinfer.formats import load_checkpoint, random_checkpoint
 from glinfer.generation.model import plan_for
-from glinfer.tools.draws import DrawReport, check_fits, measured, planned
+from glinfer.models.session import check_fits
+from glinfer.tools.draws import DrawReport, measured, planned
 
 
 @click.command()
@@ -43,8 +44,7 @@ def draws(
         raise InputError("give either a MODEL or --config, and not both")
     checkpoint = None if model is None else load_checkpoint(model)
     config = ModelConfig.from_options(config_text or "") if checkpoint is None else checkpoint.config
-    if options["gelu"] is not None:
-        config = config.with_gelu(options["gelu"])
+    config = config.with_gelu(options["gelu"])
     plan = plan_for(config, options["plan"])
     report = planned(config, plan, tokens)
     if measure:

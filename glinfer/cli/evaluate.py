@@ -52,8 +52,7 @@ def eval_command(
     path = find_model(model)
     checkpoint = load_checkpoint(path)
     checkpoint.check_finite()
-    if options["gelu"] is not None:
-        checkpoint = dataclasses.replace(checkpoint, config=checkpoint.config.with_gelu(options["gelu"]))
+    checkpoint = dataclasses.replace(checkpoint, config=checkpoint.config.with_gelu(options["gelu"]))
     chosen, reason = find_tokenizer(path, tokenizer, checkpoint.config)
     if chosen is None:
         raise InputError(reason)

@@ -37,7 +37,7 @@ def info(model: str | None, as_json: bool, **options: Any) -> None:
     checkpoint = None if model is None else load_checkpoint(model)
     plan = None
     if checkpoint is not None:
-        config = checkpoint.config if options["gelu"] is None else checkpoint.config.with_gelu(options["gelu"])
+        config = checkpoint.config.with_gelu(options["gelu"])
         plan = plan_for(config, options["plan"])
     try:
         with opened(options["device"], options["api"], options["limits"]) as device:

@@ -54,7 +54,7 @@ def verify(model: str, with_draws: bool, tokens: int | None, ids: str | None, as
     if tokens is not None and ids is not None:
         raise InputError("give either --tokens or --ids, and not both")
     checkpoint = load_checkpoint(model)
-    config = checkpoint.config if options["gelu"] is None else checkpoint.config.with_gelu(options["gelu"])
+    config = checkpoint.config.with_gelu(options["gelu"])
     plan = plan_for(config, options["plan"])
     sequence: list[int] = []
     if with_draws:

@@ -285,7 +285,7 @@ def load_model(
     path = find_model(path)
     checkpoint = load_checkpoint(path)
     checkpoint.check_finite()
-    config = checkpoint.config if gelu is None else checkpoint.config.with_gelu(gelu)
+    config = checkpoint.config.with_gelu(gelu)
     bound_plan = plan_for(config, plan)
     found, reason = find_tokenizer(path, tokenizer, config)
     opened = device if isinstance(device, Device) else open_device(device, api=api, limits=limits)

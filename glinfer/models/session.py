@@ -52,8 +52,7 @@ class Session:
             PlanError: the plan or the weights do not fit.
             ShaderError: a shader does not compile.
         """
-        limits = device.limits
-        plan.validate(PlanLimits(limits.max_texture_size, limits.max_draw_buffers, limits.max_texture_units))
+        check_fits(plan, device)
         self.plan, self.device = plan, device
         self.runs = self.draws_issued = 0
         self._released = False
@@ -173,6 +172,16 @@ class Session:
         self._framebuffers.clear()
         self._textures.clear()
         self.draws = ()
+
+
+def check_fits(plan: Plan, device: Device) -> None:
+    """Validate a plan against the limits of a device.
+
+    Raises:
+        PlanError: see :meth:`Plan.validate`.
+    """
+    limits = device.limits
+    plan.validate(PlanLimits(limits.max_texture_size, limits.max_draw_buffers, limits.max_texture_units))
 
 
 def weight_matrix(tensor: TensorSpec, weights: Mapping[str, Array]) -> Array:

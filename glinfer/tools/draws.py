@@ -12,7 +12,7 @@ from glinfer.config import ModelConfig
 from glinfer.formats import Checkpoint
 from glinfer.gl.context import Device
 from glinfer.models.gab import TOKENS
-from glinfer.models.plan import DrawTable, Plan, PlanLimits, draw_table
+from glinfer.models.plan import DrawTable, Plan, draw_table
 from glinfer.models.session import Session
 
 
@@ -47,12 +47,6 @@ class DrawReport:
 def planned(config: ModelConfig, plan: Plan, tokens: int) -> DrawReport:
     """Count from the plan alone."""
     return DrawReport(config, draw_table(plan, tokens))
-
-
-def check_fits(plan: Plan, device: Device) -> None:
-    """Raise PlanError unless the plan's textures and passes fit the device."""
-    limits = device.limits
-    plan.validate(PlanLimits(limits.max_texture_size, limits.max_draw_buffers, limits.max_texture_units))
 
 
 def measured(checkpoint: Checkpoint, plan: Plan, tokens: int, device: Device) -> DrawReport:
