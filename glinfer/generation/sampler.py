@@ -1,8 +1,12 @@
-"""Choose the next token from a row of logits: penalties, filters, one draw. NumPy only, float64 inside."""
+"""Choose the next token from a row of logits: penalties, filters, one draw. NumPy only.
+
+Penalties and filters are float64. The draw is float32, in the arithmetic of the shader that draws on the GPU.
+"""
 
 from __future__ import annotations
 
 import math
+import secrets
 from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any
@@ -11,9 +15,14 @@ import numpy as np
 import numpy.typing as npt
 
 from glinfer.errors import InputError
+from glinfer.ops.noise import gumbel_at, noise_key
 
 FloatArray = npt.NDArray[np.float64]
 History = Sequence[int] | npt.NDArray[Any]
+
+# Below this a temperature means greedy. Logits only 0.002 apart are e**20 apart in probability here; and further
+# down, logits divided by the temperature are so large that float32 has no digits left for the noise.
+MIN_TEMPERATURE = 1e-4
 
 
 @dataclass(frozen=True)
@@ -21,7 +30,8 @@ class SamplingOptions:
     """How to choose a token; immutable and checked when it is made.
 
     Attributes:
-        temperature: divides the logits; 1 leaves them, 0 means greedy (always the most probable token).
+        temperature: divides the logits; 1 leaves them, 0 means greedy (always the most probable token), and
+            so does anything below MIN_TEMPERATURE, 0.0001.
         top_k: keep only this many of the most probable tokens; 0 keeps all.
         top_p: keep the smallest set of most probable tokens whose mass reaches this; 1 keeps all.
         min_p: keep tokens at least this fraction as probable as the most probable one; 0 keeps all.
@@ -59,9 +69,19 @@ class SamplingOptions:
         if self.seed is not None:
             object.__setattr__(self, "seed", _whole("seed", self.seed, "a whole number, 0 or more, or None"))
 
+    @property
+    def greedy(self) -> bool:
+        """Whether the most probable token is always taken."""
+        return self.temperature < MIN_TEMPERATURE
+
+    @property
+    def inverse_temperature(self) -> float:
+        """What a draw multiplies the logits by, a float32 number from 0 to 10,000; 1 when greedy."""
+        return 1.0 if self.greedy else float(np.float32(1.0 / self.temperature))
+
 
 class Sampler:
-    """Draws tokens one by one as ``options`` say; keeps the random generator between calls.
+    """Draws tokens one by one as ``options`` say; keeps count of the draws.
 
     The steps and their order are those of Hugging Face's ``generate``:
 
@@ -73,18 +93,37 @@ class Sampler:
        where equal, whose mass reaches ``top_p``; at least one token;
     5. min-p (Nguyen et al. 2024): tokens with p >= ``min_p`` times the largest p.
 
-    With temperature 0 the token with the largest logit after step 1 is taken, the lowest id where equal,
-    and no random number is used. Otherwise each token uses exactly one uniform number from
-    ``numpy.random.default_rng(seed)``, so equal seeds and equal logits give equal tokens.
+    When greedy, the token with the largest logit after step 1 is taken, the lowest id where equal. Otherwise
+    each token that is left gets the score ``float32(logit) × float32(1 / temperature) + noise``, with the logit
+    as step 1 left it and the Gumbel noise of :mod:`glinfer.ops.noise`, all in float32; the largest score wins,
+    the lowest id where equal. That draws from the softmax, and a shader can do the same. A token's noise depends
+    on the seed, the step and its id alone: equal seeds and logits give equal tokens, and filters change a choice
+    only where they remove the token that would have been drawn without them.
+
+    The scores are as exact as float32: probabilities are right to about 1e-7 × (largest logit) / temperature.
+
+    Attributes:
+        options: what was asked for.
+        seed: the seed in ``options``, or the fresh one of 64 bits that was drawn for None.
+        step: how many tokens have been chosen; each step has noise of its own.
     """
 
     def __init__(self, options: SamplingOptions | None = None) -> None:
-        """Start a random stream from the seed in ``options`` (plain sampling when left out)."""
+        """Start at step 0 of the seed in ``options`` (plain sampling when left out)."""
         self.options = SamplingOptions() if options is None else options
-        self._random = np.random.default_rng(self.options.seed)
+        self.seed = secrets.randbits(64) if self.options.seed is None else self.options.seed
+        self.step = 0
+
+    def noise_key(self) -> int:
+        """The key of this step's noise, from 0 to 2**32 - 1: what a shader that draws is given."""
+        return noise_key(self.seed, self.step)
+
+    def advance(self) -> None:
+        """Count a token that was chosen elsewhere, on the GPU; :meth:`sample` does this by itself."""
+        self.step += 1
 
     def sample(self, logits: npt.ArrayLike, history: History = ()) -> int:
-        """The next token's id.
+        """The next token's id; goes on to the next step, greedy or not, unless an error is raised.
 
         Args:
             logits: float [vocab], one value per token; -inf means "never". Not changed.
@@ -96,17 +135,17 @@ class Sampler:
                 or the history holds something that is not a token id.
         """
         scores = self._penalised(logits, history)
-        if self.options.temperature == 0.0:
-            return int(np.argmax(scores))
-        return draw(self._filtered(scores), self._random.random())
+        token = int(np.argmax(scores)) if self.options.greedy else self._drawn(scores)
+        self.advance()
+        return token
 
     def distribution(self, logits: npt.ArrayLike, history: History = ()) -> FloatArray:
-        """The exact probabilities that :meth:`sample` draws from, float64 [vocab]; uses no random number.
+        """The exact probabilities that :meth:`sample` draws from, float64 [vocab]; the step stays.
 
         Takes the same arguments and raises the same errors as :meth:`sample`.
         """
         scores = self._penalised(logits, history)
-        if self.options.temperature == 0.0:
+        if self.options.greedy:
             certain = np.zeros(scores.size)
             certain[np.argmax(scores)] = 1.0
             return certain
@@ -149,20 +188,15 @@ class Sampler:
         probabilities: FloatArray = weights / weights.sum()
         return probabilities
 
-
-def draw(probabilities: FloatArray, uniform: float) -> int:
-    """Inverse-CDF draw: the first token whose running total of probability exceeds ``uniform``.
-
-    Args:
-        probabilities: float64 [vocab], non-negative, with a positive sum (1 up to rounding).
-        uniform: a number from 0 up to, and not including, 1.
-
-    Never returns a token of zero probability, not even when rounding makes ``uniform`` reach the total.
-    """
-    total = np.cumsum(probabilities)
-    # "right" skips tokens that add nothing: their running total equals the one before them.
-    index = int(np.searchsorted(total, uniform * total[-1], side="right"))
-    return min(index, int(np.flatnonzero(probabilities)[-1]))
+    def _drawn(self, scores: FloatArray) -> int:
+        """The draw among the tokens that steps 2 to 5 leave; ``scores`` as for :meth:`_filtered`."""
+        kept = np.flatnonzero(self._filtered(scores))
+        limit = float(np.finfo(np.float32).max)
+        logits = np.clip(scores[kept], -limit, limit).astype(np.float32)
+        # A product may overflow to an infinity. It wins or loses then, as it would have; it cannot become NaN.
+        with np.errstate(over="ignore"):
+            perturbed = logits * np.float32(self.options.inverse_temperature) + gumbel_at(self.noise_key(), kept)
+        return int(kept[np.argmax(perturbed)])
 
 
 def _checked_logits(logits: npt.ArrayLike) -> FloatArray:

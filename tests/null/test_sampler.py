@@ -12,7 +12,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from glinfer.errors import InputError
-from glinfer.generation.sampler import Sampler, SamplingOptions, draw
+from glinfer.generation.sampler import MIN_TEMPERATURE, Sampler, SamplingOptions
+from glinfer.ops.noise import gumbel, noise_key
 
 LOG_4321 = np.log(np.array([0.4, 0.3, 0.2, 0.1]))
 
@@ -210,60 +211,215 @@ def test_distribution_agrees_with_the_reference_and_samples_come_from_it(
 # ---- drawing
 
 
-def test_greedy_takes_the_lowest_of_equal_ids_and_uses_no_random_number() -> None:
+def run(count: int, logits: Any, **options: Any) -> list[int]:
+    sampler = Sampler(SamplingOptions(**options))
+    return [sampler.sample(logits) for _ in range(count)]
+
+
+def test_greedy_takes_the_lowest_of_equal_ids() -> None:
     sampler = Sampler(SamplingOptions(temperature=0.0, seed=3))
-    before = sampler._random.bit_generator.state
-    assert sampler.sample(np.array([0.0, 7.0, 7.0], dtype=np.float32)) == 1
+    assert {sampler.sample(np.array([0.0, 7.0, 7.0], dtype=np.float32)) for _ in range(20)} == {1}
     assert sampler.distribution(np.array([0.0, 7.0, 7.0])).tolist() == [0, 1, 0]
-    assert sampler._random.bit_generator.state == before
 
 
-def test_one_uniform_for_each_token_and_none_for_a_distribution() -> None:
-    sampler = Sampler(SamplingOptions(seed=11))
-    expected = np.random.default_rng(11).random(50)
-    edges = np.array([0.4, 0.7, 0.9])
-    for uniform in expected:
-        sampler.distribution(LOG_4321)
-        assert sampler.sample(LOG_4321) == int((uniform >= edges).sum())
+def test_every_chosen_token_is_one_step_and_nothing_else_is() -> None:
+    for temperature in (0.0, 1.0):
+        sampler = Sampler(SamplingOptions(temperature=temperature, seed=11))
+        assert sampler.step == 0
+        for step in range(4):
+            assert sampler.noise_key() == noise_key(11, step)
+            sampler.distribution(LOG_4321)
+            with pytest.raises(InputError):
+                sampler.sample(np.array([math.nan]))
+            assert sampler.step == step
+            sampler.sample(LOG_4321)
+        sampler.advance()
+        assert sampler.step == 5
+
+
+def test_steps_taken_elsewhere_leave_the_rest_as_it_was() -> None:
+    row = np.zeros(1000)
+    expected = run(10, row, seed=8)
+    sampler, greedy = Sampler(SamplingOptions(seed=8)), Sampler(SamplingOptions(seed=8, temperature=0))
+    found = []
+    for step in range(10):
+        if step % 3 == 0:
+            sampler.advance()
+            found.append(expected[step])
+        else:
+            found.append(sampler.sample(row))
+        greedy.sample(row)
+    assert found == expected
+    assert greedy.noise_key() == sampler.noise_key()
+
+
+@given(
+    row=st.lists(st.floats(-30, 30, width=32), min_size=1, max_size=50),
+    temperature=st.floats(MIN_TEMPERATURE, 10),
+    seed=st.integers(0, 2**70),
+)
+def test_plain_sampling_is_the_float32_arithmetic_of_a_shader(row: list[float], temperature: float, seed: int) -> None:
+    logits = np.array(row, np.float32)
+    options = SamplingOptions(temperature=temperature, seed=seed)
+    sampler = Sampler(options)
+    inverse = np.float32(options.inverse_temperature)
+    assert inverse == np.float32(1.0 / temperature)
+    for step in range(3):
+        scores = logits * inverse + gumbel(seed, step, logits.size)
+        assert scores.dtype == np.float32
+        assert sampler.sample(logits) == max(range(logits.size), key=lambda token: (scores[token], -token))
+
+
+def test_of_exactly_equal_scores_the_lowest_id_wins() -> None:
+    # At 1e9 float32 has no digits for the noise: tokens 1 and 2 stay equal, in every draw.
+    assert set(run(50, np.array([0.0, 1e9, 1e9], np.float32), seed=1)) == {1}
+
+
+@given(
+    logits=finite_logits,
+    filters=st.fixed_dictionaries(
+        {
+            "top_k": st.integers(0, 8),
+            "top_p": st.sampled_from([0.3, 0.6, 0.9, 1.0]),
+            "min_p": st.sampled_from([0.0, 0.03, 0.3]),
+        }
+    ),
+    temperature=st.sampled_from([0.5, 1.0, 2.0]),
+    seed=st.integers(0, 2**32),
+)
+def test_filters_change_a_choice_only_where_they_remove_the_token(
+    logits: list[float], filters: dict[str, Any], temperature: float, seed: int
+) -> None:
+    row = np.array(logits)
+    plain = Sampler(SamplingOptions(temperature=temperature, seed=seed))
+    filtered = Sampler(SamplingOptions(temperature=temperature, seed=seed, **filters))
+    kept = filtered.distribution(row) > 0
+    for step in range(5):
+        token, other = plain.sample(row), filtered.sample(row)
+        if kept[token]:
+            assert other == token
+        else:
+            scores = row.astype(np.float32) * np.float32(1 / temperature) + gumbel(seed, step, row.size)
+            assert other == int(np.argmax(np.where(kept, scores, -np.inf)))
+
+
+def test_a_penalty_reaches_the_draw() -> None:
+    sampler = Sampler(SamplingOptions(repetition_penalty=100.0, seed=0))
+    assert {sampler.sample(np.array([9.0, 9.0, -9.0]), [0]) for _ in range(100)} == {1}
 
 
 def test_equal_seeds_repeat_and_no_seed_does_not() -> None:
     row = np.zeros(1000)
-
-    def run(seed: int | None) -> list[int]:
-        sampler = Sampler(SamplingOptions(seed=seed))
-        return [sampler.sample(row) for _ in range(20)]
-
-    assert run(5) == run(5)
-    assert run(5) != run(6)
-    assert run(None) != run(None)
+    assert run(20, row, seed=5) == run(20, row, seed=5)
+    assert run(20, row, seed=5) != run(20, row, seed=6)
+    assert run(20, row, seed=5) != run(20, row, seed=5 + 2**64)
+    assert run(20, row) != run(20, row)
 
 
-def test_frequencies_follow_the_distribution() -> None:
-    sampler = Sampler(SamplingOptions(seed=2))
-    counts = np.bincount([sampler.sample(LOG_4321) for _ in range(4000)], minlength=4)
-    # Five standard deviations of a binomial count are at most 5 × sqrt(4000 / 4) = 158.
-    assert np.abs(counts - 4000 * np.array([0.4, 0.3, 0.2, 0.1])).max() < 158
+def test_a_fresh_seed_is_told_and_repeats() -> None:
+    first = Sampler()
+    assert 0 <= first.seed < 2**64
+    assert first.seed != Sampler().seed
+    again = Sampler(SamplingOptions(seed=first.seed))
+    assert again.seed == first.seed
+    row = np.zeros(1000)
+    assert [first.sample(row) for _ in range(20)] == [again.sample(row) for _ in range(20)]
 
 
-def test_draw_at_the_edges_never_returns_a_token_of_zero_probability() -> None:
-    row = np.array([0.0, 0.25, 0.0, 0.75, 0.0])
-    assert draw(row, 0.0) == 1
-    assert draw(row, np.nextafter(0.25, 0)) == 1
-    assert draw(row, 0.25) == 3
-    assert draw(row, np.nextafter(1.0, 0)) == 3
-    assert draw(row, 1.0) == 3  # what a rounded product could become
-    assert draw(np.array([1.0]), np.nextafter(1.0, 0)) == 0
+def standard_deviations_off(tokens: list[int], expected: Any) -> float:
+    """How far chi-square of the drawn tokens is from what is usual, over the tokens that can be drawn."""
+    counts = np.bincount(tokens, minlength=len(expected))
+    wanted = len(tokens) * np.asarray(expected)
+    assert counts[wanted == 0].sum() == 0
+    some = wanted > 0
+    freedom = int(some.sum()) - 1
+    chi_square = float(((counts[some] - wanted[some]) ** 2 / wanted[some]).sum())
+    return abs(chi_square - freedom) / math.sqrt(2 * freedom)
 
 
-@given(st.lists(st.integers(0, 3), min_size=1, max_size=40).filter(any), st.floats(0, 1))
-def test_draw_is_the_inverse_of_the_running_total(parts: list[int], uniform: float) -> None:
-    # Sums that are not exactly 1 in floating point, and zeros at both ends.
-    row = np.array(parts) / 3.0 / np.sum(np.array(parts) / 3.0)
-    token = draw(row, uniform)
-    assert row[token] > 0
-    assert math.fsum(row[:token]) <= uniform + 1e-12
-    assert uniform <= math.fsum(row[: token + 1]) + 1e-12
+@pytest.mark.parametrize(
+    "options",
+    [
+        {},
+        {"temperature": 0.4},
+        {"temperature": 3.0, "top_k": 7},
+        {"top_p": 0.8},
+        {"min_p": 0.2, "temperature": 1.5},
+        {"top_k": 9, "top_p": 0.95, "min_p": 0.01, "temperature": 0.9},
+    ],
+    ids=repr,
+)
+def test_frequencies_follow_the_distribution(options: dict[str, Any]) -> None:
+    # The ids lie far apart, as in a real vocabulary; the probabilities of most are between 0.01 and 0.3.
+    row = np.full(3000, -np.inf)
+    row[np.arange(12) ** 3] = np.random.default_rng(4).normal(0, 1.2, 12)
+    assert standard_deviations_off(run(5000, row, seed=2, **options), distribution(row, **options)) < 4
+
+
+def test_of_many_unlikely_tokens_each_gets_its_share() -> None:
+    # One token of probability 1/2 and 4096 that share the other half.
+    row = np.zeros(4097)
+    row[0] = math.log(4096)
+    tokens = np.array(run(4000, row, seed=3))
+    rest = tokens[tokens > 0] - 1
+    halves = np.concatenate([np.zeros(tokens.size - rest.size, int), 1 + rest // 256])
+    assert standard_deviations_off(halves.tolist(), [0.5, *[0.5 / 16] * 16]) < 4
+
+
+def test_draws_of_neighbouring_steps_are_independent() -> None:
+    tokens = np.array(run(6000, np.zeros(8), seed=12))
+    for distance in (1, 2, 8):
+        pairs = 8 * tokens[:-distance] + tokens[distance:]
+        assert standard_deviations_off(pairs.tolist(), [1 / 64] * 64) < 4
+
+
+def test_draws_of_neighbouring_seeds_are_independent() -> None:
+    tokens = np.array([run(1, np.zeros(8), seed=seed)[0] for seed in range(6000)])
+    assert standard_deviations_off((8 * tokens[:-1] + tokens[1:]).tolist(), [1 / 64] * 64) < 4
+
+
+# ---- extremes of the draw
+
+
+@pytest.mark.parametrize("temperature", [5e-324, 1e-300, 1e-40, 1e-8, math.nextafter(MIN_TEMPERATURE, 0)])
+@pytest.mark.filterwarnings("error")
+def test_a_temperature_below_the_smallest_is_greedy(temperature: float) -> None:
+    options = SamplingOptions(temperature=temperature, seed=1)
+    assert (options.greedy, options.inverse_temperature) == (True, 1.0)
+    logits = np.array([0.0, 7.0, 7.0, -3e38], np.float32)
+    assert set(run(20, logits, temperature=temperature, seed=1)) == {1}
+    assert distribution(logits, temperature=temperature) == [0, 1, 0, 0]
+
+
+def test_the_smallest_temperature_still_draws() -> None:
+    options = SamplingOptions(temperature=MIN_TEMPERATURE)
+    assert (options.greedy, options.inverse_temperature) == (False, 10_000.0)
+    assert (SamplingOptions().greedy, SamplingOptions().inverse_temperature) == (False, 1.0)
+    assert set(run(50, np.zeros(2), temperature=MIN_TEMPERATURE, seed=0)) == {0, 1}
+
+
+@pytest.mark.parametrize("temperature", [MIN_TEMPERATURE, 0.5, 1.0, 1e30, 1.7e308])
+@pytest.mark.parametrize(
+    "logits",
+    [
+        [-math.inf, -3e38, -3e38],
+        [-math.inf, 3e38, 3e38],
+        [-math.inf, -1e300, -1e300],
+        [-math.inf, 1e300, 1e300],
+        [-math.inf, 1e-320, -1e-320],
+        [-math.inf, 1.7e308, 1.7e308],
+    ],
+)
+@pytest.mark.filterwarnings("error")
+def test_enormous_logits_never_lead_to_a_token_that_cannot_be(logits: list[float], temperature: float) -> None:
+    assert set(run(20, np.array(logits), temperature=temperature, seed=0)) <= {1, 2}
+
+
+@pytest.mark.filterwarnings("error")
+def test_enormous_logits_that_differ_are_told_apart() -> None:
+    for low, high in ((1e300, 2e300), (-2e300, -1e300), (3e38, 3.3e38), (-3e38, 3e38)):
+        for temperature in (MIN_TEMPERATURE, 0.3, 1.0):
+            assert set(run(5, np.array([low, high, low]), temperature=temperature, seed=0)) == {1}
 
 
 # ---- bad input

@@ -1,0 +1,172 @@
+"""Random numbers that a fragment shader can make as well: Gumbel noise from (seed, step, token), no state.
+
+Adding independent Gumbel noise to the logits and taking the largest sum draws a token with exactly its softmax
+probability (the Gumbel-max trick; Gumbel 1954, Maddison et al. 2014). The noise of a token depends on nothing but
+the seed, the step and the token's id, so every fragment can compute its own.
+
+``shaders/common/noise.glsl`` computes the same thing; the two files have to be changed together. All integers are
+32 bits, unsigned, with wrap-around, and agree to the last bit everywhere. So does u. The logarithm is written out
+in float32 additions and multiplications, since GLSL's own may be wrong by some 2**-22 just below 1, which is where
+the largest noise comes from, the noise that decides: drivers were seen to be off by 0.01 there, and by 2 at the very
+end. What is left to a renderer is whether it rounds a product before adding to it: the noise can then differ in its
+last bit or two, by 2e-6 at most. A choice can only differ where the two best sums are that close together.
+"""
+
+from __future__ import annotations
+
+import numpy as np
+import numpy.typing as npt
+
+from glinfer.errors import InputError
+
+Bits = npt.NDArray[np.uint32]
+Floats = npt.NDArray[np.float32]
+
+# As large as a vocabulary may be; see ModelConfig.
+_MAX_COUNT = 1 << 24
+_MASK = 0xFFFFFFFF
+# 2**32 divided by the golden ratio: a start that is not 0, which mix() leaves as it is.
+_START = 0x9E3779B9
+# float32 nearest below sqrt(1/2), as an integer: where a mantissa is taken to the next power of two.
+_ROOT_HALF = 0x3F3504F3
+_LOG_SERIES = (
+    7.0376836292e-2,
+    -1.1514610310e-1,
+    1.1676998740e-1,
+    -1.2420140846e-1,
+    1.4249322787e-1,
+    -1.6668057665e-1,
+    2.0000714765e-1,
+    -2.4999993993e-1,
+    3.3333331174e-1,
+)
+
+
+def mix(h: Bits) -> Bits:
+    """Scramble 32-bit numbers, one to one, so that every input bit flips about half of the output bits.
+
+    ``lowbias32`` of Chris Wellons, "Prospecting for Hash Functions" (2018).
+    """
+    h = h ^ (h >> np.uint32(16))
+    h = h * np.uint32(0x7FEB352D)
+    h = h ^ (h >> np.uint32(15))
+    h = h * np.uint32(0x846CA68B)
+    return h ^ (h >> np.uint32(16))
+
+
+def noise_key(seed: int, step: int) -> int:
+    """The number from 0 to 2**32 - 1 that names the noise of one step: the shader's uniform ``noise_key``.
+
+    The seed's 32-bit words, lowest first, are folded into two words, so any whole number will do. Two words are
+    kept because with one, two seeds could easily give the same noise a few steps apart. With one seed, 2**32 steps
+    have 2**32 different keys.
+
+    Args:
+        seed: 0 or more, of any size.
+        step: 0 or more; taken modulo 2**32.
+
+    Raises:
+        InputError: one of them is no whole number, or negative.
+    """
+    seed, step = _whole("seed", seed), _whole("step", step)
+    # Arrays of one: NumPy warns when a lone number wraps around, and never for an array.
+    low = high = _one(_START)
+    while True:
+        low = mix(low ^ _one(seed))
+        high = mix(high + low)
+        seed >>= 32
+        if seed == 0:
+            break
+    return int(mix(mix(_one(step) + low) ^ high)[0])
+
+
+def uniform_bits(key: int, count: int) -> Bits:
+    """32 random bits for each of the tokens 0, 1, …: uint32 [count].
+
+    Tokens are scrambled before the key comes in. Without that, two keys that differ in low bits only would give
+    the same numbers to neighbouring tokens.
+
+    Args:
+        key: from :func:`noise_key`.
+        count: how many tokens, at most 2**24.
+
+    Raises:
+        InputError: one of them is no whole number, negative, or too large.
+    """
+    return _bits_of(_whole("noise key", key, _MASK), np.arange(_whole("count", count, _MAX_COUNT), dtype=np.uint32))
+
+
+def gumbel(seed: int, step: int, count: int) -> Floats:
+    """Standard Gumbel noise for the tokens 0, 1, … at one step: float32 [count], from -2.9 to 16.7.
+
+    Args:
+        seed: 0 or more, of any size.
+        step: 0 or more; taken modulo 2**32.
+        count: how many tokens, at most 2**24.
+
+    Raises:
+        InputError: one of them is no whole number, negative, or too large.
+    """
+    return gumbel_of_key(noise_key(seed, step), count)
+
+
+def gumbel_of_key(key: int, count: int) -> Floats:
+    """What :func:`gumbel` gives for the seed and step of ``key``: float32 [count]; the same limits and errors."""
+    return _gumbel_of(uniform_bits(key, count))
+
+
+def gumbel_at(key: int, tokens: npt.NDArray[np.integer]) -> Floats:
+    """The same noise for some tokens only: float32 [n] for ids [n], each from 0 to 2**32 - 1.
+
+    Raises:
+        InputError: the key is no whole number from 0 to 2**32 - 1.
+    """
+    return _gumbel_of(_bits_of(_whole("noise key", key, _MASK), tokens.astype(np.uint32)))
+
+
+def _bits_of(key: int, tokens: Bits) -> Bits:
+    return mix(mix(tokens) ^ np.uint32(key))
+
+
+def _gumbel_of(bits: Bits) -> Floats:
+    # The middles of 2**23 equal parts of (0, 1); 24 bits, so nothing is rounded and neither 0 nor 1 is reached.
+    u = ((bits >> np.uint32(9)).astype(np.float32) + np.float32(0.5)) * np.float32(2.0**-23)
+    return -_natural_log(-_natural_log(u))
+
+
+def _natural_log(x: Floats) -> Floats:
+    """The natural logarithm of normal positive numbers: ``logf`` of Moshier's Cephes library.
+
+    x is split into 2**e × (1 + f) with 1 + f from sqrt(1/2) to sqrt(2); ln 2 is split in two so that e times
+    its larger part is exact. Right to one unit in the last place or so, also close to 1.
+    """
+    bits = x.view(np.int32)
+    exponent = (bits - np.int32(_ROOT_HALF)) >> 23
+    f = (bits - (exponent << 23)).view(np.float32) - np.float32(1.0)
+    e = exponent.astype(np.float32)
+    z = f * f
+    p = np.full_like(f, _LOG_SERIES[0])
+    for factor in _LOG_SERIES[1:]:
+        p = p * f + np.float32(factor)
+    p = p * f * z
+    p = p - np.float32(2.12194440e-4) * e
+    p = p - np.float32(0.5) * z
+    logarithm: Floats = (f + p) + np.float32(0.693359375) * e
+    return logarithm
+
+
+def _one(number: int) -> Bits:
+    return np.array([number & _MASK], dtype=np.uint32)
+
+
+def _whole(name: str, value: int, most: int | None = None) -> int:
+    if isinstance(value, bool) or not isinstance(value, (int, np.integer)):
+        found = f"of type {type(value).__name__}"
+    elif value < 0:
+        found = "negative"
+    elif most is not None and value > most:
+        found = "too large"
+    else:
+        return int(value)
+    limits = "of at least 0" if most is None else f"from 0 to {most}"
+    raise InputError(f"the {name} is {found}; expected a whole number {limits}")
