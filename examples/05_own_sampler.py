@@ -14,5 +14,5 @@ with glinfer.load(MODEL) as model:
     for token in np.argsort(-probs)[:3]:
         print(f"{token:5} {model.require_tokenizer().token_bytes(int(token))!r}: {probs[token]:.4f}")
     for _ in range(5):
-        ids.append(int(np.argmax(model.logits(ids))))
+        ids.append(int(np.argmax(model.logits(ids))))  # only the newest token is run: the rest is held already
     print(model.require_tokenizer().decode(ids))

@@ -33,8 +33,8 @@ def load(path: str | PathLike[str], **options: Any) -> Model:
 
     Args:
         path: a ``.gab`` or ``.safetensors`` checkpoint; the format is read from the file, not its name.
-        **options: see :func:`glinfer.generation.model.load_model`: ``tokenizer``, ``plan``, ``gelu``,
-            ``device``, ``api``, ``limits``, ``on_upload``.
+        **options: see :func:`glinfer.generation.model.load_model`: ``tokenizer``, ``plan``, ``weights``,
+            ``kernels``, ``gelu``, ``device``, ``api``, ``limits``, ``on_upload``.
 
     Returns:
         A :class:`glinfer.generation.model.Model`; close it, or use it in a ``with`` block.

@@ -34,6 +34,9 @@ settings.register_profile("same", deadline=None, derandomize=True)
 settings.register_profile("explore", deadline=None, print_blob=True)
 settings.load_profile(os.environ.get("HYPOTHESIS_PROFILE", "same"))
 
+# What was tuned or chosen on this machine before must not decide what a test runs.
+os.environ["GLINFER_CACHE"] = ""
+
 
 def directory_of(path: Path) -> str:
     """The directory under tests/ that a test lies in, such as ``gl``; empty for tests elsewhere."""

@@ -22,6 +22,7 @@ from glinfer.cli.evaluate import eval_command
 from glinfer.cli.generate import generate
 from glinfer.cli.info import info
 from glinfer.cli.models import models
+from glinfer.cli.tune import tune_command
 from glinfer.cli.verify import verify
 from glinfer.errors import GlinferError
 
@@ -65,7 +66,7 @@ def cli(context: click.Context) -> None:
         click.echo(context.get_help())
 
 
-for command in (generate, chat, draws, verify, info, convert, eval_command, bench_command, models, demo):
+for command in (generate, chat, draws, verify, info, convert, eval_command, bench_command, tune_command, models, demo):
     cli.add_command(command)
 
 

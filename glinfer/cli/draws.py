@@ -10,8 +10,9 @@ from glinfer.cli.common import device_options, json_option, model_options, opene
 from glinfer.config import ModelConfig
 from glinfer.errors import InputError
 from glinfer.formats import load_checkpoint, random_checkpoint
-from glinfer.generation.model import plan_for
+from glinfer.models.choice import plan_for, weights_for
 from glinfer.models.session import check_fits
+from glinfer.models.tuning import default_for
 from glinfer.tools.draws import DrawReport, measured, planned
 
 
@@ -24,7 +25,7 @@ from glinfer.tools.draws import DrawReport, measured, planned
     "what is left out is as in Gab.",
 )
 @click.option("--tokens", type=int, default=1, show_default=True, help="Length of the sequence; sizes depend on it.")
-@click.option("--measure", is_flag=True, help="Run a real forward too and check that it issues as many draws.")
+@click.option("--measure", is_flag=True, help="Run a real token too and check that it issues as many draws.")
 @model_options
 @device_options
 @json_option
@@ -33,8 +34,9 @@ def draws(
 ) -> None:
     """Count the draw calls of one token, by pass.
 
-    Without --measure no graphics driver is needed: the plan alone is counted. With it, a forward really
-    runs (on random weights when only --config is given), and the exit status is 1 if the counts differ.
+    Without --measure no graphics driver is needed: the plan alone is counted. With it, the last token of the
+    sequence is really run (on random weights when only --config is given), and the exit status is 1 if the
+    counts differ.
 
     \b
     glinfer draws --config blocks=6,heads=8
@@ -42,15 +44,23 @@ def draws(
     """
     if (model is None) == (config_text is None):
         raise InputError("give either a MODEL or --config, and not both")
+    name, weights = options["plan"], options["weights"]
     checkpoint = None if model is None else load_checkpoint(model)
     config = ModelConfig.from_options(config_text or "") if checkpoint is None else checkpoint.config
     config = config.with_gelu(options["gelu"])
-    plan = plan_for(config, options["plan"])
-    report = planned(config, plan, tokens)
+    report = planned(config, plan_for(config, name, weights=weights), tokens)
     if measure:
         with opened(options["device"], options["api"], options["limits"]) as device:
+            plan = plan_for(
+                config,
+                name,
+                weights=weights,
+                kernels=default_for(device),
+                max_texture_size=device.limits.max_texture_size,
+            )
             check_fits(plan, device)  # before random weights of any size are made
-            report = measured(checkpoint or random_checkpoint(config), plan, tokens, device)
+            checkpoint = checkpoint or random_checkpoint(config)
+            report = measured(checkpoint, plan, tokens, device, weights=weights_for(checkpoint, name, weights))
     if as_json:
         print_json(report.to_json())
     else:
@@ -67,8 +77,8 @@ def _show(report: DrawReport) -> None:
     out().print(shown)
     click.echo(
         f"plan {report.table.plan} · {report.table.total} draws/token · "
-        f"sizes are width×height in texels for a sequence of {report.table.tokens}"
+        f"sizes are columns×rows of a matrix, for token {report.table.tokens} of a sequence"
     )
     if report.issued is not None:
         verdict = "agrees with the plan" if report.agrees else "DIFFERS from the plan"
-        click.echo(f"issued {report.issued} draw calls in a real forward: {verdict} · {report.renderer}")
+        click.echo(f"issued {report.issued} draw calls in a real run: {verdict} · {report.renderer}")

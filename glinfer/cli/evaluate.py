@@ -8,10 +8,21 @@ from typing import Any
 
 import click
 
-from glinfer.cli.common import device_options, json_option, model_options, opened, print_json, progress
+from glinfer.cli.common import (
+    device_options,
+    json_option,
+    megabytes,
+    model_options,
+    opened,
+    out,
+    print_json,
+    progress,
+    table,
+)
 from glinfer.errors import InputError
 from glinfer.formats import find_model, load_checkpoint
 from glinfer.generation.tokenizer import find_tokenizer
+from glinfer.models.fold import WEIGHT_FORMATS
 from glinfer.tools.evaluate import EvalReport, evaluate
 
 
@@ -22,6 +33,7 @@ from glinfer.tools.evaluate import EvalReport, evaluate
 @click.option("--bytes", "most_bytes", type=click.IntRange(min=2), help="Only so many bytes of that, from its start.")
 @click.option("--stride", type=int, help="Tokens from window to window. Default: half the model's context.")
 @click.option("--tokenizer", type=click.Path(), help="A .bpe file. Default: the one beside the model, if it fits.")
+@click.option("--compare", default="", metavar="F,F,…", help="More weight formats to evaluate beside --weights.")
 @model_options
 @device_options
 @json_option
@@ -32,6 +44,7 @@ def eval_command(
     most_bytes: int | None,
     stride: int | None,
     tokenizer: str | None,
+    compare: str,
     as_json: bool,
     **options: Any,
 ) -> None:
@@ -42,7 +55,9 @@ def eval_command(
 
     \b
     glinfer eval shakespeare --text tinyshakespeare.txt --last 0.1
+    glinfer eval shakespeare --text tinyshakespeare.txt --last 0.1 --weights f32 --compare f16,q16,q8l,q8
     """
+    formats = [options["weights"], *_formats(compare)]
     if not 0.0 < last <= 1.0:
         raise InputError(f"--last is {last}; expected a fraction above 0 and at most 1")
     text = _read(text_path)
@@ -56,12 +71,27 @@ def eval_command(
     chosen, reason = find_tokenizer(path, tokenizer, checkpoint.config)
     if chosen is None:
         raise InputError(reason)
-    with opened(options["device"], options["api"], options["limits"]) as device, progress("evaluating") as advance:
-        report = evaluate(checkpoint, chosen, device, text, plan=options["plan"], stride=stride, on_window=advance)
+    reports: list[EvalReport] = []
+    with opened(options["device"], options["api"], options["limits"]) as device:
+        for name in formats:
+            with progress(f"evaluating {name}") as advance:
+                report = evaluate(
+                    checkpoint,
+                    chosen,
+                    device,
+                    text,
+                    plan=options["plan"],
+                    weights=name,
+                    stride=stride,
+                    on_window=advance,
+                )
+            reports.append(report.compared_with(reports[0]) if reports else report)
     if as_json:
-        print_json(report.to_json())
+        print_json(reports[0].to_json() if len(reports) == 1 else [report.to_json() for report in reports])
+    elif len(reports) == 1:
+        _show(reports[0])
     else:
-        _show(report)
+        _compare(reports)
 
 
 def _read(path: str) -> str:
@@ -73,9 +103,38 @@ def _read(path: str) -> str:
         raise InputError(f"{path}: cannot read it: {getattr(error, 'strerror', None) or error}") from None
 
 
+def _formats(text: str) -> list[str]:
+    names = [name.strip() for name in text.split(",") if name.strip()]
+    for name in names:
+        if name not in WEIGHT_FORMATS:
+            raise InputError(f"found {name!r} in --compare; expected some of {', '.join(WEIGHT_FORMATS)}")
+    return names
+
+
+def _compare(reports: list[EvalReport]) -> None:
+    headings = ("weights", "texture memory", "bits/byte", "change", f"top-1 as {reports[0].weights}", "ms/token")
+    shown = table(*headings, numbers=headings[1:])
+    for report in reports:
+        change = report.bits_per_byte / reports[0].bits_per_byte - 1
+        shown.add_row(
+            report.weights,
+            megabytes(report.weight_bytes),
+            f"{report.bits_per_byte:.4f}",
+            f"{100 * change:+.3f}%",
+            "" if report.agreement is None else f"{100 * report.agreement:.2f}%",
+            f"{report.milliseconds:.2f}",
+        )
+    out().print(shown)
+    click.echo(f"\n{_scope(reports[0])} · {reports[0].renderer}")
+
+
+def _scope(report: EvalReport) -> str:
+    return (
+        f"{report.tokens:,} tokens, {report.bytes:,} bytes in {report.windows} windows of {report.context}, "
+        f"stride {report.stride} · plan {report.plan}"
+    )
+
+
 def _show(report: EvalReport) -> None:
     click.echo(f"{report.bits_per_byte:.4f} bits/byte · perplexity {report.perplexity:.3f} per token")
-    click.echo(
-        f"{report.tokens:,} tokens, {report.bytes:,} bytes in {report.windows} windows of {report.context}, "
-        f"stride {report.stride} · {report.seconds:.1f} s · plan {report.plan} · {report.renderer}"
-    )
+    click.echo(f"{_scope(report)}, weights {report.weights} · {report.seconds:.1f} s · {report.renderer}")

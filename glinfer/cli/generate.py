@@ -113,15 +113,16 @@ def show(stream: TextStream | TokenStream) -> None:
 
 
 def closing_line(model: Model, stats: GenerationStats) -> str:
-    """``244 draws/token · 40 tokens · 2.1 tok/s · OpenGL ES 3.2 Mesa 22.3.6 · llvmpipe (…)``."""
+    """``39 draws/token · 40 tokens · 250 tok/s · OpenGL ES 3.2 Mesa 22.3.6 · llvmpipe (…)``."""
     parts = [
         f"{stats.draws_per_token:g} draws/token",
         f"{stats.tokens} tokens",
         f"{stats.tokens_per_second:.2f} tok/s",
         model.device.description,
     ]
-    if stats.finish_reason == "context":
-        parts.insert(0, f"the context of {model.config.max_position_embeddings} tokens is full")
+    if stats.dropped:
+        context = model.config.max_position_embeddings
+        parts.insert(0, f"the context of {context} tokens was full: the oldest {stats.dropped} were dropped")
     return " · ".join(parts)
 
 
@@ -141,10 +142,13 @@ def _collected(
         "ids": stream.ids,
         "finish_reason": stats.finish_reason,
         "prompt_tokens": stats.prompt_tokens,
+        "prompt_seconds": stats.prompt_seconds,
         "tokens": stats.tokens,
+        "dropped": stats.dropped,
         "draws_per_token": stats.draws_per_token,
         "seconds": stats.seconds,
         "tokens_per_second": stats.tokens_per_second,
-        "plan": model.session.plan.name,
+        "plan": model.plan.name,
+        "weights": model.weights,
         "renderer": model.device.description,
     }

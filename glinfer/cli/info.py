@@ -19,8 +19,7 @@ from glinfer.cli.common import (
 )
 from glinfer.errors import ContextError
 from glinfer.formats import Checkpoint, load_checkpoint
-from glinfer.generation.model import plan_for
-from glinfer.models.plan import Plan
+from glinfer.models.choice import check_choice
 from glinfer.tools.info import EXTENSIONS_THAT_MATTER, RendererReport, model_report, renderer_report
 
 
@@ -34,26 +33,27 @@ def info(model: str | None, as_json: bool, **options: Any) -> None:
 
     When it cannot run, one line says what is missing and how to install it, and the exit status is 2.
     """
+    check_choice(options["plan"], options["weights"])
     checkpoint = None if model is None else load_checkpoint(model)
-    plan = None
     if checkpoint is not None:
-        config = checkpoint.config.with_gelu(options["gelu"])
-        plan = plan_for(config, options["plan"])
+        checkpoint = dataclasses.replace(checkpoint, config=checkpoint.config.with_gelu(options["gelu"]))
+    about = None
     try:
         with opened(options["device"], options["api"], options["limits"]) as device:
-            report, edge = renderer_report(device), device.limits.max_texture_size
+            report = renderer_report(device)
+            if checkpoint is not None:
+                about = model_report(checkpoint, options["plan"], options["weights"], device)
     except ContextError as error:
         if as_json:
             print_json({"can_run": False, "problem": str(error)})
         raise
-    about = None if checkpoint is None or plan is None else model_report(checkpoint, plan, edge)
     if as_json:
         print_json({**report.to_json(), "model": about})
         return
     _show_renderer(report)
-    if about is not None and checkpoint is not None and plan is not None:
+    if about is not None and checkpoint is not None:
         click.echo()
-        _show_model(checkpoint, plan, about)
+        _show_model(checkpoint, about)
 
 
 def _show_renderer(report: RendererReport) -> None:
@@ -79,14 +79,16 @@ def _show_renderer(report: RendererReport) -> None:
     click.echo("\nglinfer can run here")
 
 
-def _show_model(checkpoint: Checkpoint, plan: Plan, about: dict[str, Any]) -> None:
+def _show_model(checkpoint: Checkpoint, about: dict[str, Any]) -> None:
     shown = table("", "")
     shown.show_header = False
     shown.add_row("model", checkpoint.source)
     for name, value in about["config"].items():
         shown.add_row(name, str(value))
     shown.add_row("parameters", f"{about['parameters']:,}")
-    shown.add_row("plan", f"{plan.name}, {about['draws']} draws/token")
+    shown.add_row("plan", f"{about['plan']}, weights in {about['weights']}")
+    if about["draws"] is not None:
+        shown.add_row("draws/token", str(about["draws"]))
     for kind, count in about["texture_bytes"].items():
         shown.add_row(f"{kind} textures", megabytes(count))
     shown.add_row("fits this renderer", "yes" if about["fits"] else f"no: {about['problem']}")

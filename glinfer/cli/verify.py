@@ -20,7 +20,9 @@ from glinfer.cli.common import (
 )
 from glinfer.errors import InputError
 from glinfer.formats import load_checkpoint
-from glinfer.generation.model import check_ids, plan_for
+from glinfer.generation.model import check_ids
+from glinfer.models.choice import check_choice, plan_for, weights_for
+from glinfer.models.tuning import kernels_for
 from glinfer.tools.draws import example_ids
 from glinfer.tools.verify import (
     DRAW_TOLERANCE,
@@ -42,36 +44,52 @@ from glinfer.tools.verify import (
 def verify(model: str, with_draws: bool, tokens: int | None, ids: str | None, as_json: bool, **options: Any) -> None:
     """Upload every weight of MODEL, read it back through a framebuffer, and compare bit for bit.
 
-    Also stores NaN payloads, infinities, −0 and denormals, which careless paths change. The exit status is
-    1 if anything differs.
+    The fast plan's weights are compared as it packs them, the reference plan's as they are in the file. Also stores
+    NaN payloads, infinities, −0 and denormals, which careless paths change. With --draws every pass of the last token
+    is compared with float64. The exit status is 1 if anything differs.
 
     \b
-    glinfer verify model.gab
-    glinfer verify model.gab --draws --tokens 16 --json
+    glinfer verify model.gab --plan reference
+    glinfer verify model.gab --weights q8 --draws --tokens 16 --json
     """
     if not with_draws and (tokens is not None or ids is not None):
         raise InputError("--tokens and --ids belong to --draws; add it")
     if tokens is not None and ids is not None:
         raise InputError("give either --tokens or --ids, and not both")
+    name, weights = options["plan"], options["weights"]
+    check_choice(name, weights)
     checkpoint = load_checkpoint(model)
     config = checkpoint.config.with_gelu(options["gelu"])
-    plan = plan_for(config, options["plan"])
+    if with_draws or name != "reference":  # what is folded and rounded has to be numbers
+        checkpoint.check_finite()
     sequence: list[int] = []
     if with_draws:
-        checkpoint.check_finite()
         sequence = check_ids(_sequence(ids, 8 if tokens is None else tokens, config), config)
+    arrays = weights_for(checkpoint, name, weights)
     with opened(options["device"], options["api"], options["limits"]) as device:
-        weights = len(plan.of_kind("weight"))
+        plan = plan_for(
+            config,
+            name,
+            weights=weights,
+            kernels=kernels_for(device, config, weights),
+            max_texture_size=device.limits.max_texture_size,
+        )
+        count = len(plan.of_kind("weight"))
         with progress("checking textures") as advance:
-            done = iter(range(1, weights + 1))
-            textures = verify_textures(checkpoint, plan, device, lambda _: advance(next(done), weights))
+            done = iter(range(1, count + 1))
+            textures = verify_textures(checkpoint, plan, device, lambda _: advance(next(done), count), weights=arrays)
         special = verify_special_values(device)
         checks = []
         if with_draws:
             with progress("checking draws") as advance:
                 total = len(plan.draws)
                 checks = verify_draws(
-                    checkpoint, plan, device, sequence, on_check=lambda check: advance(check.index + 1, total)
+                    checkpoint,
+                    plan,
+                    device,
+                    sequence,
+                    weights=arrays,
+                    on_check=lambda check: advance(check.index + 1, total),
                 )
         report = VerifyReport(device.description, tuple(textures), tuple(special), tuple(checks))
     if as_json:
@@ -142,7 +160,8 @@ def _show_draws(report: VerifyReport) -> None:
         "output",
         "relative error",
         "unwritten",
-        numbers=("draw", "output", "relative error", "unwritten"),
+        "stray",
+        numbers=("draw", "output", "relative error", "unwritten", "stray"),
     )
     for check in ([first] if first else []) + [check for check in worst if check is not first]:
         shown.add_row(
@@ -152,6 +171,7 @@ def _show_draws(report: VerifyReport) -> None:
             f"{check.cols}×{check.rows}",
             f"{check.max_relative_error:.2e}",
             str(check.unwritten),
+            str(check.strays),
         )
     click.echo(f"largest errors against float64 (tolerance {DRAW_TOLERANCE:g}):")
     out().print(shown)

@@ -11,7 +11,7 @@ from collections.abc import Iterator
 from pathlib import Path
 from typing import BinaryIO
 
-from glinfer.errors import FormatError
+from glinfer.errors import FormatError, InputError
 
 AnyPath = str | os.PathLike[str]
 
@@ -42,6 +42,34 @@ def _usable(path: AnyPath) -> str:
     except UnicodeEncodeError:
         pass
     raise FormatError(f"{shown(path)}: no file can have this name; expected a path without such characters")
+
+
+def cache_folder() -> Path:
+    """Where glinfer keeps files of its own: $GLINFER_CACHE, else ``glinfer`` in $XDG_CACHE_HOME or in ~/.cache.
+
+    Raises:
+        InputError: there is none of them.
+    """
+    own = os.environ.get("GLINFER_CACHE")
+    if own:
+        return Path(own)
+    try:
+        return Path(os.environ.get("XDG_CACHE_HOME") or Path.home() / ".cache") / "glinfer"
+    except RuntimeError:
+        raise InputError("this user has no home directory to keep files in; set XDG_CACHE_HOME") from None
+
+
+def memory_folder(part: str) -> Path | None:
+    """Where glinfer remembers what it found out here and could find out again; None where it shall not, or cannot.
+
+    ``part`` of :func:`cache_folder`. With GLINFER_CACHE set and empty nothing is remembered.
+    """
+    if os.environ.get("GLINFER_CACHE") == "":
+        return None
+    try:
+        return cache_folder() / part
+    except InputError:
+        return None
 
 
 def kind_of(mode: int) -> str:

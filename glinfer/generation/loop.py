@@ -1,20 +1,18 @@
-"""The token loop: ids in, one forward pass and one sampled id at a time out."""
+"""The token loop: ids in, one chosen id at a time out."""
 
 from __future__ import annotations
 
 import operator
 import time
+from collections import deque
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 
 import numpy as np
-import numpy.typing as npt
 
 from glinfer.errors import InputError
+from glinfer.generation.decode import DecodeSession
 from glinfer.generation.sampler import Sampler, SamplingOptions
-
-Forward = Callable[[Sequence[int]], npt.NDArray[np.float32]]
-"""Token ids of the whole sequence → logits [vocab] of the next token."""
 
 
 @dataclass
@@ -22,9 +20,12 @@ class GenerationStats:
     """What a stream has done so far.
 
     ``finish_reason`` is None while it runs, then ``stop`` (a stop id or stop string), ``length``
-    (max_tokens reached), ``context`` (the model's context is full), ``closed``, or ``error`` (an exception
-    came through). ``tokens`` counts a stop id too, since it was computed. ``seconds`` counts the model's own
-    time, not what the caller did between tokens.
+    (max_tokens reached), ``closed``, or ``error`` (an exception came through).
+
+    ``tokens`` counts a stop id too, since it was computed, and ``surplus`` what was computed behind the end for
+    nothing. ``draws`` and ``seconds`` are those of choosing tokens; reading the prompt, or what of it the model did
+    not hold already, is in ``prompt_draws`` and ``prompt_seconds``. Seconds are the model's own, not what the caller
+    did between tokens. ``dropped`` counts the oldest tokens that made room when the context was full.
     """
 
     prompt_tokens: int
@@ -32,43 +33,51 @@ class GenerationStats:
     draws: int = 0
     seconds: float = 0.0
     finish_reason: str | None = None
+    prompt_draws: int = 0
+    prompt_seconds: float = 0.0
+    surplus: int = 0
+    dropped: int = 0
 
     @property
     def tokens_per_second(self) -> float:
-        """Generated tokens over the model's own time; 0 before the first."""
+        """Generated tokens over the time of choosing them; 0 before the first."""
         return self.tokens / self.seconds if self.seconds > 0 else 0.0
 
     @property
     def draws_per_token(self) -> float:
-        """Draw calls issued for each generated token."""
-        return self.draws / self.tokens if self.tokens else 0.0
+        """Draw calls issued for each token that was computed."""
+        computed = self.tokens + self.surplus
+        return self.draws / computed if computed else 0.0
 
 
 class TokenStream:
-    """An iterator over generated ids; :attr:`stats` is current at any time, :attr:`ids` holds what came out."""
+    """An iterator over generated ids.
+
+    Attributes:
+        stats: counts and times, current at any time.
+        ids: what came out so far.
+        chunk: how many tokens are computed at once where the GPU can choose them. More wait for it less often, and
+            come later; 1 unless changed.
+    """
 
     def __init__(
         self,
-        forward: Forward,
+        session: DecodeSession,
         prompt: Sequence[int],
         options: SamplingOptions,
         *,
         max_tokens: int,
-        context: int,
         stop_ids: Sequence[int] = (),
-        count_draws: Callable[[], int] = lambda: 0,
         on_end: Callable[[], None] | None = None,
     ) -> None:
         """Prepare; nothing runs before the first ``next()``.
 
         Args:
-            forward: runs the model on the whole sequence.
+            session: runs the model; others may use it between two tokens.
             prompt: checked ids.
             options: how to sample.
             max_tokens: at least 1.
-            context: the longest sequence that ``forward`` takes.
             stop_ids: ids that end the stream; they are not yielded.
-            count_draws: the device's running count of draw calls.
             on_end: called once when the stream ends, however it ends.
 
         Raises:
@@ -76,10 +85,13 @@ class TokenStream:
         """
         self.ids: list[int] = []
         self.stats = GenerationStats(prompt_tokens=len(prompt))
-        self._forward, self._count_draws, self._on_end = forward, count_draws, on_end
-        self._sequence = list(prompt)
+        self._session, self._on_end = session, on_end
+        # What the session has to hold, and which of its last tokens are still to be yielded.
+        self._held = list(prompt)
+        self._waiting: deque[int] = deque()
         self._sampler = Sampler(options)
-        self._max_tokens, self._context = _checked_max_tokens(max_tokens), context
+        self._max_tokens = _checked_max_tokens(max_tokens)
+        self.chunk = 1
         self._stop_ids = frozenset(stop_ids)
 
     def __iter__(self) -> Iterator[int]:
@@ -90,35 +102,50 @@ class TokenStream:
         """The next generated id."""
         if self.stats.finish_reason is None and self.stats.tokens >= self._max_tokens:
             self.close("length")
-        if self.stats.finish_reason is None and len(self._sequence) > self._context:
-            self.close("context")
         if self.stats.finish_reason is not None:
             raise StopIteration
-        try:
-            token = self._step()
-        except BaseException:
-            self.close("error")
-            raise
+        if not self._waiting:
+            try:
+                self._compute()
+            except BaseException:
+                self.close("error")
+                raise
+        token = self._waiting.popleft()
+        self.stats.tokens += 1
+        self.stats.surplus -= 1
         if token in self._stop_ids:
             self.close("stop")
             raise StopIteration
         self.ids.append(token)
         return token
 
-    def _step(self) -> int:
-        started, draws = time.perf_counter(), self._count_draws()
-        logits = self._forward(self._sequence)
-        token = self._sampler.sample(logits, self._sequence)
-        self._sequence.append(token)
-        self.stats.seconds += time.perf_counter() - started
-        self.stats.draws += self._count_draws() - draws
-        self.stats.tokens += 1
-        return token
+    def _compute(self) -> None:
+        """Choose the next tokens, up to a chunk of them and never across a full context."""
+        session, stats = self._session, self.stats
+        started, draws, dropped = time.perf_counter(), session.draws_issued, session.dropped
+        session.hold(self._held)
+        read, read_draws = time.perf_counter(), session.draws_issued
+        most = self.chunk if session.chooses(self._sampler.options) else 1
+        chosen = session.generate_ids(min(most, self._max_tokens - stats.tokens, session.room), self._sampler)
+        stats.prompt_seconds += read - started
+        stats.prompt_draws += read_draws - draws
+        stats.seconds += time.perf_counter() - read
+        stats.draws += session.draws_issued - read_draws
+        if session.dropped != dropped:
+            stats.dropped += session.dropped - dropped
+            self._held = session.ids
+        else:
+            self._held += chosen
+        self._waiting.extend(chosen)
+        stats.surplus += len(chosen)
 
     def close(self, reason: str = "closed") -> None:
         """End the stream; harmless when repeated."""
         if self.stats.finish_reason is None:
             self.stats.finish_reason = reason
+            if self._waiting and not self._session.closed and self._session.ids == self._held:
+                self._session.rewind(len(self._waiting))
+            self._waiting.clear()
             if self._on_end is not None:
                 self._on_end()
 

@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-import operator
-from collections.abc import Callable, Mapping, Sequence
+import dataclasses
+from collections.abc import Callable, Sequence
 from os import PathLike
 from pathlib import Path
 from typing import TYPE_CHECKING, TypedDict, overload
@@ -13,23 +13,32 @@ import numpy.typing as npt
 
 from glinfer.config import ModelConfig
 from glinfer.errors import ContextError, InputError
-from glinfer.formats import Checkpoint, find_model, load_checkpoint
+from glinfer.formats import find_model, load_checkpoint
+from glinfer.generation.auto_weights import choose_weights
+from glinfer.generation.decode import CachedSession, DecodeSession, RecomputeSession
+from glinfer.generation.ids import check_tokens, whole_numbers
 from glinfer.generation.loop import TokenStream
 from glinfer.generation.sampler import SamplingOptions
 from glinfer.generation.stream import TextStream
 from glinfer.generation.tokenizer import Tokenizer, find_tokenizer
 from glinfer.gl.context import Device, Limits, open_device
-from glinfer.models.gab import LOGITS, PROBS, TOKENS, reference_plan
+from glinfer.models.choice import AUTO, DEFAULT_PLAN, DEFAULT_WEIGHTS, check_choice, weights_for
+from glinfer.models.choice import plan_for as plan_for
+from glinfer.models.gab import LOGITS, PROBS, TOKENS
 from glinfer.models.plan import DrawTable, Plan, draw_table
 from glinfer.models.session import Session
+from glinfer.models.tuning import kernels_for
+from glinfer.ops.kernels import Kernels
 
 if TYPE_CHECKING:
     from typing_extensions import Unpack
 
-PLANS: Mapping[str, Callable[..., Plan]] = {"reference": reference_plan}
-"""Every plan by the name that ``plan=`` and ``--plan`` take."""
-DEFAULT_PLAN = "reference"
+CHUNK = 8
+"""How many tokens :meth:`Model.generate` has the GPU choose before it looks at them."""
 END_OF_TURN = "<|end|>"
+
+
+_CLOSED = "this model was closed; load it again"
 
 
 class StreamOptions(TypedDict, total=False):
@@ -50,46 +59,101 @@ class StreamOptions(TypedDict, total=False):
 class Model:
     """A checkpoint bound to a device; made by :func:`glinfer.load`.
 
+    Streams, :meth:`logits` and :meth:`probs` share one sequence of tokens: with the fast plan, what the last use left
+    in it and the next one begins with is not computed again. :meth:`session` makes sequences of their own.
+
     Attributes:
         config: the model's shape.
         tokenizer: the tokenizer, or None when there is none and only ids can be used.
         device: the open OpenGL device.
-        session: the bound plan.
+        bound: the plan, bound to the device.
+        weights: the format of the weights, such as ``f32``.
+        kernels: how the fast plan's passes are shaped; the reference plan has no such choice.
     """
 
     def __init__(
         self,
         config: ModelConfig,
         tokenizer: Tokenizer | None,
-        session: Session,
+        bound: Session,
         *,
+        weights: str,
+        kernels: Kernels,
         owns_device: bool,
         no_tokenizer_reason: str,
     ) -> None:
         """Use :func:`load_model`."""
-        self.config, self.tokenizer, self.session = config, tokenizer, session
-        self.device = session.device
+        self.config, self.tokenizer, self.bound = config, tokenizer, bound
+        self.weights, self.kernels = weights, kernels
+        self.device = bound.device
         self._no_tokenizer_reason = no_tokenizer_reason
         self._owns_device = owns_device
         self._closed = False
+        self._own = self._session(bound)
+
+    @property
+    def plan(self) -> Plan:
+        """What one run draws."""
+        return self.bound.plan
+
+    def session(self) -> DecodeSession:
+        """A new sequence of tokens over the same weights, empty; close it, or use it in a ``with`` block.
+
+        Raises:
+            ContextError: the model was closed.
+        """
+        self._require_open()
+        return self._session(None)
+
+    def _session(self, bound: Session | None) -> DecodeSession:
+        """A sequence in the caches of ``bound``, or in caches of its own."""
+        if self.plan.name == "fast":
+            caches = self.bound.sharer() if bound is None else bound
+            return CachedSession(self.config, caches, flush_every=self.kernels.flush_every, owns=bound is None)
+        return RecomputeSession(
+            self.config, self._whole_logits, self._whole_probs, count_draws=lambda: self.bound.draws_issued
+        )
+
+    def _require_open(self) -> None:
+        if self._closed:
+            raise ContextError(_CLOSED)
 
     def forward(self, ids: Sequence[int]) -> int:
-        """Run one pass over the whole sequence; returns the draw calls issued."""
-        if self._closed:
-            raise ContextError("this model was closed; load it again")
+        """Run one pass of the reference plan over the whole sequence; returns the draw calls issued.
+
+        Raises:
+            InputError: ids that the model cannot run, or another plan, which runs token by token.
+        """
+        self._require_open()
         checked = check_ids(ids, self.config)
-        self.session.write(TOKENS, np.asarray(checked, dtype=np.int32)[:, None])
-        return self.session.run({"rows": len(checked)})
+        if self.plan.name != "reference":
+            raise InputError(
+                f"plan {self.plan.name} runs token by token; use logits or session, or load with plan='reference'"
+            )
+        self.bound.write(TOKENS, np.asarray(checked, dtype=np.int32)[:, None])
+        return self.bound.run({"rows": len(checked)})
+
+    def _whole_logits(self, ids: Sequence[int]) -> npt.NDArray[np.float32]:
+        self.forward(ids)
+        return np.array(self.bound.read(LOGITS)[0], dtype=np.float32)
+
+    def _whole_probs(self, ids: Sequence[int]) -> npt.NDArray[np.float32]:
+        self.forward(ids)
+        return np.array(self.bound.read(PROBS)[0], dtype=np.float32)
 
     def logits(self, ids: Sequence[int]) -> npt.NDArray[np.float32]:
         """Logits [vocab] of the token that follows ``ids``, float32."""
-        self.forward(ids)
-        return np.array(self.session.read(LOGITS)[0], dtype=np.float32)
+        if self.plan.name == "reference":
+            return self._whole_logits(ids)
+        self._own.hold(check_ids(ids, self.config))
+        return self._own.logits()
 
     def probs(self, ids: Sequence[int]) -> npt.NDArray[np.float32]:
-        """Softmax probabilities [vocab] of the token that follows ``ids``, computed on the GPU, float32."""
-        self.forward(ids)
-        return np.array(self.session.read(PROBS)[0], dtype=np.float32)
+        """Softmax probabilities [vocab] of the token that follows ``ids``, float32."""
+        if self.plan.name == "reference":
+            return self._whole_probs(ids)
+        self._own.hold(check_ids(ids, self.config))
+        return self._own.probs()
 
     @overload
     def stream(self, prompt: str, **options: Unpack[StreamOptions]) -> TextStream: ...
@@ -114,7 +178,8 @@ class Model:
 
         Args:
             prompt: text (needs a tokenizer; control tokens such as ``<|user|>`` are recognised), or ids.
-            max_tokens: how many tokens at most; generation also ends when the context is full.
+            max_tokens: how many tokens at most. When the context is full the oldest half of its tokens is dropped,
+                see ``stats.dropped``, and generation goes on.
             temperature: 0 takes the likeliest token every time.
             top_k: only the k likeliest tokens (0: all).
             top_p: only the likeliest tokens whose probabilities reach this sum.
@@ -142,13 +207,11 @@ class Model:
             if stop:
                 raise InputError("stop strings need a text prompt; use stop_ids with a prompt of ids")
         tokens = TokenStream(
-            self.logits,
+            self._own,
             check_ids(ids, self.config),
             sampling,
             max_tokens=max_tokens,
-            context=self.config.max_position_embeddings,
             stop_ids=default_stops if stop_ids is None else _check_stop_ids(stop_ids, self.config),
-            count_draws=lambda: self.session.draws_issued,
             on_end=on_end,
         )
         return TextStream(tokens, self.require_tokenizer(), stop) if is_text else tokens
@@ -160,12 +223,19 @@ class Model:
     def generate(self, prompt: str | Sequence[int], **options: Unpack[StreamOptions]) -> str | list[int]:
         """The whole continuation at once: a string for text, a list of ids for ids; options as in stream."""
         if isinstance(prompt, str):
-            return "".join(self.stream(prompt, **options))
-        return list(self.stream(prompt, **options))
+            text = self.stream(prompt, **options)
+            text.chunk = CHUNK
+            return "".join(text)
+        ids = self.stream(prompt, **options)
+        ids.chunk = CHUNK
+        return list(ids)
 
     def draws(self, tokens: int = 1) -> DrawTable:
-        """The passes of one forward over ``tokens`` tokens, by kind, with ``.total`` draw calls."""
-        return draw_table(self.session.plan, tokens)
+        """The passes that the last of ``tokens`` tokens costs, by kind, with ``.total`` draw calls.
+
+        The reference plan runs all of the tokens in them again, the fast plan that one alone.
+        """
+        return draw_table(self.plan, tokens)
 
     def require_tokenizer(self) -> Tokenizer:
         """The tokenizer.
@@ -178,12 +248,16 @@ class Model:
         return self.tokenizer
 
     def close(self) -> None:
-        """Release every GL object, and the device if this model opened it; harmless when repeated."""
+        """Release every GL object, those of its sessions too, and the device if this model opened it.
+
+        Harmless when repeated.
+        """
         if not self._closed:
             if not self.device.closed:
                 self.device.activate()  # from another thread this fails, and the model stays as it was
             self._closed = True
-            self.session.release()
+            self._own.close(_CLOSED)
+            self.bound.release()
             if self._owns_device:
                 self.device.close()
 
@@ -202,51 +276,21 @@ def check_ids(ids: Sequence[int], config: ModelConfig) -> list[int]:
     Raises:
         InputError: none at all, more than the context holds, no whole number, or one outside the vocabulary.
     """
-    checked = _whole_numbers("the prompt", ids)
+    checked = whole_numbers("the prompt", ids)
     if not checked:
         raise InputError("the prompt is empty; expected at least one token")
-    context, vocab = config.max_position_embeddings, config.vocab_size
+    context = config.max_position_embeddings
     if len(checked) > context:
         raise InputError(f"the prompt has {len(checked)} tokens; this model's context holds {context}")
-    for place, token in enumerate(checked):
-        if not 0 <= token < vocab:
-            raise InputError(f"token {place} of the prompt is {token}; this vocabulary has ids 0 to {vocab - 1}")
-    return checked
+    return check_tokens("the prompt", checked, config)
 
 
 def _check_stop_ids(stop_ids: Sequence[int], config: ModelConfig) -> list[int]:
-    checked = _whole_numbers("stop_ids", stop_ids)
+    checked = whole_numbers("stop_ids", stop_ids)
     for token in checked:
         if not 0 <= token < config.vocab_size:
             raise InputError(f"stop id {token} can never come; this vocabulary has ids 0 to {config.vocab_size - 1}")
     return checked
-
-
-def _whole_numbers(what: str, values: Sequence[int]) -> list[int]:
-    # Bytes and booleans pass for whole numbers in Python, and are surely a mistake here.
-    if isinstance(values, (bytes, bytearray)):
-        raise InputError(f"{what} is {type(values).__name__}; expected text (a str) or token ids")
-    numbers = []
-    try:
-        for value in values:
-            if isinstance(value, (bool, np.bool_)):
-                raise TypeError
-            numbers.append(operator.index(value))
-    except TypeError:
-        raise InputError(f"{what} is no sequence of whole numbers; expected token ids") from None
-    return numbers
-
-
-def plan_for(config: ModelConfig, name: str, *, all_rows: bool = False) -> Plan:
-    """The plan called ``name`` for a model of this shape; ``all_rows`` for the logits after every position.
-
-    Raises:
-        InputError: there is no such plan.
-        PlanError: it would have absurdly many draws.
-    """
-    if name not in PLANS:
-        raise InputError(f"there is no plan {name!r}; expected one of {', '.join(PLANS)}")
-    return PLANS[name](config, all_rows=all_rows)
 
 
 def load_model(
@@ -254,6 +298,8 @@ def load_model(
     *,
     tokenizer: str | PathLike[str] | Tokenizer | None = None,
     plan: str = DEFAULT_PLAN,
+    weights: str = DEFAULT_WEIGHTS,
+    kernels: Kernels | None = None,
     gelu: str | None = None,
     device: Device | str | int | None = None,
     api: str | None = None,
@@ -267,7 +313,11 @@ def load_model(
         path: a ``.gab`` or ``.safetensors`` checkpoint, or the name of a bundled model such as ``shakespeare``.
         tokenizer: a ``.bpe`` file or a Tokenizer. Left out, ``<checkpoint>.bpe`` or ``model.bpe`` beside the
             checkpoint is used when there is one that fits the model.
-        plan: the name of a plan; see :data:`PLANS`.
+        plan: ``fast``, each token once, or ``reference``, the published passes over the whole sequence each time.
+        weights: how the fast plan keeps its weights: ``f32`` as they are, or in fewer bits, a key of
+            :data:`glinfer.models.fold.WEIGHT_FORMATS`; ``auto`` for the fastest whose predictions cost at most 0.1%
+            more bits than float32's, measured once for a checkpoint.
+        kernels: how its passes are shaped, which changes speed alone; left out, a good choice for the renderer.
         gelu: ``tanh`` or ``erf`` to override the checkpoint's own form.
         device: an open Device to share (it stays open, and has its own ``api`` and ``limits``), or what
             :func:`glinfer.gl.context.open_device` takes.
@@ -282,30 +332,49 @@ def load_model(
     """
     if isinstance(device, Device) and (api is not None or limits is not None):
         raise InputError("api and limits belong to opening a device; an open Device has its own, so leave them out")
+    check_choice(plan, "f32" if (plan, weights) == ("fast", AUTO) else weights)
+    if plan == "reference" and kernels is not None:
+        raise InputError("kernels shape the fast plan's passes; leave them out or use the fast plan")
     path = find_model(path)
     checkpoint = load_checkpoint(path)
     checkpoint.check_finite()
     config = checkpoint.config.with_gelu(gelu)
-    bound_plan = plan_for(config, plan)
     found, reason = find_tokenizer(path, tokenizer, config)
     opened = device if isinstance(device, Device) else open_device(device, api=api, limits=limits)
     try:
-        session = Session(
+        edge = opened.limits.max_texture_size
+        if weights == AUTO:
+            shaped = dataclasses.replace(checkpoint, config=config)
+            weights = choose_weights(shaped, opened, kernels or kernels_for(opened, config, "f32"))
+        kernels = kernels or kernels_for(opened, config, weights)
+        bound_plan = plan_for(config, plan, weights=weights, kernels=kernels, max_texture_size=edge)
+        arrays = weights_for(checkpoint, plan, weights)
+        del checkpoint  # folded weights are a copy, and textures may be a third one in the same memory
+        bound = Session(
             bound_plan,
-            checkpoint.tensors,
+            arrays,
             opened,
             shader_root=shader_root,
-            on_upload=None if on_upload is None else _running_total(checkpoint, on_upload),
+            on_upload=None
+            if on_upload is None
+            else _running_total(bound_plan.texture_bytes(edge, "weight"), on_upload),
         )
     except BaseException:
         if opened is not device:
             opened.close()
         raise
-    return Model(config, found, session, owns_device=opened is not device, no_tokenizer_reason=reason)
+    return Model(
+        config,
+        found,
+        bound,
+        weights=weights,
+        kernels=kernels,
+        owns_device=opened is not device,
+        no_tokenizer_reason=reason,
+    )
 
 
-def _running_total(checkpoint: Checkpoint, report: Callable[[int, int], None]) -> Callable[[int], None]:
-    total = sum(array.nbytes for array in checkpoint.tensors.values())
+def _running_total(total: int, report: Callable[[int, int], None]) -> Callable[[int], None]:
     done = 0
 
     def add(count: int) -> None:

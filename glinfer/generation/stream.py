@@ -27,6 +27,15 @@ class TextStream:
         return self._tokens.stats
 
     @property
+    def chunk(self) -> int:
+        """How many tokens are computed at once; see the token stream."""
+        return self._tokens.chunk
+
+    @chunk.setter
+    def chunk(self, count: int) -> None:
+        self._tokens.chunk = count
+
+    @property
     def ids(self) -> list[int]:
         """The ids generated so far."""
         return self._tokens.ids

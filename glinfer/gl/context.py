@@ -7,13 +7,14 @@ import sys
 import threading
 from collections import Counter
 from dataclasses import asdict, dataclass
-from typing import Any, Protocol, cast
+from typing import Any, BinaryIO, Protocol, cast
 
 import glcontext
 import moderngl
 
 from glinfer.errors import ContextError, GLError
 from glinfer.gl import egl
+from glinfer.gl.awake import keep_awake
 from glinfer.gl.raw import (
     GL_ALIASED_POINT_SIZE_RANGE,
     GL_MAX_COLOR_ATTACHMENTS,
@@ -109,6 +110,7 @@ class Device:
         self._owned: dict[int, Releasable] = {}
         self._thread = threading.get_ident()
         self._closed = False
+        self._awake: BinaryIO | None = None
         self.api = api
         self.draws_issued = 0
         require, version = (300, "ES 3.0") if api == "es" else (330, "3.3")
@@ -133,7 +135,11 @@ class Device:
             )
         self.driver_limits = Limits.of(self.raw)
         self.limits = self.driver_limits if limits is None else limits.within(self.driver_limits)
+        if api == "desktop":
+            self.gl.enable(moderngl.PROGRAM_POINT_SIZE)  # which OpenGL ES has always on
         self.check("reading the limits")
+        if "llvmpipe" in self.renderer:
+            self._awake = keep_awake()
 
     @property
     def description(self) -> str:
@@ -187,6 +193,8 @@ class Device:
             item.release()
         errors = self.raw.pending_errors()
         self._closed = True
+        if self._awake is not None:
+            self._awake.close()
         self.gl.release()
         self._native.release()
         if errors:

@@ -9,7 +9,7 @@ Shaders read both through shaders/common/matrix.glsl.
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, Protocol
 
 import numpy as np
 import numpy.typing as npt
@@ -22,11 +22,12 @@ Extent = int | str
 
 @dataclass(frozen=True)
 class TexelFormat:
-    """One texture format: its GL name, the NumPy type of a channel, and moderngl's name of that type."""
+    """One texture format: its GL name, the NumPy type of a channel, moderngl's name of that type, and channels."""
 
     name: str
     dtype: npt.DTypeLike
     moderngl_dtype: str
+    channels: int = 1
 
     @property
     def dtype_name(self) -> str:
@@ -36,18 +37,61 @@ class TexelFormat:
     @property
     def bytes_per_texel(self) -> int:
         """Bytes of texture memory that one texel takes."""
-        return int(np.dtype(self.dtype).itemsize)
+        return int(np.dtype(self.dtype).itemsize) * self.channels
 
     @property
     def is_integer(self) -> bool:
-        """Whether shaders read it through an isampler2D."""
+        """Whether shaders read it through an isampler2D or usampler2D."""
         return bool(np.issubdtype(np.dtype(self.dtype), np.integer))
 
 
 FORMATS = {
     "r32f": TexelFormat("r32f", np.float32, "f4"),
     "r32i": TexelFormat("r32i", np.int32, "i4"),
+    "rgba32f": TexelFormat("rgba32f", np.float32, "f4", 4),
+    "rgba16f": TexelFormat("rgba16f", np.float16, "f2", 4),
+    "rgba32ui": TexelFormat("rgba32ui", np.uint32, "u4", 4),
 }
+
+
+class TexelLayout(Protocol):
+    """Where the elements of a [rows, cols] matrix lie in a texture.
+
+    :class:`Layout` is one element a texel; :mod:`glinfer.gl.blocks` has those of packed vectors and weights.
+    """
+
+    @property
+    def width(self) -> int:
+        """Texels in x."""
+
+    @property
+    def height(self) -> int:
+        """Texels in y."""
+
+    @property
+    def rows(self) -> int:
+        """Rows of the matrix."""
+
+    @property
+    def cols(self) -> int:
+        """Columns of the matrix."""
+
+    @property
+    def format(self) -> TexelFormat:
+        """Of the texture."""
+
+    @property
+    def nbytes(self) -> int:
+        """Bytes of texture memory."""
+
+    def pack(self, matrix: npt.NDArray[Any]) -> npt.NDArray[Any]:
+        """Texels [h, w] or [h, w, 4] of the first ``len(matrix)`` rows."""
+
+    def unpack(self, texels: npt.NDArray[Any], rows: int, cols: int) -> npt.NDArray[Any]:
+        """The matrix [rows, cols] out of the texels of ``region(rows, cols)``."""
+
+    def region(self, rows: int, cols: int) -> tuple[int, int]:
+        """Width and height in texels of a rectangle at the origin that holds [0:rows, 0:cols]."""
 
 
 @dataclass(frozen=True)

@@ -22,6 +22,7 @@ from glinfer.gl.context import Device
 from glinfer.gl.raw import GL_SAMPLERS
 
 VERTEX_SHADER = "common/triangle.vert"
+BLOCKS_SHADER = "common/blocks.vert"
 DESKTOP_VERSION = "common/desktop_version.glsl"
 _INCLUDE = re.compile(r'^\s*#include\s+"([^"]+)"\s*$')
 # Mesa: "0:12(5): error", NVIDIA: "0(12) : error", ANGLE: "ERROR: 0:12:".
@@ -74,10 +75,10 @@ def load_source(name: str, defines: Mapping[str, int | float], *, api: str, root
     add(name, name)
     if not lines or not re.fullmatch(r"#version \d+ es", lines[0].strip()):
         raise ShaderError(f"{name}:1: the first line is not a #version line of GLSL ES")
-    version = lines[0] if api == "es" else _read(root, DESKTOP_VERSION, name)[1].strip()
+    version = [lines[0]] if api == "es" else _read(root, DESKTOP_VERSION, name)[1].splitlines()
     header = [f"#define {key} {_literal(value)}" for key, value in sorted(defines.items())]
-    text = "\n".join([version, *header, *lines[1:]]) + "\n"
-    return Source(text, (origin[0], *[("#define", 0)] * len(header), *origin[1:]))
+    text = "\n".join([*version, *header, *lines[1:]]) + "\n"
+    return Source(text, (*[origin[0]] * len(version), *[("#define", 0)] * len(header), *origin[1:]))
 
 
 def _read(root: Path, file: str, wanted_by: str) -> tuple[Path, str]:
@@ -118,16 +119,19 @@ class Program:
         defines: Mapping[str, int | float],
         samplers: Sequence[str],
         *,
+        vertex_shader: str = VERTEX_SHADER,
         root: Path | None = None,
     ) -> None:
-        """Compile ``shader`` with ``defines``.
+        """Compile ``shader`` with ``defines``, which another vertex shader than the triangle's is given as well.
 
         Raises:
             ShaderError: a file is missing, or the driver refuses the source.
             PlanError: ``samplers`` are not exactly the samplers that the shader uses.
         """
         self.device, self.shader = device, shader
-        vertex = load_source(VERTEX_SHADER, {}, api=device.api, root=root)
+        vertex = load_source(
+            vertex_shader, {} if vertex_shader == VERTEX_SHADER else defines, api=device.api, root=root
+        )
         fragment = load_source(f"{shader}.frag", defines, api=device.api, root=root)
         device.activate()
         try:
@@ -194,7 +198,7 @@ class Program:
 
 
 class ProgramCache:
-    """Programs by content: shader name, defines as they are spelt, and samplers. Its owner releases it."""
+    """Programs by content: shader names, defines as they are spelt, and samplers. Its owner releases it."""
 
     def __init__(self, device: Device, root: Path | None = None) -> None:
         """An empty cache; ``root`` replaces the shader folder (for trying out changed shaders)."""
@@ -205,13 +209,21 @@ class ProgramCache:
         """How many distinct programs were compiled."""
         return len(self._programs)
 
-    def get(self, shader: str, defines: Mapping[str, int | float], samplers: Sequence[str]) -> Program:
+    def get(
+        self,
+        shader: str,
+        defines: Mapping[str, int | float],
+        samplers: Sequence[str],
+        vertex_shader: str = VERTEX_SHADER,
+    ) -> Program:
         """The compiled program, made at the first request."""
         # By their text: 1 and 1.0 are equal in Python, but two types in GLSL.
         spelt = tuple(sorted((name, _literal(value)) for name, value in defines.items()))
-        key = (shader, spelt, tuple(samplers))
+        key = (shader, vertex_shader, spelt, tuple(samplers))
         if key not in self._programs:
-            self._programs[key] = Program(self._device, shader, defines, samplers, root=self._root)
+            self._programs[key] = Program(
+                self._device, shader, defines, samplers, vertex_shader=vertex_shader, root=self._root
+            )
         return self._programs[key]
 
     def release(self) -> None:

@@ -27,8 +27,13 @@ GL_RGBA = 0x1908
 GL_RED_INTEGER = 0x8D94
 GL_RGBA_INTEGER = 0x8D99
 GL_INT = 0x1404
+GL_UNSIGNED_INT = 0x1405
 GL_FLOAT = 0x1406
 GL_FRAMEBUFFER = 0x8D40
+GL_READ_FRAMEBUFFER = 0x8CA8
+GL_DRAW_FRAMEBUFFER = 0x8CA9
+GL_COLOR_BUFFER_BIT = 0x4000
+GL_NEAREST = 0x2600
 GL_PACK_ALIGNMENT = 0x0D05
 GL_COLOR_ATTACHMENT0 = 0x8CE0
 GL_MAX_TEXTURE_SIZE = 0x0D33
@@ -60,6 +65,7 @@ class RawGL:
         self._get_error = function("glGetError", c_uint32)
         self._get_integers = function("glGetIntegerv", None, c_uint32, c_void_p)
         self._get_floats = function("glGetFloatv", None, c_uint32, c_void_p)
+        self.flush = function("glFlush", None)
         self.use_program = function("glUseProgram", None, c_uint32)
         self.bind_framebuffer = function("glBindFramebuffer", None, c_uint32, c_uint32)
         self.read_buffer = function("glReadBuffer", None, c_uint32)
@@ -67,6 +73,7 @@ class RawGL:
         self.read_pixels = function(
             "glReadPixels", None, c_int32, c_int32, c_int32, c_int32, c_uint32, c_uint32, c_void_p
         )
+        self._blit = function("glBlitFramebuffer", None, *[c_int32] * 8, c_uint32, c_uint32)
         self._clear_floats = function("glClearBufferfv", None, c_uint32, c_int32, c_void_p)
         self._clear_integers = function("glClearBufferiv", None, c_uint32, c_int32, c_void_p)
         self.is_texture = function("glIsTexture", c_ubyte, c_uint32)
@@ -92,6 +99,13 @@ class RawGL:
         value = (c_float * 4)()
         self._get_floats(name, value)
         return float(value[0]), float(value[1])
+
+    def copy_color(self, source: int, target: int, width: int, height: int) -> None:
+        """Copy attachment 0 of one framebuffer to that of another, texel for texel."""
+        self.bind_framebuffer(GL_READ_FRAMEBUFFER, source)
+        self.read_buffer(GL_COLOR_ATTACHMENT0)
+        self.bind_framebuffer(GL_DRAW_FRAMEBUFFER, target)
+        self._blit(0, 0, width, height, 0, 0, width, height, GL_COLOR_BUFFER_BIT, GL_NEAREST)
 
     def clear_color(self, attachment: int, value: float, *, integer: bool) -> None:
         """Fill one attachment of the bound framebuffer with ``value`` in all four channels."""

@@ -14,8 +14,9 @@ import numpy as np
 import numpy.typing as npt
 
 from glinfer.errors import PlanError
+from glinfer.gl.blocks import BlockLayout
 from glinfer.gl.context import Device
-from glinfer.gl.layout import Layout
+from glinfer.gl.layout import Layout, TexelLayout
 from glinfer.gl.raw import (
     GL_COLOR_ATTACHMENT0,
     GL_FLOAT,
@@ -28,6 +29,7 @@ from glinfer.gl.raw import (
     GL_RED_INTEGER,
     GL_RGBA,
     GL_RGBA_INTEGER,
+    GL_UNSIGNED_INT,
 )
 
 
@@ -36,7 +38,7 @@ class Texture:
 
     kind = "texture"
 
-    def __init__(self, device: Device, layout: Layout, name: str, texels: npt.NDArray[Any] | None = None) -> None:
+    def __init__(self, device: Device, layout: TexelLayout, name: str, texels: npt.NDArray[Any] | None = None) -> None:
         """Allocate the texture and fill it with ``texels`` [height, width], or leave it undefined.
 
         Raises:
@@ -55,7 +57,7 @@ class Texture:
         try:
             self.gl: Any = device.gl.texture(
                 (layout.width, layout.height),
-                1,
+                layout.format.channels,
                 None if texels is None else np.ascontiguousarray(texels),
                 alignment=4,
                 dtype=layout.format.moderngl_dtype,
@@ -91,7 +93,7 @@ class Texture:
         self.require_alive()
         width = self.layout.width
         # A wrapped matrix may end inside a line of texels; the rest of that line belongs to the rows after it.
-        lines, rest = divmod(matrix.size, width)
+        lines, rest = divmod(matrix.size, width) if isinstance(self.layout, Layout) else (texels.shape[0], 0)
         if lines:
             self.gl.write(texels[:lines], viewport=(0, 0, width, lines), alignment=4)
         if rest:
@@ -111,6 +113,38 @@ class Texture:
         except PlanError as error:
             raise PlanError(f"{self.name}: {error}") from None
         return self.layout.unpack(self.framebuffer.read(0, width, height), rows, cols)
+
+    def read_rows(self, first: int, rows: int) -> npt.NDArray[Any]:
+        """Read rows [first, first + rows) of a matrix in blocks, and no more texels than a rectangle around them.
+
+        Raises:
+            PlanError: the layout is another, the matrix has no such rows, or the texture was released.
+        """
+        layout = self.layout
+        if not isinstance(layout, BlockLayout):
+            raise PlanError(f"{self.name} does not lie in blocks; read it whole")
+        if not (first >= 0 and 1 <= rows <= layout.rows - first):
+            raise PlanError(f"{self.name} has no rows {first} to {first + rows - 1}; it has {layout.rows}")
+        x, y = layout.places(rows, first)
+        left, bottom = int(x.min()), int(y.min())
+        width, height = int(x.max()) - left + 1, int(y.max()) - bottom + 1
+        texels = self.framebuffer.read(0, width, height, left, bottom)
+        found: npt.NDArray[Any] = texels[y - bottom, x - left].reshape(rows, -1)[:, : layout.cols]
+        return found
+
+    def copy_from(self, other: Texture) -> None:
+        """Copy every texel of a texture of the same layout (a copy, not a draw).
+
+        Raises:
+            PlanError: the layouts differ, or one of the textures was released.
+        """
+        other.require_alive()
+        self.require_alive()
+        if other.layout != self.layout:
+            raise PlanError(f"{self.name} and {other.name} have different layouts; only equal ones are copied")
+        source, target = other.framebuffer.gl.glo, self.framebuffer.gl.glo
+        self.device.raw.copy_color(source, target, self.layout.width, self.layout.height)
+        self.device.check(f"copying {other.name}")
 
     def fill(self, value: float) -> None:
         """Set every texel to ``value`` (a clear, not a draw)."""
@@ -167,20 +201,24 @@ class Framebuffer:
             self.release()
             raise
 
-    def read(self, attachment: int, width: int, height: int) -> npt.NDArray[Any]:
-        """Texels [height, width] at the origin of one attachment.
+    def read(self, attachment: int, width: int, height: int, x: int = 0, y: int = 0) -> npt.NDArray[Any]:
+        """Texels [height, width] from (x, y) on of one attachment, [height, width, 4] of a four-channel format.
 
-        OpenGL ES guarantees RGBA for float readback, and single-channel readback only where the driver says
-        so; the driver is asked once per attachment, and the red channel is picked out when it has to be RGBA.
+        Half floats come back as float16, exactly. OpenGL ES guarantees RGBA for float readback, and single-channel
+        readback only where the driver says so; the driver is asked once per attachment, and the red channel is
+        picked out when it has to be RGBA.
         """
-        texture = self.textures[attachment]
+        texture, form = self.textures[attachment], self.textures[attachment].layout.format
         raw = self.device.raw
         texture.require_alive()
         raw.bind_framebuffer(GL_FRAMEBUFFER, self.gl.glo)
         raw.read_buffer(GL_COLOR_ATTACHMENT0 + attachment)
-        integer = texture.layout.format.is_integer
-        single, gl_type = (GL_RED_INTEGER, GL_INT) if integer else (GL_RED, GL_FLOAT)
-        if attachment not in self._read_format:
+        integer = form.is_integer
+        unsigned = np.issubdtype(np.dtype(form.dtype), np.unsignedinteger)
+        single, gl_type = (GL_RED_INTEGER, GL_UNSIGNED_INT if unsigned else GL_INT) if integer else (GL_RED, GL_FLOAT)
+        if form.channels == 4:
+            self._read_format[attachment] = GL_RGBA_INTEGER if integer else GL_RGBA
+        elif attachment not in self._read_format:
             direct = self.device.api == "desktop" or (
                 raw.integer(GL_IMPLEMENTATION_COLOR_READ_FORMAT) == single
                 and raw.integer(GL_IMPLEMENTATION_COLOR_READ_TYPE) == gl_type
@@ -188,11 +226,11 @@ class Framebuffer:
             self._read_format[attachment] = single if direct else (GL_RGBA_INTEGER if integer else GL_RGBA)
         gl_format = self._read_format[attachment]
         channels = 1 if gl_format == single else 4
-        texels = np.empty((height, width, channels), dtype=texture.layout.format.dtype)
+        texels = np.empty((height, width, channels), dtype=form.dtype if integer else np.float32)
         raw.pixel_store(GL_PACK_ALIGNMENT, 4)
-        raw.read_pixels(0, 0, width, height, gl_format, gl_type, texels.ctypes.data)
+        raw.read_pixels(x, y, width, height, gl_format, gl_type, texels.ctypes.data)
         self.device.check(f"reading {texture.name} back")
-        return texels[:, :, 0]
+        return texels[:, :, 0] if form.channels == 1 else texels.astype(form.dtype, copy=False)
 
     def fill(self, value: float) -> None:
         """Set every texel of every attachment to ``value``."""

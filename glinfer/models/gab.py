@@ -14,7 +14,7 @@ from glinfer.ops.embed import embed
 from glinfer.ops.linear import linear
 from glinfer.ops.norm import layer_norm
 from glinfer.ops.softmax import softmax
-from glinfer.ops.spec import DrawSpec, TensorSpec
+from glinfer.ops.spec import DrawSpec, RunValue, TensorSpec
 
 TOKENS, LOGITS, PROBS = "tokens", "logits", "probs"
 MAX_DRAWS = 100_000
@@ -45,7 +45,11 @@ def reference_plan(config: ModelConfig, *, all_rows: bool = False) -> Plan:
 class _ReferenceBuilder:
     def __init__(self, config: ModelConfig, all_rows: bool) -> None:
         self.config, self.all_rows = config, all_rows
-        self.plan = plan = PlanBuilder("reference", config.max_position_embeddings)
+        self.plan = plan = PlanBuilder(
+            "reference",
+            config.max_position_embeddings,
+            [RunValue("rows", 1, config.max_position_embeddings, lambda tokens: tokens)],
+        )
         context, dim = config.max_position_embeddings, config.hidden_size
         self.tokens = plan.input(TOKENS, context, 1, "r32i")
         self.hidden = (plan.activation("hidden.a", context, dim), plan.activation("hidden.b", context, dim))

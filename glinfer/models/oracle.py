@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, MutableMapping
 
 import numpy as np
 
@@ -10,33 +10,68 @@ from glinfer.models.plan import Plan
 from glinfer.ops import OPS, DrawSpec
 from glinfer.ops.spec import Array
 
+RunValues = Mapping[str, int | float]
 
-def run_draw(draw: DrawSpec, inputs: Mapping[str, Array], values: Mapping[str, int]) -> Array:
-    """What one draw should write: float64 (rows, cols) of its extent, from its inputs by tensor name."""
+
+def run_draw(draw: DrawSpec, inputs: Mapping[str, Array], values: RunValues) -> Array:
+    """What one draw should write: float64 (rows, cols) of its extent, from its inputs by tensor name.
+
+    A draw that adds to its output, and does not clear it, finds what it held before among the inputs, under the
+    output's name.
+    """
     by_sampler = {sampler: inputs[tensor] for sampler, tensor in draw.inputs}
+    if draw.adds and not draw.clears:
+        (rows, cols), first = draw.extent(values), draw.first_row(values)
+        by_sampler["output"] = inputs[draw.outputs[0]][first : first + rows, :cols]
     return OPS[draw.op].oracle(by_sampler, draw.params(values), draw.extent(values))
 
 
 def run_plan(
-    plan: Plan, weights: Mapping[str, Array], inputs: Mapping[str, Array], values: Mapping[str, int]
+    plan: Plan,
+    weights: Mapping[str, Array],
+    inputs: Mapping[str, Array],
+    values: RunValues,
+    caches: MutableMapping[str, Array] | None = None,
 ) -> Iterator[tuple[DrawSpec, Array]]:
     """Run every draw in order, yielding each with what it wrote.
 
-    ``weights`` by tensor name, vectors or matrices; ``inputs`` by tensor name, of the rows in use.
+    Args:
+        plan: what to run.
+        weights: by tensor name, vectors or matrices.
+        inputs: by tensor name, of the rows in use.
+        values: the run values.
+        caches: what the runs before left, by tensor name, float64 of the tensor's shape; brought up to date. Caches
+            that are not in it are added, full of zeros. Left out, nothing was run before.
     """
     state: dict[str, Array] = dict(inputs)
     for tensor in plan.of_kind("weight"):
         state[tensor.name] = np.asarray(weights[tensor.name]).reshape(tensor.shape)
+    caches = {} if caches is None else caches
+    for tensor in plan.of_kind("cache"):
+        state[tensor.name] = caches.setdefault(tensor.name, np.zeros(tensor.shape))
     for draw in plan.draws:
-        state[draw.outputs[0]] = run_draw(draw, state, values)
-        yield draw, state[draw.outputs[0]]
+        written = run_draw(draw, state, values)
+        name = draw.outputs[0]
+        if name in caches:
+            (rows, cols), first = draw.extent(values), draw.first_row(values)
+            caches[name][first : first + rows, :cols] = written
+        else:
+            state[name] = written
+        yield draw, written
 
 
 def final_tensors(
-    plan: Plan, weights: Mapping[str, Array], inputs: Mapping[str, Array], values: Mapping[str, int]
+    plan: Plan,
+    weights: Mapping[str, Array],
+    inputs: Mapping[str, Array],
+    values: RunValues,
+    caches: MutableMapping[str, Array] | None = None,
 ) -> dict[str, Array]:
-    """What every activation holds at the end of a run."""
-    return {draw.outputs[0]: result for draw, result in run_plan(plan, weights, inputs, values)}
+    """What every activation holds at the end of a run, and of a cache the rows that were written last.
+
+    The arguments are those of :func:`run_plan`.
+    """
+    return {draw.outputs[0]: result for draw, result in run_plan(plan, weights, inputs, values, caches)}
 
 
 MASK_LIMIT = 1e29

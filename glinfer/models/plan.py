@@ -2,24 +2,27 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+import math
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from functools import cached_property
 from types import MappingProxyType
 
 from glinfer.errors import PlanError
-from glinfer.gl.layout import FORMATS, Layout
+from glinfer.gl.blocks import BLOCK_EDGE, BlockLayout
+from glinfer.gl.layout import FORMATS, TexelLayout
 from glinfer.ops import OPS, DrawSpec, TensorSpec
-from glinfer.ops.spec import PER_RUN_VALUES, Shapes
+from glinfer.ops.spec import COVERS, RunValue, Shapes
 
 
 @dataclass(frozen=True)
 class PlanLimits:
-    """The limits that a plan can break, in texels and counts."""
+    """The limits that a plan can break, in texels, counts and pixels."""
 
     max_texture_size: int
     max_draw_buffers: int
     max_texture_units: int
+    max_point_size: float = math.inf
 
 
 @dataclass(frozen=True)
@@ -27,14 +30,16 @@ class Plan:
     """What one forward pass draws.
 
     Attributes:
-        name: ``reference`` for the published passes.
+        name: ``reference`` for the published passes, ``fast`` for those with a cache.
         max_rows: the longest sequence, in tokens.
+        run_values: what changes from run to run.
         tensors: every tensor in the order of its declaration.
         draws: every pass in order.
     """
 
     name: str
     max_rows: int
+    run_values: tuple[RunValue, ...]
     tensors: tuple[TensorSpec, ...]
     draws: tuple[DrawSpec, ...]
 
@@ -47,10 +52,20 @@ class Plan:
         """The tensors of one kind, in order."""
         return [tensor for tensor in self.tensors if tensor.kind == kind]
 
+    def values_for(self, tokens: int) -> dict[str, int | float]:
+        """The run values of a sequence of so many tokens.
+
+        Raises:
+            PlanError: the plan does not take so many tokens.
+        """
+        if not 1 <= tokens <= self.max_rows:
+            raise PlanError(f"found {tokens} tokens; expected 1 to {self.max_rows}, the context of this model")
+        return {value.name: value.for_tokens(tokens) for value in self.run_values}
+
     def texture_bytes(self, max_texture_size: int, kind: str | None = None) -> int:
         """Texture memory of all tensors, or of one kind, on a renderer with such textures."""
         return sum(
-            Layout.of(tensor.shape, tensor.format, max_texture_size).nbytes
+            tensor.layout_within(max_texture_size).nbytes
             for tensor in self.tensors
             if kind is None or tensor.kind == kind
         )
@@ -59,12 +74,15 @@ class Plan:
         """Prove, without a GPU, that the plan can run; returns the plan.
 
         Checked: names are unique and known; every op gets the samplers it needs, formats and shapes that fit;
-        every read was written by an earlier draw, or is a weight or an input; no draw samples what it renders to;
-        nothing overwrites a weight or an input; every weight is read; and, with ``limits``, sizes and counts.
+        every read was written by an earlier draw, or is a weight, an input or a cache, and so was whatever a draw
+        adds to; no draw samples what it renders to; nothing overwrites a weight or an input; every weight is read;
+        what is drawn covers what is written; and, with ``limits``, sizes and counts.
 
         Raises:
             PlanError: naming the draw and the tensor.
         """
+        if self.max_rows < 1:
+            raise PlanError(f"plan {self.name} is for sequences of at most {self.max_rows} tokens; expected at least 1")
         table = self.table
         if len(table) != len(self.tensors):
             raise PlanError(f"plan {self.name}: two tensors have the same name")
@@ -72,11 +90,13 @@ class Plan:
             raise PlanError(f"plan {self.name}: two draws have the same name")
         known = {tensor.name for tensor in self.tensors if tensor.kind != "activation"}
         read: set[str] = set()
+        names = {value.name for value in self.run_values}
         for draw in self.draws:
-            _check_names(draw, table)
+            _check_names(draw, table, names)
             _check_flow(draw, table, known)
             _check_formats(draw, table)
-            _check_shapes(draw, table, self.max_rows)
+            for tokens in (self.max_rows, 1):
+                _check_shapes(draw, table, self.values_for(tokens))
             known.update(draw.writes)
             read.update(draw.reads)
         for tensor in self.of_kind("weight"):
@@ -89,7 +109,7 @@ class Plan:
     def _check_limits(self, limits: PlanLimits) -> None:
         for tensor in self.tensors:
             try:
-                Layout.of(tensor.shape, tensor.format, limits.max_texture_size)
+                tensor.layout_within(limits.max_texture_size)
             except PlanError as error:
                 raise PlanError(f"tensor {tensor.name}: {error}") from None
         for draw in self.draws:
@@ -103,9 +123,14 @@ class Plan:
                     f"draw {draw.name} samples {len(draw.inputs)} textures; this renderer allows "
                     f"{limits.max_texture_units}"
                 )
+            if draw.cover == "points" and limits.max_point_size < BLOCK_EDGE:
+                raise PlanError(
+                    f"draw {draw.name} draws points of {BLOCK_EDGE}×{BLOCK_EDGE} pixels; this renderer allows "
+                    f"{limits.max_point_size:g}"
+                )
 
 
-def _check_names(draw: DrawSpec, table: Mapping[str, TensorSpec]) -> None:
+def _check_names(draw: DrawSpec, table: Mapping[str, TensorSpec], run_values: set[str]) -> None:
     if draw.op not in OPS:
         raise PlanError(f"draw {draw.name}: there is no op {draw.op!r}; known: {', '.join(OPS)}")
     if not draw.outputs:
@@ -123,10 +148,12 @@ def _check_names(draw: DrawSpec, table: Mapping[str, TensorSpec]) -> None:
     for sampler in op.samplers:
         if sampler not in samplers:
             raise PlanError(f"draw {draw.name}: op {draw.op} needs sampler {sampler!r}")
-    keys = [key for _, key in draw.per_run] + [part for part in draw.size if isinstance(part, str)]
-    for key in keys:
-        if key not in PER_RUN_VALUES:
-            raise PlanError(f"draw {draw.name}: {key!r} is no per-run value; known: {', '.join(PER_RUN_VALUES)}")
+    extents = (*draw.size, draw.first, draw.instances)
+    for key in (*(key for _, key in draw.per_run), *(part for part in extents if isinstance(part, str))):
+        if key not in run_values:
+            raise PlanError(f"draw {draw.name}: {key!r} is no run value of the plan; known: {', '.join(run_values)}")
+    if draw.cover not in COVERS:
+        raise PlanError(f"draw {draw.name} covers its target with {draw.cover!r}; known: {', '.join(COVERS)}")
 
 
 def _check_flow(draw: DrawSpec, table: Mapping[str, TensorSpec], known: set[str]) -> None:
@@ -138,21 +165,22 @@ def _check_flow(draw: DrawSpec, table: Mapping[str, TensorSpec], known: set[str]
         if tensor not in known:
             raise PlanError(f"draw {draw.name} reads {tensor}, which no earlier draw has written")
     for tensor in draw.writes:
-        if table[tensor].kind != "activation":
+        if draw.adds and not draw.clears and tensor not in known:
+            raise PlanError(f"draw {draw.name} adds to {tensor}, which no earlier draw has written")
+        if table[tensor].kind not in ("activation", "cache"):
             raise PlanError(f"draw {draw.name} writes {tensor}, which is {table[tensor].kind}, not an activation")
 
 
 def _check_formats(draw: DrawSpec, table: Mapping[str, TensorSpec]) -> None:
-    integers = OPS[draw.op].integers
+    integers, either = OPS[draw.op].integers, OPS[draw.op].either
     for slot, tensor in (*draw.inputs, *(("output", name) for name in draw.writes)):
         format_name = table[tensor].format
-        if FORMATS[format_name].is_integer != (slot in integers):
+        if slot not in either and FORMATS[format_name].is_integer != (slot in integers):
             numbers = "whole numbers" if slot in integers else "floats"
             raise PlanError(f"draw {draw.name}: {slot} {tensor} has format {format_name}; expected {numbers}")
 
 
-def _check_shapes(draw: DrawSpec, table: Mapping[str, TensorSpec], max_rows: int) -> None:
-    values = dict.fromkeys(PER_RUN_VALUES, max_rows)
+def _check_shapes(draw: DrawSpec, table: Mapping[str, TensorSpec], values: Mapping[str, int | float]) -> None:
     shapes = {sampler: table[tensor].shape for sampler, tensor in draw.inputs}
     shapes["output"] = table[draw.outputs[0]].shape
     for tensor in draw.outputs:
@@ -162,19 +190,26 @@ def _check_shapes(draw: DrawSpec, table: Mapping[str, TensorSpec], max_rows: int
         OPS[draw.op].check(Shapes(draw.name, shapes), draw.params(values))
     except KeyError as error:
         raise PlanError(f"draw {draw.name}: op {draw.op} needs a define or uniform {error}") from None
-    rows, cols = draw.extent(values)
-    if rows > shapes["output"][0] or cols > shapes["output"][1] or rows < 1 or cols < 1:
+    (rows, cols), first = draw.extent(values), draw.first_row(values)
+    if first < 0 or first + rows > shapes["output"][0] or cols > shapes["output"][1] or rows < 1 or cols < 1:
+        at = f" from row {first}" if first else ""
         raise PlanError(
-            f"draw {draw.name} writes {[rows, cols]} elements; {draw.outputs[0]} is {list(shapes['output'])}"
+            f"draw {draw.name} writes {[rows, cols]} elements{at}; {draw.outputs[0]} is {list(shapes['output'])}"
         )
+    layout = table[draw.outputs[0]].layout
+    if isinstance(layout, BlockLayout):
+        if draw.cover == "triangle":
+            raise PlanError(f"draw {draw.name}: a target in blocks is covered block by block")
+    elif draw.cover != "triangle" or first:
+        raise PlanError(f"draw {draw.name}: {draw.cover}, or a first row, need a target in blocks")
 
 
 class PlanBuilder:
     """Collects tensors and draws in order, then makes the plan."""
 
-    def __init__(self, name: str, max_rows: int) -> None:
+    def __init__(self, name: str, max_rows: int, run_values: Sequence[RunValue]) -> None:
         """An empty plan for sequences of at most ``max_rows`` tokens."""
-        self.name, self.max_rows = name, max_rows
+        self.name, self.max_rows, self.run_values = name, max_rows, tuple(run_values)
         self._tensors: list[TensorSpec] = []
         self._draws: list[DrawSpec] = []
 
@@ -196,6 +231,10 @@ class PlanBuilder:
         """Declare a tensor that draws write."""
         return self._declare(TensorSpec(name, (rows, cols), "activation"))
 
+    def laid_out(self, name: str, kind: str, layout: TexelLayout) -> TensorSpec:
+        """Declare a tensor with a layout of its own."""
+        return self._declare(TensorSpec(name, (layout.rows, layout.cols), kind, layout.format.name, layout))
+
     def _declare(self, tensor: TensorSpec) -> TensorSpec:
         self._tensors.append(tensor)
         return tensor
@@ -210,7 +249,7 @@ class PlanBuilder:
         Raises:
             PlanError: see :meth:`Plan.validate`.
         """
-        return Plan(self.name, self.max_rows, tuple(self._tensors), tuple(self._draws)).validate()
+        return Plan(self.name, self.max_rows, self.run_values, tuple(self._tensors), tuple(self._draws)).validate()
 
 
 @dataclass(frozen=True)
@@ -245,9 +284,7 @@ def draw_table(plan: Plan, tokens: int) -> DrawTable:
     Raises:
         PlanError: the plan does not take so many tokens.
     """
-    if not 1 <= tokens <= plan.max_rows:
-        raise PlanError(f"found {tokens} tokens; expected 1 to {plan.max_rows}, the context of this model")
-    values = dict.fromkeys(PER_RUN_VALUES, tokens)
+    values = plan.values_for(tokens)
     groups: dict[str, list[DrawSpec]] = {}
     for draw in plan.draws:
         groups.setdefault(draw.kind, []).append(draw)

@@ -10,12 +10,12 @@ import numpy as np
 from glinfer.errors import PlanError
 from glinfer.gl.context import Device
 from glinfer.gl.layout import FORMATS, Layout
-from glinfer.gl.program import ProgramCache
+from glinfer.gl.program import BLOCKS_SHADER, VERTEX_SHADER, ProgramCache
 from glinfer.gl.replay import Draw, replay
 from glinfer.gl.texture import Framebuffer, Texture
 from glinfer.models.plan import Plan, PlanLimits
 from glinfer.ops import DrawSpec, TensorSpec
-from glinfer.ops.spec import PER_RUN_VALUES, Array
+from glinfer.ops.spec import Array
 
 Hook = Callable[[DrawSpec], None]
 
@@ -38,6 +38,7 @@ class Session:
         *,
         shader_root: Path | None = None,
         on_upload: Callable[[int], None] | None = None,
+        owner: Session | None = None,
     ) -> None:
         """Validate the plan against the device's limits, upload every weight, compile and bind.
 
@@ -47,6 +48,8 @@ class Session:
             device: where to run; it stays open when the session is released.
             shader_root: another folder of shader files, for trying out changed shaders.
             on_upload: told the bytes of each weight after its upload.
+            owner: another session of the same plan, whose weights and programs are used instead of new ones; see
+                :meth:`sharer`.
 
         Raises:
             PlanError: the plan or the weights do not fit.
@@ -56,11 +59,17 @@ class Session:
         self.plan, self.device = plan, device
         self.runs = self.draws_issued = 0
         self._released = False
+        self._owner, self._sharers = owner, list[Session]()
         self._textures: dict[str, Texture] = {}
         self._framebuffers: dict[tuple[str, ...], Framebuffer] = {}
-        self._programs = ProgramCache(device, shader_root)
+        self._programs: ProgramCache = ProgramCache(device, shader_root) if owner is None else owner._programs
+        if owner is not None:
+            owner._sharers.append(self)
         try:
             for tensor in plan.tensors:
+                if owner is not None and tensor.kind == "weight":
+                    self._textures[tensor.name] = owner.texture(tensor.name)
+                    continue
                 self._textures[tensor.name] = self._allocate(tensor, weights)
                 if on_upload is not None and tensor.kind == "weight":
                     on_upload(self._textures[tensor.name].layout.nbytes)
@@ -70,40 +79,86 @@ class Session:
             raise
         self._specs = dict(zip((draw.name for draw in self.draws), plan.draws, strict=True))
 
+    def sharer(self) -> Session:
+        """Another session over the same weights and programs; inputs, activations and caches are its own.
+
+        The first session owns what is shared: releasing a sharer frees only what is its own, and releasing the
+        owner releases every sharer too. A sharer's sharer belongs to the same owner.
+
+        Raises:
+            PlanError: this session was released.
+        """
+        self.require_alive()
+        owner = self if self._owner is None else self._owner
+        return Session(self.plan, {}, self.device, owner=owner)
+
+    def copy_caches(self, other: Session) -> None:
+        """Copy every cache of another session of this plan, on the GPU.
+
+        Raises:
+            PlanError: one of the two was released.
+        """
+        for tensor in self.plan.of_kind("cache"):
+            self.texture(tensor.name).copy_from(other.texture(tensor.name))
+
+    def require_alive(self) -> None:
+        """Refuse a released session.
+
+        Raises:
+            PlanError: it was released.
+        """
+        if self._released:
+            raise PlanError(f"this session of plan {self.plan.name} was released; bind the plan again")
+
     @property
     def program_count(self) -> int:
         """Distinct compiled programs."""
         return len(self._programs)
 
     def _allocate(self, tensor: TensorSpec, weights: Mapping[str, Array]) -> Texture:
-        layout = Layout.of(tensor.shape, tensor.format, self.device.limits.max_texture_size)
+        layout = tensor.layout_within(self.device.limits.max_texture_size)
         if tensor.kind != "weight":
-            return Texture(self.device, layout, tensor.name)
+            texture = Texture(self.device, layout, tensor.name)
+            if tensor.kind == "cache":
+                texture.fill(0.0)  # what was never written is read with weight zero, and 0 × NaN is NaN
+            return texture
         return Texture(self.device, layout, tensor.name, layout.pack(weight_matrix(tensor, weights)))
 
     def _bind(self, spec: DrawSpec) -> Draw:
         targets = [self._textures[name] for name in spec.outputs]
         textures = tuple(self._textures[name] for name in spec.reads)
         defines = dict(spec.defines)
-        if any(texture.layout.wrapped for texture in (*targets, *textures)):
-            layout = targets[0].layout
+        layout, blocks = targets[0].layout, spec.cover != "triangle"
+        if any(isinstance(used.layout, Layout) and used.layout.wrapped for used in (*targets, *textures)):
             defines.update(WRAPPED=1, OUT_WIDTH=layout.width, OUT_ROWS=layout.rows)
-        program = self._programs.get(spec.op, defines, [sampler for sampler, _ in spec.inputs])
-        given = {name for name, _ in spec.uniforms} | {name for name, _ in spec.per_run}
+        if blocks:
+            defines["POINTS"] = int(spec.cover == "points")
+        vertex_shader = BLOCKS_SHADER if blocks else VERTEX_SHADER
+        program = self._programs.get(spec.op, defines, [sampler for sampler, _ in spec.inputs], vertex_shader)
+        uniforms, per_run = spec.uniforms, spec.per_run
+        if blocks and isinstance(spec.first, int):
+            uniforms = (*uniforms, ("first_slot", spec.first))
+        elif blocks:
+            per_run = (*per_run, ("first_slot", str(spec.first)))
+        given = {name for name, _ in (*uniforms, *per_run)}
         if given != program.uniform_names:
             odd = sorted(given ^ program.uniform_names)[0]
             fault = "the shader does not use it" if odd in given else "the draw does not set it"
             raise PlanError(f"draw {spec.name}, shader {spec.op}: uniform {odd!r}: {fault}")
-        for name, value in spec.uniforms:
+        for name, value in uniforms:
             program.set(name, value)  # a value of the wrong type is found here, not in the first run
         return Draw(
             name=spec.name,
             program=program,
             framebuffer=self._framebuffer(spec.outputs),
             textures=textures,
-            constants=spec.uniforms,
-            per_run=spec.per_run,
+            constants=uniforms,
+            per_run=per_run,
             size=spec.size,
+            cover=spec.cover,
+            instances=spec.instances,
+            adds=spec.adds,
+            clears=spec.clears,
         )
 
     def _framebuffer(self, outputs: tuple[str, ...]) -> Framebuffer:
@@ -119,8 +174,7 @@ class Session:
         Raises:
             PlanError: the plan has no such tensor, or the session was released.
         """
-        if self._released:
-            raise PlanError(f"this session of plan {self.plan.name} was released; bind the plan again")
+        self.require_alive()
         if name not in self._textures:
             raise PlanError(f"plan {self.plan.name} has no tensor {name!r}")
         return self._textures[name]
@@ -133,42 +187,59 @@ class Session:
         """Read [0:rows, 0:cols] of a tensor back (default: all of it)."""
         return self.texture(name).read(rows, cols)
 
-    def run(self, values: Mapping[str, int], *, before: Hook | None = None, after: Hook | None = None) -> int:
-        """Replay every draw once with these per-run values; returns the draw calls issued.
+    def read_rows(self, name: str, first: int, rows: int = 1) -> Array:
+        """Read rows [first, first + rows) of a tensor in blocks back."""
+        return self.texture(name).read_rows(first, rows)
 
-        ``before`` and ``after`` are told each draw's spec around it.
+    def run(
+        self,
+        values: Mapping[str, int | float],
+        *,
+        draws: int | None = None,
+        flush_every: int = 0,
+        before: Hook | None = None,
+        after: Hook | None = None,
+    ) -> int:
+        """Replay every draw once with these run values, or the first ``draws`` of them; returns the draw calls issued.
+
+        ``before`` and ``after`` are told each draw's spec around it; ``flush_every`` as in
+        :func:`glinfer.gl.replay.replay`.
 
         Raises:
-            PlanError: a per-run value is missing or outside 1 to the plan's rows, or the session was released.
+            PlanError: a run value is missing or out of range, or the session was released.
         """
-        if self._released:
-            raise PlanError(f"this session of plan {self.plan.name} was released; bind the plan again")
-        for key in PER_RUN_VALUES:
-            rows = values.get(key)
-            if not isinstance(rows, int) or not 1 <= rows <= self.plan.max_rows:
-                raise PlanError(f"{key} is {rows!r}; expected a whole number from 1 to {self.plan.max_rows}")
+        self.require_alive()
+        for value in self.plan.run_values:
+            value.check(values.get(value.name))
         issued = replay(
             self.device,
-            self.draws,
+            self.draws[:draws],
             values,
             None if before is None else lambda draw: before(self._specs[draw.name]),
             None if after is None else lambda draw: after(self._specs[draw.name]),
+            flush_every=flush_every,
         )
         self.runs += 1
         self.draws_issued += issued
         return issued
 
     def release(self) -> None:
-        """Release every GL object of the session; harmless when repeated."""
+        """Release every GL object of the session, and its sharers; harmless when repeated."""
         if self.device.closed:
             return
         self.device.activate()
         self._released = True
+        for sharer in tuple(self._sharers):
+            sharer.release()
         for framebuffer in self._framebuffers.values():
             framebuffer.release()
-        for texture in self._textures.values():
-            texture.release()
-        self._programs.release()
+        for name, texture in self._textures.items():
+            if self._owner is None or self.plan.table[name].kind != "weight":
+                texture.release()
+        if self._owner is None:
+            self._programs.release()
+        elif self in self._owner._sharers:
+            self._owner._sharers.remove(self)
         self._framebuffers.clear()
         self._textures.clear()
         self.draws = ()
@@ -181,7 +252,8 @@ def check_fits(plan: Plan, device: Device) -> None:
         PlanError: see :meth:`Plan.validate`.
     """
     limits = device.limits
-    plan.validate(PlanLimits(limits.max_texture_size, limits.max_draw_buffers, limits.max_texture_units))
+    sizes = limits.max_texture_size, limits.max_draw_buffers, limits.max_texture_units, limits.max_point_size
+    plan.validate(PlanLimits(*sizes))
 
 
 def weight_matrix(tensor: TensorSpec, weights: Mapping[str, Array]) -> Array:

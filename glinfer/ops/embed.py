@@ -6,6 +6,10 @@ from collections.abc import Mapping
 
 import numpy as np
 
+from glinfer.errors import PlanError
+from glinfer.gl.blocks import BlockLayout, RowLayout
+from glinfer.ops.kernels import Kernels
+from glinfer.ops.sample import best_candidate
 from glinfer.ops.spec import Array, DrawSpec, Op, Params, Shapes, TensorSpec, float64, register
 
 
@@ -41,3 +45,62 @@ def _oracle(inputs: Mapping[str, Array], params: Params, size: tuple[int, int]) 
 
 
 register(Op("embed", ("tokens", "token_embedding", "position_embedding"), (), _check, _oracle, ("tokens",)))
+
+
+def embed_token(
+    name: str,
+    wte: TensorSpec,
+    wpe: TensorSpec,
+    picks: TensorSpec,
+    out: TensorSpec,
+    *,
+    kernels: Kernels,
+) -> DrawSpec:
+    """``out = wte[token] + wpe[position]`` of one token, [1, D] in blocks; wte [V, D] and wpe [S, D] are row tables.
+
+    Run values: token, or -1 for the best candidate in slot position - 1 of picks (see :mod:`glinfer.ops.sample`);
+    position.
+    """
+    if not (
+        isinstance(wte.layout, RowLayout)
+        and isinstance(wpe.layout, RowLayout)
+        and isinstance(picks.layout, BlockLayout)
+        and isinstance(out.layout, BlockLayout)
+    ):
+        raise PlanError(f"draw {name}: expected tables of rows, and candidates and output in blocks")
+    return DrawSpec(
+        name=name,
+        kind=name,
+        op="embed_token",
+        inputs=(("wte", wte.name), ("wpe", wpe.name), ("picks", picks.name)),
+        outputs=(out.name,),
+        size=(1, out.shape[1]),
+        defines=(
+            *wte.layout.defines("WTE"),
+            *wpe.layout.defines("WPE"),
+            *picks.layout.defines("PICKS"),
+            *out.layout.defines("OUT"),
+            ("LOOKUP_TEXTURE", int(kernels.lookup_texture)),
+            ("QUAD", 0),
+        ),
+        per_run=(("token", "token"), ("position", "position")),
+        cover=kernels.cover,
+    )
+
+
+def _check_token(shapes: Shapes, params: Params) -> None:
+    shapes.expect("output", 1, shapes.by_name["wte"][1])
+    shapes.expect("wpe", None, shapes.by_name["wte"][1])
+    shapes.require(params["position"] < shapes.rows("wpe"), f"there is no position {params['position']}")
+    shapes.require(params["token"] < shapes.rows("wte"), f"there is no token {params['token']}")
+
+
+def _oracle_token(inputs: Mapping[str, Array], params: Params, size: tuple[int, int]) -> Array:
+    wte, wpe = float64(inputs, ["wte", "wpe"])
+    position, token = int(params["position"]), int(params["token"])
+    if token < 0:
+        token = best_candidate(np.asarray(inputs["picks"])[position - 1])
+    return np.asarray((wte[token] + wpe[position]).reshape(size))
+
+
+register(Op("embed_token", ("wte", "wpe", "picks"), (), _check_token, _oracle_token))

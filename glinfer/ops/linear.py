@@ -76,16 +76,20 @@ def _gelu_tanh(x: Array) -> Array:
     return 0.5 * x * (1.0 + np.tanh(math.sqrt(2.0 / math.pi) * (x + 0.044715 * x**3)))
 
 
+def activate(x: Array, activation: int) -> Array:
+    """The activation of that number in :data:`ACTIVATIONS`, float64."""
+    if activation == ACTIVATIONS["gelu_new"]:
+        return _gelu_tanh(x)
+    return _gelu_erf(x) if activation == ACTIVATIONS["gelu"] else x
+
+
 def _oracle(inputs: Mapping[str, Array], params: Params, size: tuple[int, int]) -> Array:
     x, weight = float64(inputs, ["x", "weight"])
     rows = slice(int(params["rows"]) - 1, int(params["rows"])) if params.get("LAST_ROW") else slice(size[0])
     y: Array = x[rows] @ weight.T
     if "bias" in inputs:
         y = y + inputs["bias"]
-    if params["ACTIVATION"] == ACTIVATIONS["gelu_new"]:
-        y = _gelu_tanh(y)
-    elif params["ACTIVATION"] == ACTIVATIONS["gelu"]:
-        y = _gelu_erf(y)
+    y = activate(y, int(params["ACTIVATION"]))
     if "residual" in inputs:
         y = y + float64(inputs, ["residual"])[0][: size[0]]
     return y

@@ -14,28 +14,61 @@ import numpy as np
 import numpy.typing as npt
 
 from glinfer.errors import PlanError
-from glinfer.gl.layout import FORMATS, Extent
+from glinfer.gl.layout import FORMATS, Extent, Layout, TexelLayout
 
-KINDS = ("weight", "input", "activation")
-PER_RUN_VALUES = ("rows",)
-"""What may change from one run of a plan to the next: ``rows``, the number of tokens in the sequence."""
+KINDS = ("weight", "input", "activation", "cache")
+COVERS = ("triangle", "points", "quads")
 
 Array = npt.NDArray[Any]
 Params = Mapping[str, int | float]
 
 
 @dataclass(frozen=True)
+class RunValue:
+    """A number that may change from one run of a plan to the next: its name, and its range with both ends.
+
+    ``at`` gives the value that a run over a sequence of so many tokens has; left out, the smallest.
+    """
+
+    name: str
+    smallest: float
+    largest: float
+    at: Callable[[int], int] | None = None
+
+    def for_tokens(self, tokens: int) -> int | float:
+        """The value in a run over so many tokens."""
+        return self.smallest if self.at is None else self.at(tokens)
+
+    def check(self, value: object) -> None:
+        """Accept a value.
+
+        Raises:
+            PlanError: it is no number, is outside the range, or a whole number was expected.
+        """
+        whole = isinstance(self.smallest, int)
+        if isinstance(value, bool) or not isinstance(value, int if whole else (int, float)):
+            value = None if value is None else repr(value)
+        elif self.smallest <= value <= self.largest:
+            return
+        kind = "a whole number" if whole else "a number"
+        raise PlanError(f"{self.name} is {value}; expected {kind} from {self.smallest} to {self.largest}")
+
+
+@dataclass(frozen=True)
 class TensorSpec:
     """A named matrix [rows, cols] of a plan.
 
-    ``kind`` is ``weight`` (uploaded once), ``input`` (written before each run) or ``activation`` (written
-    by draws). ``format`` is a key of :data:`glinfer.gl.layout.FORMATS`.
+    ``kind`` is ``weight`` (uploaded once), ``input`` (written before each run), ``activation`` (written by draws,
+    worthless after the run) or ``cache`` (written by draws a row a run, read in later runs). ``format`` is a key of
+    :data:`glinfer.gl.layout.FORMATS`. ``layout`` says where the elements lie; left out it is one element a texel,
+    see :class:`glinfer.gl.layout.Layout`.
     """
 
     name: str
     shape: tuple[int, int]
     kind: str
     format: str = "r32f"
+    layout: TexelLayout | None = None
 
     def __post_init__(self) -> None:
         """Refuse what no texture can be."""
@@ -45,6 +78,25 @@ class TensorSpec:
             raise PlanError(f"tensor {self.name} has format {self.format!r}; known: {', '.join(FORMATS)}")
         if min(self.shape) < 1:
             raise PlanError(f"tensor {self.name} has shape {self.shape}; every edge must be at least 1")
+        if self.layout is not None and (self.layout.rows, self.layout.cols) != self.shape:
+            raise PlanError(f"tensor {self.name} has shape {self.shape} and a layout of {self.layout.rows} rows")
+        if self.layout is not None and self.layout.format.name != self.format:
+            raise PlanError(f"tensor {self.name} has format {self.format} and a layout in {self.layout.format.name}")
+
+    def layout_within(self, max_texture_size: int) -> TexelLayout:
+        """Where the elements lie on a renderer with such textures.
+
+        Raises:
+            PlanError: it does not fit.
+        """
+        if self.layout is None:
+            return Layout.of(self.shape, self.format, max_texture_size)
+        if max(self.layout.width, self.layout.height) > max_texture_size:
+            raise PlanError(
+                f"it is laid out in {self.layout.width}×{self.layout.height} texels; the largest texture here is "
+                f"{max_texture_size}×{max_texture_size}"
+            )
+        return self.layout
 
 
 @dataclass(frozen=True)
@@ -58,6 +110,13 @@ class DrawSpec:
         inputs: (sampler, tensor) pairs; samplers take texture units in this order.
         outputs: tensors by attachment.
         size: (rows, cols) of the output matrix that the pass writes; a number or a per-run value's name.
+        first: the first row that the pass writes, likewise.
+        cover: what is drawn: one ``triangle`` over all rows of a matrix; for rows in blocks ``points``, one of 4×4
+            pixels on every block, or ``quads``, two triangles on every block.
+        instances: how many times that is drawn, in one draw call; a number or a run value's name.
+        adds: whether blending adds what is drawn to what the output holds already; the oracle finds that among its
+            inputs as ``output``.
+        clears: whether the output is set to zero first, which is not a draw; the oracle is then given no ``output``.
         defines: compile-time constants of the shader.
         uniforms: values set before the draw, the same in every run.
         per_run: (uniform, per-run value) pairs.
@@ -72,6 +131,11 @@ class DrawSpec:
     defines: tuple[tuple[str, int | float], ...] = ()
     uniforms: tuple[tuple[str, int | float], ...] = ()
     per_run: tuple[tuple[str, str], ...] = ()
+    first: Extent = 0
+    cover: str = "triangle"
+    instances: Extent = 1
+    adds: bool = False
+    clears: bool = False
 
     @property
     def reads(self) -> tuple[str, ...]:
@@ -90,15 +154,19 @@ class DrawSpec:
                 return tensor
         raise PlanError(f"draw {self.name} binds nothing to sampler {sampler!r}")
 
-    def params(self, values: Mapping[str, int]) -> dict[str, int | float]:
+    def params(self, values: Mapping[str, int | float]) -> dict[str, int | float]:
         """Defines, uniforms and per-run uniforms of one run in one mapping: what the oracle computes with."""
         per_run = {uniform: values[key] for uniform, key in self.per_run}
         return {**dict(self.defines), **dict(self.uniforms), **per_run}
 
-    def extent(self, values: Mapping[str, int]) -> tuple[int, int]:
+    def extent(self, values: Mapping[str, int | float]) -> tuple[int, int]:
         """(rows, cols) written in one run."""
-        rows, cols = (part if isinstance(part, int) else values[part] for part in self.size)
+        rows, cols = (part if isinstance(part, int) else int(values[part]) for part in self.size)
         return rows, cols
+
+    def first_row(self, values: Mapping[str, int | float]) -> int:
+        """The first row written in one run."""
+        return self.first if isinstance(self.first, int) else int(values[self.first])
 
 
 Oracle = Callable[[Mapping[str, Array], Params, tuple[int, int]], Array]
@@ -110,7 +178,8 @@ ShapeCheck = Callable[["Shapes", Params], None]
 class Op:
     """A registered op: its required and optional samplers, its shape check and its float64 oracle.
 
-    ``integers`` names the samplers, and ``"output"``, that hold whole numbers; all others hold floats.
+    ``integers`` names the samplers, and ``"output"``, that hold whole numbers, ``either`` those that may; all others
+    hold floats.
     """
 
     name: str
@@ -119,6 +188,7 @@ class Op:
     check: ShapeCheck
     oracle: Oracle
     integers: tuple[str, ...] = ()
+    either: tuple[str, ...] = ()
 
 
 OPS: dict[str, Op] = {}

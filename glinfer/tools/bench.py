@@ -1,4 +1,7 @@
-"""How fast a forward pass is: medians over interleaved runs, after a warm-up that does not count."""
+"""How fast the reference plan's forward pass is: medians over interleaved runs, after a warm-up that does not count.
+
+:mod:`glinfer.tools.bench_decoding` times the fast plan.
+"""
 
 from __future__ import annotations
 
@@ -11,6 +14,7 @@ from typing import Any
 
 from glinfer.errors import InputError
 from glinfer.generation.model import Model
+from glinfer.models.gab import LOGITS
 from glinfer.tools.draws import example_ids
 
 
@@ -56,7 +60,7 @@ def bench(
     load_seconds: float,
     on_run: Callable[[int, int], None] = lambda done, total: None,
 ) -> BenchReport:
-    """Time ``model.logits`` at several sequence lengths.
+    """Time the reference plan at several sequence lengths.
 
     The lengths take turns, so that a machine which slows down slows all of them. The first round warms up
     (drivers finish compiling at the first draw) and is not counted.
@@ -76,7 +80,8 @@ def bench(
     for run in range(runs + 1):
         for place, ids in enumerate(sequences):
             started = time.perf_counter()
-            model.logits(ids)
+            model.forward(ids)
+            model.bound.read(LOGITS)
             if run > 0:
                 times[place].append(1000.0 * (time.perf_counter() - started))
             on_run(run * len(lengths) + place + 1, total)
@@ -85,10 +90,10 @@ def bench(
         for length, found in zip(lengths, times, strict=True)
     ]
     return BenchReport(
-        plan=model.session.plan.name,
+        plan=model.plan.name,
         renderer=model.device.description,
         load_seconds=load_seconds,
-        programs=model.session.program_count,
-        texture_bytes=model.session.plan.texture_bytes(model.device.limits.max_texture_size),
+        programs=model.bound.program_count,
+        texture_bytes=model.plan.texture_bytes(model.device.limits.max_texture_size),
         rows=tuple(rows),
     )

@@ -7,13 +7,13 @@ first, so that it has as many entries as the model.
 
 from __future__ import annotations
 
-import os
 from pathlib import Path
 from pydoc_data.topics import topics
 
 from glinfer.config import GAB_SHAPE, ModelConfig
 from glinfer.errors import InputError
 from glinfer.formats import BpeModel, random_checkpoint, save_checkpoint, write_bpe
+from glinfer.formats.files import cache_folder
 from glinfer.generation.tokenizer import learn_bpe
 
 SEED = 2
@@ -21,16 +21,12 @@ _CONTROL = ("<|end|>", "<|user|>", "<|assistant|>", "<|think|>")
 
 
 def demo_folder() -> Path:
-    """Where the demo keeps its files: under $XDG_CACHE_HOME, by default ~/.cache.
+    """Where the demo keeps its files: ``demo`` in :func:`glinfer.formats.files.cache_folder`.
 
     Raises:
-        InputError: there is neither.
+        InputError: this user has no such folder.
     """
-    try:
-        cache = os.environ.get("XDG_CACHE_HOME") or Path.home() / ".cache"
-    except RuntimeError:
-        raise InputError("this user has no home directory to keep the demo in; set XDG_CACHE_HOME") from None
-    return Path(cache) / "glinfer" / "demo"
+    return cache_folder() / "demo"
 
 
 def write_demo(folder: Path, config: ModelConfig | None = None) -> tuple[Path, Path]:

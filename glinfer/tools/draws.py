@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import dataclasses
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -14,6 +15,7 @@ from glinfer.gl.context import Device
 from glinfer.models.gab import TOKENS
 from glinfer.models.plan import DrawTable, Plan, draw_table
 from glinfer.models.session import Session
+from glinfer.ops.spec import Array
 
 
 @dataclass(frozen=True)
@@ -49,18 +51,33 @@ def planned(config: ModelConfig, plan: Plan, tokens: int) -> DrawReport:
     return DrawReport(config, draw_table(plan, tokens))
 
 
-def measured(checkpoint: Checkpoint, plan: Plan, tokens: int, device: Device) -> DrawReport:
-    """Count from the plan, and beside it what one real forward over ``tokens`` tokens issues."""
+def measured(
+    checkpoint: Checkpoint, plan: Plan, tokens: int, device: Device, *, weights: Mapping[str, Array] | None = None
+) -> DrawReport:
+    """Count from the plan, and beside it what the last run over ``tokens`` tokens really issues.
+
+    ``weights`` are the plan's, by tensor name, where they are not the checkpoint's own.
+    """
     table = draw_table(plan, tokens)
-    session = Session(plan, checkpoint.tensors, device)
+    session = Session(plan, checkpoint.tensors if weights is None else weights, device)
     try:
-        before = device.draws_issued
-        session.write(TOKENS, example_ids(checkpoint.config, tokens)[:, None])
-        session.run({"rows": tokens})
-        issued = device.draws_issued - before
+        issued = 0
+        for inputs, values in runs(plan, example_ids(checkpoint.config, tokens).tolist()):
+            for name, array in inputs.items():
+                session.write(name, array)
+            before = device.draws_issued
+            session.run(values)
+            issued = device.draws_issued - before
     finally:
         session.release()
     return DrawReport(checkpoint.config, table, issued, device.description)
+
+
+def runs(plan: Plan, ids: Sequence[int]) -> list[tuple[dict[str, Array], dict[str, int | float]]]:
+    """What each run over the ids is given, arrays for input tensors and run values: one run, or one for each token."""
+    if TOKENS in plan.table:
+        return [({TOKENS: np.asarray(ids, dtype=np.int32)[:, None]}, plan.values_for(len(ids)))]
+    return [({}, {**plan.values_for(place + 1), "token": token}) for place, token in enumerate(ids)]
 
 
 def example_ids(config: ModelConfig, tokens: int) -> np.ndarray[Any, np.dtype[np.int32]]:

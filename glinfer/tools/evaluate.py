@@ -6,18 +6,23 @@ import dataclasses
 import math
 import time
 from collections.abc import Callable, Iterator, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import Any
 
 import numpy as np
 
 from glinfer.errors import InputError
 from glinfer.formats import Checkpoint
-from glinfer.generation.model import check_ids, plan_for
+from glinfer.generation.model import check_ids
 from glinfer.generation.tokenizer import Tokenizer
 from glinfer.gl.context import Device
-from glinfer.models.gab import LOGITS, TOKENS
+from glinfer.models import fast
+from glinfer.models.choice import check_choice
+from glinfer.models.fold import fold
+from glinfer.models.gab import LOGITS, TOKENS, reference_plan
 from glinfer.models.session import Session
+from glinfer.models.tuning import kernels_for
+from glinfer.ops.kernels import Kernels
 from glinfer.ops.spec import Array
 
 
@@ -28,6 +33,8 @@ class EvalReport:
     ``tokens`` and ``bytes`` count what was predicted: everything but the first token, which nothing comes
     before. ``context`` and ``stride`` are in tokens: each window of ``context`` scores the tokens that the
     window before did not reach, ``stride`` of them, so that each has at least ``context - stride`` before it.
+    ``weight_bytes`` is the texture memory of the weights, ``milliseconds`` the time of one token that ran, and
+    ``agreement`` how often the likeliest token was the same as with the weights that it was compared with.
     """
 
     tokens: int
@@ -38,12 +45,24 @@ class EvalReport:
     stride: int
     windows: int
     seconds: float
+    milliseconds: float
     plan: str
+    weights: str
+    weight_bytes: int
     renderer: str
+    likeliest: tuple[int, ...] = field(repr=False)
+    agreement: float | None = None
 
     def to_json(self) -> dict[str, Any]:
-        """The report as plain JSON values."""
-        return dataclasses.asdict(self)
+        """The report as plain JSON values, without the likeliest tokens themselves."""
+        values = dataclasses.asdict(self)
+        del values["likeliest"]
+        return values
+
+    def compared_with(self, other: EvalReport) -> EvalReport:
+        """The same report with its agreement with ``other``, over the same text."""
+        same = np.count_nonzero(np.array(self.likeliest) == np.array(other.likeliest))
+        return dataclasses.replace(self, agreement=float(same / len(self.likeliest)))
 
 
 def windows(count: int, context: int, stride: int) -> Iterator[tuple[int, int, int]]:
@@ -59,6 +78,41 @@ def windows(count: int, context: int, stride: int) -> Iterator[tuple[int, int, i
         scored, start = stop + 1, start + stride
 
 
+class _Whole:
+    """Logits after every position of a window from one run of the reference plan."""
+
+    def __init__(self, checkpoint: Checkpoint, device: Device) -> None:
+        plan = reference_plan(checkpoint.config, all_rows=True)
+        self.session = Session(plan, checkpoint.tensors, device)
+
+    def logits(self, ids: Sequence[int], first: int) -> Array:
+        self.session.write(TOKENS, np.asarray(ids, dtype=np.int32)[:, None])
+        self.session.run({"rows": len(ids)})
+        return self.session.read(LOGITS, rows=len(ids))[first:]
+
+
+class _TokenByToken:
+    """The same from the fast plan, a token a run."""
+
+    def __init__(self, checkpoint: Checkpoint, device: Device, weights: str, kernels: Kernels) -> None:
+        edge = device.limits.max_texture_size
+        plan = fast.fast_plan(checkpoint.config, weights=weights, kernels=kernels, max_texture_size=edge)
+        self.session = Session(plan, fold(checkpoint.config, checkpoint.tensors, weights), device)
+        self.flush_every = kernels.flush_every
+
+    def logits(self, ids: Sequence[int], first: int) -> Array:
+        rows = np.empty((len(ids) - first, self.session.plan.table[fast.LOGITS].shape[1]), dtype=np.float32)
+        inner = len(self.session.draws) - fast.HEAD_DRAWS
+        for position, token in enumerate(ids):
+            # Logits without the choice of a token, and only where they are scored.
+            draws = inner if position < first else inner + 1
+            values = self.session.plan.values_for(position + 1) | {"token": int(token)}
+            self.session.run(values, draws=draws, flush_every=self.flush_every)
+            if position >= first:
+                rows[position - first] = self.session.read_rows(fast.LOGITS, 0)[0]
+        return rows
+
+
 def evaluate(
     checkpoint: Checkpoint,
     tokenizer: Tokenizer,
@@ -66,6 +120,8 @@ def evaluate(
     text: str,
     *,
     plan: str,
+    weights: str = "f32",
+    kernels: Kernels | None = None,
     stride: int | None = None,
     on_window: Callable[[int, int], None] = lambda done, total: None,
 ) -> EvalReport:
@@ -77,12 +133,15 @@ def evaluate(
         device: where to run.
         text: at least two tokens of it.
         plan: the name of the plan that computes the logits.
+        weights: the fast plan's weight format, a key of :data:`glinfer.models.fold.WEIGHT_FORMATS`.
+        kernels: how its passes are shaped; left out, the tuned ones or the default of the device.
         stride: tokens between windows, 1 to the context (default: half of it).
         on_window: told (windows done, windows in all).
 
     Raises:
-        InputError: the text is too short, or the stride is outside the context.
+        InputError: the text is too short, the stride is outside the context, or there is no such plan or format.
     """
+    check_choice(plan, weights)
     context = checkpoint.config.max_position_embeddings
     stride = max(1, context // 2) if stride is None else stride
     if not 1 <= stride <= context:
@@ -92,18 +151,19 @@ def evaluate(
         raise InputError(f"the text has {len(ids)} tokens; expected at least 2, one to predict from another")
     check_ids(ids[:context], checkpoint.config)
     spans = list(windows(len(ids), context, stride))
+    kernels = kernels or kernels_for(device, checkpoint.config, weights)
+    runner = _Whole(checkpoint, device) if plan == "reference" else _TokenByToken(checkpoint, device, weights, kernels)
     started = time.perf_counter()
-    session = Session(plan_for(checkpoint.config, plan, all_rows=True), checkpoint.tensors, device)
-    nats = 0.0
+    nats, likeliest = 0.0, []
     try:
         for done, (start, stop, scored) in enumerate(spans, start=1):
-            session.write(TOKENS, np.asarray(ids[start:stop], dtype=np.int32)[:, None])
-            session.run({"rows": stop - start})
-            logits = session.read(LOGITS, rows=stop - start)[scored - 1 - start :]
+            logits = runner.logits(ids[start:stop], scored - 1 - start)
             nats += negative_log_likelihood(logits, ids[scored : stop + 1])
+            likeliest += logits.argmax(axis=1).tolist()
             on_window(done, len(spans))
     finally:
-        session.release()
+        runner.session.release()
+    seconds = time.perf_counter() - started
     size = sum(len(tokenizer.token_bytes(token)) for token in ids[1:])
     return EvalReport(
         tokens=len(ids) - 1,
@@ -113,9 +173,13 @@ def evaluate(
         context=context,
         stride=stride,
         windows=len(spans),
-        seconds=time.perf_counter() - started,
+        seconds=seconds,
+        milliseconds=1000.0 * seconds / sum(stop - start for start, stop, _ in spans),
         plan=plan,
+        weights=weights,
+        weight_bytes=runner.session.plan.texture_bytes(device.limits.max_texture_size, "weight"),
         renderer=device.description,
+        likeliest=tuple(likeliest),
     )
 
 

@@ -10,7 +10,10 @@ from glinfer.errors import ContextError, GlinferError
 from glinfer.formats import Checkpoint
 from glinfer.gl import egl
 from glinfer.gl.context import Device, Limits, open_device
-from glinfer.models.plan import Plan
+from glinfer.models.choice import plan_for
+from glinfer.models.session import check_fits
+from glinfer.models.tuning import kernels_for
+from glinfer.ops.spec import KINDS
 
 EXTENSIONS_THAT_MATTER = {
     "GL_EXT_color_buffer_float": "passes can write 32-bit float textures (required)",
@@ -82,18 +85,32 @@ def list_devices() -> list[DeviceEntry]:
     return entries
 
 
-def model_report(checkpoint: Checkpoint, plan: Plan, max_texture_size: int) -> dict[str, Any]:
-    """Shape, parameters and texture memory of a checkpoint on a renderer with such textures."""
-    problem = ""
+def model_report(checkpoint: Checkpoint, plan: str, weights: str, device: Device) -> dict[str, Any]:
+    """Shape, parameters, draws and texture memory of a checkpoint on a device; what does not fit is told, not raised.
+
+    Args:
+        checkpoint: the model.
+        plan: the name of a plan.
+        weights: the format of its weights.
+        device: where it would run.
+    """
+    edge, problem = device.limits.max_texture_size, ""
+    texture_bytes: dict[str, int] = {}
+    draws = None
     try:
-        texture_bytes = {kind: plan.texture_bytes(max_texture_size, kind) for kind in ("weight", "input", "activation")}
+        kernels = kernels_for(device, checkpoint.config, weights)
+        made = plan_for(checkpoint.config, plan, weights=weights, kernels=kernels, max_texture_size=edge)
+        draws = len(made.draws)
+        check_fits(made, device)
+        texture_bytes = {kind: made.texture_bytes(edge, kind) for kind in KINDS}
     except GlinferError as error:
-        texture_bytes, problem = {}, str(error)
+        problem = str(error)
     return {
         "config": dataclasses.asdict(checkpoint.config),
         "parameters": checkpoint.parameter_count,
-        "plan": plan.name,
-        "draws": len(plan.draws),
+        "plan": plan,
+        "weights": weights,
+        "draws": draws,
         "texture_bytes": texture_bytes,
         "fits": not problem,
         "problem": problem,

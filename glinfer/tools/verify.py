@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import dataclasses
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -12,17 +12,21 @@ import numpy as np
 
 from glinfer.formats import Checkpoint
 from glinfer.generation.model import check_ids
+from glinfer.gl.blocks import BlockLayout
 from glinfer.gl.context import Device
-from glinfer.gl.layout import Layout
+from glinfer.gl.layout import Layout, TexelLayout
 from glinfer.gl.program import Program
 from glinfer.gl.replay import Draw, replay
 from glinfer.gl.texture import Texture
-from glinfer.models.gab import TOKENS
-from glinfer.models.oracle import relative_error, run_draw
+from glinfer.models.oracle import RunValues, relative_error, run_draw
 from glinfer.models.plan import Plan
 from glinfer.models.session import Session, weight_matrix
 from glinfer.ops import DrawSpec
+from glinfer.ops.noise import noise_key
 from glinfer.ops.spec import Array
+from glinfer.tools.draws import runs
+
+Weights = Mapping[str, Array]
 
 DRAW_TOLERANCE = 1e-5
 """Largest error of a draw against float64, relative to the largest value of its output."""
@@ -61,7 +65,11 @@ class SpecialCheck:
 
 @dataclass(frozen=True)
 class DrawCheck:
-    """One draw against float64 on the draw's own inputs as read back from the GPU."""
+    """One draw against float64 on the draw's own inputs as read back from the GPU.
+
+    ``unwritten`` counts the elements that it left as they were, or made NaN where they should not be, ``strays``
+    those that it wrote beside its own rows of a tensor in blocks.
+    """
 
     index: int
     name: str
@@ -70,11 +78,12 @@ class DrawCheck:
     cols: int
     max_relative_error: float
     unwritten: int
+    strays: int = 0
 
     @property
     def passed(self) -> bool:
-        """Within tolerance, every element written, no NaN where the oracle has none."""
-        return self.unwritten == 0 and self.max_relative_error <= DRAW_TOLERANCE
+        """Within tolerance, every element written and none beside them, no NaN where the oracle has none."""
+        return self.unwritten == self.strays == 0 and self.max_relative_error <= DRAW_TOLERANCE
 
 
 @dataclass(frozen=True)
@@ -116,16 +125,30 @@ class VerifyReport:
 
 
 def verify_textures(
-    checkpoint: Checkpoint, plan: Plan, device: Device, on_check: Callable[[TextureCheck], None] | None = None
+    checkpoint: Checkpoint,
+    plan: Plan,
+    device: Device,
+    on_check: Callable[[TextureCheck], None] | None = None,
+    *,
+    weights: Weights | None = None,
 ) -> list[TextureCheck]:
     """Upload each weight of the plan, read it back through a framebuffer, compare bit for bit.
 
     One texture lives at a time, so a checkpoint larger than texture memory can be checked as well.
+
+    Args:
+        checkpoint: where the weights come from.
+        plan: which weights, and where their elements lie.
+        device: the renderer to check.
+        on_check: told each check as it is made.
+        weights: the plan's weights by tensor name, where they are not the checkpoint's own: folded and packed by
+            :func:`glinfer.models.fold.fold`, say. Packed weights are compared word for word.
     """
+    arrays = checkpoint.tensors if weights is None else weights
     checks = []
     for tensor in plan.of_kind("weight"):
-        expected = np.ascontiguousarray(weight_matrix(tensor, checkpoint.tensors))
-        layout = Layout.of(tensor.shape, tensor.format, device.limits.max_texture_size)
+        expected = np.ascontiguousarray(weight_matrix(tensor, arrays))
+        layout = tensor.layout_within(device.limits.max_texture_size)
         texture = Texture(device, layout, tensor.name, layout.pack(expected))
         try:
             found = np.ascontiguousarray(texture.read())
@@ -137,8 +160,9 @@ def verify_textures(
     return checks
 
 
-def _compare(name: str, layout: Layout, expected: Array, found: Array) -> TextureCheck:
-    identical = bool(np.array_equal(expected.view(np.uint32), found.view(np.uint32)))
+def _compare(name: str, layout: TexelLayout, expected: Array, found: Array) -> TextureCheck:
+    bits = f"u{expected.dtype.itemsize}"
+    identical = found.dtype == expected.dtype and bool(np.array_equal(expected.view(bits), found.view(bits)))
     difference = 0.0
     if not identical:
         with np.errstate(invalid="ignore", over="ignore"):
@@ -186,61 +210,141 @@ def verify_draws(
     device: Device,
     ids: Sequence[int],
     *,
+    weights: Weights | None = None,
     shader_root: Path | None = None,
     on_check: Callable[[DrawCheck], None] | None = None,
 ) -> list[DrawCheck]:
-    """Run one forward draw by draw, each compared with float64 on the very inputs that the GPU had.
+    """Run the ids through a plan, and compare every draw of the last run with float64 on the GPU's own inputs.
 
-    Every target is filled with NaN first, so that an element a draw leaves unwritten is seen.
+    A plan over whole sequences takes one run for that. A plan with a cache takes one token a run: those before the
+    last are run as ever, the last one draw by draw. Every target is filled with NaN first, so that an element a draw
+    leaves unwritten is seen, and so is one that it writes beside its own rows; a target that a draw adds to keeps
+    what it holds.
+
+    Args:
+        checkpoint: the model.
+        plan: what to run.
+        device: the renderer to check.
+        ids: the sequence.
+        weights: as in :func:`verify_textures`.
+        shader_root: another folder of shader files, for trying out changed shaders.
+        on_check: told each check as it is made.
 
     Raises:
         InputError: the ids are none that the model can run.
     """
     ids = check_ids(ids, checkpoint.config)
-    session = Session(plan, checkpoint.tensors, device, shader_root=shader_root)
+    arrays = checkpoint.tensors if weights is None else weights
+    session = Session(plan, arrays, device, shader_root=shader_root)
     try:
-        return _DrawChecker(session, checkpoint, {"rows": len(ids)}, on_check).run(ids)
+        checker = _DrawChecker(session, arrays, on_check)
+        *earlier, (inputs, values) = runs(plan, ids)
+        for before in earlier:
+            checker.run(*before)
+        if "noise" in values:  # with noise in the choice of a token, so that it is checked as well
+            values |= {"noise": 1.0, "inverse_temperature": 1.25, "noise_key": noise_key(0, len(ids))}
+        return checker.check(inputs, values)
     finally:
         session.release()
 
 
 class _DrawChecker:
-    def __init__(
-        self,
-        session: Session,
-        checkpoint: Checkpoint,
-        values: dict[str, int],
-        on_check: Callable[[DrawCheck], None] | None,
-    ) -> None:
-        self.session, self.checkpoint, self.values, self.on_check = session, checkpoint, values, on_check
-        self.weights = {
-            tensor.name: weight_matrix(tensor, checkpoint.tensors) for tensor in session.plan.of_kind("weight")
-        }
-        # How much of each tensor is in use: what its last writer wrote.
-        self.extents = {TOKENS: (values["rows"], 1)}
+    def __init__(self, session: Session, weights: Weights, on_check: Callable[[DrawCheck], None] | None) -> None:
+        self.session, self.on_check, self.table = session, on_check, session.plan.table
+        self.weights = {tensor.name: weight_matrix(tensor, weights) for tensor in session.plan.of_kind("weight")}
+        # How much of each tensor is in use: the first rows that were written, and their columns.
+        self.extents = {tensor.name: (1, tensor.shape[1]) for tensor in session.plan.of_kind("cache")}
+        self.values: RunValues = {}
         self.inputs: dict[str, Array] = {}
+        self.saved: dict[str, Array] = {}
         self.checks: list[DrawCheck] = []
 
-    def run(self, ids: Sequence[int]) -> list[DrawCheck]:
-        self.session.write(TOKENS, np.asarray(ids, dtype=np.int32)[:, None])
-        self.session.run(self.values, before=self.before, after=self.after)
+    def run(self, inputs: Mapping[str, Array], values: RunValues) -> None:
+        """One run without a look at it."""
+        self.write(inputs)
+        self.session.run(values)
+        self.values = values
+        for spec in self.session.plan.draws:
+            self.note(spec)
+
+    def check(self, inputs: Mapping[str, Array], values: RunValues) -> list[DrawCheck]:
+        """One run, every draw of it compared."""
+        self.write(inputs)
+        self.values = values
+        self.session.run(values, before=self.before, after=self.after)
         return self.checks
 
+    def write(self, inputs: Mapping[str, Array]) -> None:
+        for name, array in inputs.items():
+            self.session.write(name, array)
+            self.extents[name] = (array.shape[0], array.shape[1])
+
+    def note(self, spec: DrawSpec) -> None:
+        """Keep what is in use now that a draw was made."""
+        rows, cols = spec.extent(self.values)
+        for name in spec.writes:
+            used = self.extents[name][0] if self.table[name].kind == "cache" else 0
+            self.extents[name] = (max(used, spec.first_row(self.values) + rows), cols)
+
     def before(self, spec: DrawSpec) -> None:
+        kept = spec.writes if spec.adds and not spec.clears else ()
         self.inputs = {
             name: self.weights[name] if name in self.weights else self.session.read(name, *self.extents[name])
-            for name in spec.reads
+            for name in (*spec.reads, *kept)
+        }
+        self.saved = {
+            name: self.session.read(name, *self.extents[name])
+            for name in spec.writes
+            if self.table[name].kind == "cache"
         }
         for name in spec.writes:
-            self.session.texture(name).fill(np.nan)
+            if name not in kept:
+                self.session.texture(name).fill(np.nan)
 
     def after(self, spec: DrawSpec) -> None:
-        rows, cols = self.extents[spec.outputs[0]] = spec.extent(self.values)
-        found = self.session.read(spec.outputs[0], rows, cols)
+        self.note(spec)
+        (rows, cols), first, name = spec.extent(self.values), spec.first_row(self.values), spec.outputs[0]
+        strays = 0
+        if isinstance(self.session.texture(name).layout, BlockLayout):
+            whole = self.session.read(name)
+            found = whole[first : first + rows, :cols]
+            if not spec.adds:
+                strays = int(np.count_nonzero(~np.isnan(whole)) - np.count_nonzero(~np.isnan(found)))
+        else:
+            found = self.session.read(name, rows, cols)
+        self.restore(name, first, found)
         expected = run_draw(spec, self.inputs, self.values)
         unwritten = int(np.count_nonzero(np.isnan(found) & ~np.isnan(expected)))
-        error = relative_error(np.nan_to_num(found, nan=0.0) if unwritten else found, expected)
-        check = DrawCheck(len(self.checks), spec.name, spec.op, rows, cols, error, unwritten)
+        error = self.error(spec, np.nan_to_num(found, nan=0.0) if unwritten else found, expected)
+        check = DrawCheck(len(self.checks), spec.name, spec.op, rows, cols, error, unwritten, strays)
         self.checks.append(check)
         if self.on_check is not None:
             self.on_check(check)
+
+    def restore(self, name: str, first: int, found: Array) -> None:
+        """Put back what a cache held beside the rows that were written."""
+        if name in self.saved:
+            used, cols = self.extents[name]
+            matrix = np.zeros((used, cols), dtype=np.float32)
+            matrix[: len(self.saved[name])] = self.saved[name]
+            matrix[first : first + len(found)] = found
+            self.session.texture(name).fill(0.0)
+            self.session.write(name, matrix)
+
+    def error(self, spec: DrawSpec, found: Array, expected: Array) -> float:
+        """The error relative to the output's largest value; of a choice, of its scores, if the ids are right.
+
+        Two scores may be closer together than the noise is exact. So an id is right where it has the score that is
+        told, whichever other id has one as large.
+        """
+        if spec.op != "pick":
+            return relative_error(found, expected)
+        logits = self.inputs[spec.input("logits")]
+        found, expected = found.reshape(-1, 4), expected.reshape(-1, 4)
+        ids = np.clip(found[:, 1], 0, logits.shape[1] - 1).astype(np.intp)
+        alone = np.full_like(logits, -1e30)
+        alone[0, ids] = logits[0, ids]
+        told = run_draw(spec, {spec.input("logits"): alone}, self.values).reshape(-1, 4)
+        if not np.array_equal(found[:, 1:], told[:, 1:]):
+            return float("inf")
+        return max(relative_error(found[:, 0], scores[:, 0]) for scores in (told, expected))

@@ -1,1 +1,2 @@
 #version 330 core
+#extension GL_ARB_shading_language_packing : enable

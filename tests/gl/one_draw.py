@@ -21,7 +21,7 @@ from glinfer.ops.embed import embed
 from glinfer.ops.linear import ACTIVATIONS, linear
 from glinfer.ops.norm import layer_norm
 from glinfer.ops.softmax import softmax
-from glinfer.ops.spec import DrawSpec, TensorSpec
+from glinfer.ops.spec import DrawSpec, RunValue, TensorSpec
 
 Array = np.ndarray[Any, Any]
 OUT = "out"
@@ -36,7 +36,8 @@ class OneDraw:
     arrays: dict[str, Array] = field(default_factory=dict)
 
     def __post_init__(self) -> None:
-        self.builder = PlanBuilder("one draw", self.max_rows)
+        rows = RunValue("rows", 1, self.max_rows, lambda tokens: tokens)
+        self.builder = PlanBuilder("one draw", self.max_rows, [rows])
 
     def weight(self, name: str, array: Array) -> TensorSpec:
         self.arrays[name] = array

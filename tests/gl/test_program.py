@@ -12,20 +12,31 @@ from typing import Any
 
 import numpy as np
 import pytest
+from block_draw import every_form as every_block_form
 from one_draw import OneDraw, concat_draw, every_form, values_draw
 
 from glinfer.errors import PlanError, ShaderError
 from glinfer.gl.context import Device, open_device
 from glinfer.gl.layout import Layout
-from glinfer.gl.program import Program, ProgramCache, Source, explain, load_source, shader_root
+from glinfer.gl.program import (
+    BLOCKS_SHADER,
+    DESKTOP_VERSION,
+    Program,
+    ProgramCache,
+    Source,
+    explain,
+    load_source,
+    shader_root,
+)
 from glinfer.gl.replay import Draw, replay
 from glinfer.gl.texture import Texture
 from glinfer.models.session import Session
-from glinfer.ops import OPS
+from glinfer.ops import OPS, DrawSpec
 
 FORMS = dict(every_form(rows=2, max_rows=3, heads=2, head_dim=3, other=5, head=1))
+BLOCK_FORMS = every_block_form()
 WRAPPED = {"WRAPPED": 1, "OUT_WIDTH": 7, "OUT_ROWS": 3}
-NOT_OPS = {"copy"}  # shaders that tools run by themselves
+NOT_OPS = {"copy", "probe_quad", "ceiling_fetch", "ceiling_alu"}  # shaders that tools run by themselves
 
 HEAD = "#version 300 es\nprecision highp float;\nlayout(location = 0) out float y;\n"
 
@@ -96,13 +107,16 @@ def rendered(device: Device, program: Program) -> np.float32:
     return np.float32(target.read()[0, 0])
 
 
-def test_desktop_gets_its_own_version_line_and_nothing_else_changes() -> None:
+def test_desktop_gets_its_own_version_lines_and_nothing_else_changes() -> None:
     es = load_source("linear.frag", {"IN": 3}, api="es")
     desktop = load_source("linear.frag", {"IN": 3}, api="desktop")
     assert es.text.startswith("#version 300 es\n")
-    assert desktop.text.startswith("#version 330 core\n")
-    assert es.text.splitlines()[1:] == desktop.text.splitlines()[1:]
-    assert es.origin == desktop.origin
+    own = (shader_root() / DESKTOP_VERSION).read_text(encoding="utf-8").splitlines()
+    assert own[0] == "#version 330 core"
+    assert desktop.text.splitlines()[: len(own)] == own
+    assert es.text.splitlines()[1:] == desktop.text.splitlines()[len(own) :]
+    assert es.origin[1:] == desktop.origin[len(own) :]
+    assert set(desktop.origin[: len(own)]) == {es.origin[0]}
 
 
 @pytest.mark.parametrize(
@@ -350,15 +364,26 @@ def test_every_shader_file_belongs_to_an_op_or_a_tool() -> None:
     assert {path.stem for path in shader_root().glob("*.frag")} == set(OPS) | NOT_OPS
 
 
-def test_the_forms_cover_every_op_and_every_ifdef() -> None:
-    specs = [make().spec for make in FORMS.values()]
+def test_the_forms_cover_every_op_and_every_if() -> None:
+    specs = [make().spec for make in (*FORMS.values(), *BLOCK_FORMS.values())]
     assert {spec.op for spec in specs} == set(OPS)
     for op in OPS:
         text = (shader_root() / f"{op}.frag").read_text("utf-8")
-        tested = set(re.findall(r"^#if(?:n?def) (\w+)", text, re.MULTILINE))
-        seen = [{name for name, _ in spec.defines} for spec in specs if spec.op == op]
-        assert all(any(name in names for names in seen) for name in tested), op
-        assert all(any(name not in names for names in seen) for name in tested), op
+        seen = [dict(spec.defines) for spec in specs if spec.op == op]
+        for name in set(re.findall(r"^#if(?:n?def) (\w+)", text, re.MULTILINE)):
+            assert any(name in names for names in seen), f"{op} {name}"
+            assert any(name not in names for names in seen), f"{op} {name}"
+        for name in set(re.findall(r"^#if !?(\w+)", text, re.MULTILINE)) & set().union(*seen):
+            assert len({names[name] for names in seen}) > 1, f"{op} {name}"
+
+
+def block_defines(spec: DrawSpec) -> dict[str, int | float]:
+    return {**dict(spec.defines), "POINTS": int(spec.cover == "points")}
+
+
+def block_program(device: Device, spec: DrawSpec) -> Program:
+    samplers = [sampler for sampler, _ in spec.inputs]
+    return Program(device, spec.op, block_defines(spec), samplers, vertex_shader=BLOCKS_SHADER)
 
 
 @pytest.mark.parametrize("api", ["es", pytest.param("desktop", marks=pytest.mark.desktop)])
@@ -371,6 +396,11 @@ def test_every_form_of_every_shader_compiles_and_uses_what_the_op_gives(api: str
             program = Program(device, spec.op, defines, [sampler for sampler, _ in spec.inputs])
             given = {uniform for uniform, _ in (*spec.uniforms, *spec.per_run)}
             assert program.uniform_names == given, name
+            program.release()
+        for name, make in () if wrapped else BLOCK_FORMS.items():
+            program = block_program(device, make().spec)
+            given = {uniform for uniform, _ in (*make().spec.uniforms, *make().spec.per_run)}
+            assert program.uniform_names == given | {"first_slot"}, name
             program.release()
         Program(device, "copy", {"COLS": 5, **(WRAPPED if wrapped else {})}, ["x"])
 
@@ -386,6 +416,10 @@ def test_every_form_is_glsl_es_by_the_reference_compiler(tmp_path: Path) -> None
             defines = {**dict(spec.defines), **(WRAPPED if wrapped else {})}
             text = load_source(f"{spec.op}.frag", defines, api="es").text
             sources[f"{number}-{'wrapped' if wrapped else 'natural'}-{spec.op}.frag"] = text
+    for number, make in enumerate(BLOCK_FORMS.values()):
+        spec = make().spec
+        for shader, kind in ((f"{spec.op}.frag", "frag"), (BLOCKS_SHADER, "vert")):
+            sources[f"block-{number}.{kind}"] = load_source(shader, block_defines(spec), api="es").text
     sources["copy.frag"] = load_source("copy.frag", {"COLS": 5}, api="es").text
     for name, text in sources.items():
         (tmp_path / name).write_text(text)

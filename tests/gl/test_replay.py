@@ -93,13 +93,15 @@ def test_every_draw_is_one_triangle(session: Session, monkeypatch: pytest.Monkey
     drawn: Counter[tuple[Any, ...]] = Counter()
     real = moderngl.VertexArray.render
 
-    def render(array: Any, mode: int | None = None, vertices: int = -1, *, instances: int = -1, **more: Any) -> None:
-        drawn[(mode, vertices, instances, *more)] += 1
-        real(array, mode, vertices, instances=instances, **more)
+    def render(
+        array: Any, mode: int | None = None, vertices: int = -1, first: int = 0, instances: int = -1, **more: Any
+    ) -> None:
+        drawn[(mode, vertices, first, instances, *more)] += 1
+        real(array, mode, vertices, first, instances, **more)
 
     monkeypatch.setattr(moderngl.VertexArray, "render", render)
     run(session, [1, 2])
-    assert drawn == {(moderngl.TRIANGLES, 3, -1): len(session.plan.draws)}
+    assert drawn == {(moderngl.TRIANGLES, 3, 0, 1): len(session.plan.draws)}
 
 
 def test_the_device_counts_across_sessions_and_clears_are_no_draws(device: Device) -> None:
@@ -137,32 +139,39 @@ def test_nothing_to_draw_is_no_draw(device: Device) -> None:
 
 
 def test_redundant_binds_are_skipped_and_needed_ones_are_not(session: Session, calls: Calls) -> None:
-    session.write(TOKENS, np.zeros((3, 1), dtype=np.int32))
-    calls.take()
-    session.run({"rows": 3})
-    counted = calls.take()
-    framebuffers, textures, viewports, bound = 0, 0, 0, {}
-    target = size = None
+    viewports: dict[Any, Any] = {}  # each framebuffer keeps its own, at first the whole of it
     for draw in session.draws:
-        if draw.framebuffer is not target:
-            framebuffers, target, size = framebuffers + 1, draw.framebuffer, None
-        if draw.viewport({"rows": 3}) != size:
-            viewports, size = viewports + 1, draw.viewport({"rows": 3})
-        for unit, texture in enumerate(draw.textures):
-            if bound.get(unit) is not texture:
-                textures, bound[unit] = textures + 1, texture
-    assert counted["Framebuffer.use"] == framebuffers
-    assert counted["Texture.use"] == textures < sum(len(draw.textures) for draw in session.draws)
-    assert counted["viewport"] == viewports <= len(session.draws)
+        layout = draw.framebuffer.textures[0].layout
+        viewports[draw.framebuffer] = (0, 0, layout.width, layout.height)
+    for rows in (3, 3, 5, 7):
+        session.write(TOKENS, np.zeros((rows, 1), dtype=np.int32))
+        calls.take()
+        session.run({"rows": rows})
+        counted = calls.take()
+        framebuffers, textures, changed, bound = 0, 0, 0, {}
+        target = None
+        for draw in session.draws:
+            if draw.framebuffer is not target:
+                framebuffers, target = framebuffers + 1, draw.framebuffer
+            if draw.viewport({"rows": rows}) != viewports[target]:
+                changed, viewports[target] = changed + 1, draw.viewport({"rows": rows})
+            for unit, texture in enumerate(draw.textures):
+                if bound.get(unit) is not texture:
+                    textures, bound[unit] = textures + 1, texture
+        assert counted["Framebuffer.use"] == framebuffers
+        assert counted["Texture.use"] == textures < sum(len(draw.textures) for draw in session.draws)
+        assert counted["viewport"] == changed <= len(session.draws)
 
 
 def test_the_same_draw_twice_binds_once(device: Device, calls: Calls) -> None:
     layout = Layout.of((3, 5), "r32f", 64)
     source, target = (Texture(device, layout, name, np.ones((3, 5), dtype=np.float32)) for name in "st")
-    draw = Draw("copy", Program(device, "copy", {"COLS": 5}, ["x"]), target.framebuffer, (source,), (), (), (3, 5))
-    calls.take()
-    assert replay(device, [draw] * 5, {}) == 5
-    assert calls.take() == {"VertexArray.render": 5, "Framebuffer.use": 1, "Texture.use": 1, "viewport": 1}
+    program = Program(device, "copy", {"COLS": 5}, ["x"])
+    for rows, viewports in ((3, {}), (2, {"viewport": 1}), (2, {})):
+        draw = Draw("copy", program, target.framebuffer, (source,), (), (), (rows, 5))
+        calls.take()
+        assert replay(device, [draw] * 5, {}) == 5
+        assert calls.take() == {"VertexArray.render": 5, "Framebuffer.use": 1, "Texture.use": 1, **viewports}
 
 
 def test_draws_of_different_sizes_into_one_target_keep_their_sizes(device: Device) -> None:

@@ -10,7 +10,7 @@ from typing import Any
 
 import numpy as np
 import pytest
-from scripted_models import BYTES, SMALL, SMALL_DRAWS, random_file, saying
+from scripted_models import BYTES, FAST_SMALL_DRAWS, SMALL, SMALL_DRAWS, random_file, saying
 
 import glinfer
 from glinfer.errors import ContextError, FormatError, InputError, PlanError
@@ -101,7 +101,7 @@ class TestGenerating:
 
     @pytest.mark.parametrize(("options", "draws"), [(SMALL, SMALL_DRAWS), ("", 244)])
     def test_draws_by_formula_by_plan_and_issued(self, small: Path, full_file: Path, options: str, draws: int) -> None:
-        with glinfer.load(full_file if options == "" else small) as model:
+        with glinfer.load(full_file if options == "" else small, plan="reference") as model:
             shape = model.config
             assert shape.num_hidden_layers * (8 + 4 * shape.num_attention_heads) + 4 == draws
             assert model.draws().total == int(model.draws(5)) == draws
@@ -110,6 +110,47 @@ class TestGenerating:
             stream = model.stream(PROMPT, max_tokens=2)
             list(stream)
             assert stream.stats.draws_per_token == draws
+            assert stream.stats.prompt_draws == 0
+
+    @pytest.mark.parametrize(("options", "draws"), [(SMALL, FAST_SMALL_DRAWS), ("", 39)])
+    def test_draws_of_the_fast_plan(self, small: Path, full_file: Path, options: str, draws: int) -> None:
+        with glinfer.load(full_file if options == "" else small) as model:
+            assert 6 * model.config.num_hidden_layers + 3 == draws
+            assert model.draws().total == int(model.draws(5)) == draws
+            assert sum(row.count for row in model.draws().rows) == draws
+            for max_tokens in (1, 4):
+                stream = model.stream([*PROMPT, max_tokens], max_tokens=max_tokens)
+                before = model.device.draws_issued
+                list(stream)
+                assert stream.stats.draws_per_token == draws
+                issued = model.device.draws_issued - before
+                assert issued == stream.stats.draws + stream.stats.prompt_draws
+            # Of the second prompt only the last token was new: it counts as the first one generated.
+            assert stream.stats.prompt_draws == 0
+            list(stream := model.stream([9, 8, 7], max_tokens=1))
+            assert stream.stats.prompt_draws == 2 * (draws - 2), (
+                "no logits and no choice behind a prompt's inner tokens"
+            )
+
+    def test_the_whole_sequence_at_once_is_for_the_reference_plan(self, small: Path) -> None:
+        with glinfer.load(small) as model, pytest.raises(InputError, match="plan fast runs token by token; use logits"):
+            model.forward(PROMPT)
+
+    @pytest.mark.parametrize("options", [{}, {"top_k": 5, "repetition_penalty": 1.2}])
+    def test_what_is_held_already_is_not_run_again(self, small: Path, options: dict[str, Any]) -> None:
+        with glinfer.load(small) as model:
+            reply = model.generate(PROMPT, max_tokens=5, seed=1, **options)
+            before = model.bound.runs
+            model.logits([*PROMPT, *reply, 9, 8])
+            assert model.bound.runs - before <= 3, "the last of the reply, and the two new ones"
+            before = model.bound.runs
+            model.logits([*PROMPT, *reply])
+            model.logits([*PROMPT, *reply])
+            model.probs([*PROMPT, *reply])
+            assert model.bound.runs - before == 1, "the last token again, and its logits kept"
+            before = model.bound.runs
+            model.logits([*PROMPT[:2], 5])
+            assert model.bound.runs - before == 1
 
     @pytest.mark.parametrize("tokens", [0, -1, 65])
     def test_draws_of_an_impossible_length_are_refused(self, small: Path, tokens: int) -> None:
@@ -142,7 +183,7 @@ class TestText:
             stream = model.stream("ab", max_tokens=40, stop=["two"])
             assert "".join(stream) == "one "
             assert (stream.stats.finish_reason, stream.stats.tokens) == ("stop", 7)
-            assert model.session.runs == 7
+            assert model.bound.runs == 1 + 7
             assert model.generate("ab", max_tokens=13, stop=["absent"]) == "one two three"
             assert model.generate("ab", max_tokens=40, stop=("e t", "two")) == "on"
 
@@ -186,7 +227,9 @@ class TestClosing:
         with pytest.raises(ContextError, match="closed"):
             next(stream)
         assert list(stream) == []
-        assert model.draws().total == SMALL_DRAWS, "the plan needs no device"
+        with pytest.raises(ContextError, match="this model was closed; load it again"):
+            model.session()
+        assert model.draws().total == FAST_SMALL_DRAWS, "the plan needs no device"
 
     def test_a_with_block_closes_also_after_an_error(self, small: Path) -> None:
         with pytest.raises(ZeroDivisionError), glinfer.load(small) as model:
@@ -244,7 +287,7 @@ class TestSeveralModels:
             streams = [model.stream(prompt, max_tokens=6, seed=2) for prompt in ([5, 6], [7, 8, 9])]
             pairs = list(zip(*streams, strict=True))
             assert [list(ids) for ids in zip(*pairs, strict=True)] == alone
-            assert [stream.stats.draws for stream in streams] == [6 * SMALL_DRAWS] * 2
+            assert [stream.stats.draws for stream in streams] == [6 * FAST_SMALL_DRAWS] * 2
 
     def test_two_models_share_a_device(self, small: Path, tmp_path: Path) -> None:
         other = random_file(tmp_path / "other.gab", "vocab=77,dim=24,heads=3,blocks=1,context=40", seed=9)
@@ -260,7 +303,7 @@ class TestSeveralModels:
                 next(stream)
                 second.logits([1])
                 next(stream)
-                assert stream.stats.draws == 2 * SMALL_DRAWS, "the other model's draws are not counted here"
+                assert stream.stats.draws == 2 * FAST_SMALL_DRAWS, "the other model's draws are not counted here"
                 first.close()
                 assert np.array_equal(second.logits([1, 2, 3]), alone)
             assert not device.closed, "a shared device stays open"

@@ -56,7 +56,7 @@ def test_its_name_works_where_a_model_is_asked_for(
         ["info", "shakespeare"],
         ["verify", "shakespeare"],
         ["convert", "shakespeare", "here.gab"],
-        ["bench", "shakespeare", "--lengths", "1", "--runs", "1"],
+        ["bench", "shakespeare", "--contexts", "4", "--runs", "1"],
     ):
         assert run(command) == 0, command
     assert "0 DIFFER" not in capsys.readouterr().out

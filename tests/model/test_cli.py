@@ -12,19 +12,20 @@ from typing import Any
 
 import click
 import pytest
-from scripted_models import SMALL, SMALL_DRAWS, random_file
+from scripted_models import FAST_SMALL_DRAWS, SMALL, SMALL_DRAWS, random_file
 
 import glinfer
 from glinfer.cli.app import cli, run
 from glinfer.errors import InputError
-from glinfer.formats import load_checkpoint, save_checkpoint
+from glinfer.formats import load_checkpoint, save_checkpoint, write_bpe
+from glinfer.models.fold import WEIGHT_FORMATS
 from glinfer.tools.demo import demo_folder, demo_tokenizer, write_demo
 from glinfer.tools.draws import DrawReport
 
 COMMANDS = sorted(cli.commands)
 Capture = pytest.CaptureFixture[str]
 CLOSING = re.compile(
-    rf"^{SMALL_DRAWS} draws/token · (\d+) tokens · [\d.]+ tok/s · OpenGL ES 3\.\d .* · .+$", re.MULTILINE
+    rf"^{FAST_SMALL_DRAWS} draws/token · (\d+) tokens · [\d.]+ tok/s · OpenGL ES 3\.\d .* · .+$", re.MULTILINE
 )
 
 
@@ -101,6 +102,7 @@ class TestGenerate:
         given = ["--ids", "13,132"] if as_ids else ["Once upon"]
         told = ran_json(capsys, "generate", small, *given, "--max-tokens", "6", "--seed", "3")
         assert told.pop("seconds") > 0
+        assert told.pop("prompt_seconds") >= 0
         assert told.pop("tokens_per_second") > 0
         ids = told.pop("ids")
         assert len(ids) == told["tokens"] - (told["finish_reason"] == "stop")
@@ -109,7 +111,26 @@ class TestGenerate:
         assert told.pop("prompt_tokens") == (2 if as_ids else len(prompt_ids(small, prompt)))
         assert told.pop("finish_reason") in ("length", "stop")
         assert 1 <= told.pop("tokens") <= 6
-        assert told == {"prompt": prompt, "draws_per_token": SMALL_DRAWS, "plan": "reference", "renderer": renderer}
+        assert told == {
+            "prompt": prompt,
+            "dropped": 0,
+            "draws_per_token": FAST_SMALL_DRAWS,
+            "plan": "fast",
+            "weights": "f32",
+            "renderer": renderer,
+        }
+
+    def test_the_reference_plan_says_the_same_in_more_draws(self, small: Path, capsys: Capture) -> None:
+        arguments = ["generate", small, "Once upon", "--max-tokens", "8", "--temperature", "0"]
+        fast, reference = (ran_json(capsys, *arguments, "--plan", plan) for plan in ("fast", "reference"))
+        assert fast["ids"] == reference["ids"]
+        assert (fast["draws_per_token"], reference["draws_per_token"]) == (FAST_SMALL_DRAWS, SMALL_DRAWS)
+        assert reference["plan"] == "reference"
+
+    @pytest.mark.parametrize("weights", list(WEIGHT_FORMATS))
+    def test_every_weight_format_talks(self, small: Path, capsys: Capture, weights: str) -> None:
+        told = ran_json(capsys, "generate", small, "Once upon", "--max-tokens", "4", "--weights", weights)
+        assert (told["weights"], told["draws_per_token"]) == (weights, FAST_SMALL_DRAWS)
 
     def test_the_prompt_may_come_from_standard_input(
         self, small: Path, capsys: Capture, monkeypatch: pytest.MonkeyPatch
@@ -119,12 +140,16 @@ class TestGenerate:
         monkeypatch.setattr("sys.stdin", io.TextIOWrapper(io.BytesIO("é x\n".encode()), encoding="ascii"))
         assert ran(capsys, "generate", small, "-", *arguments) == expected
 
-    def test_a_full_context_is_told(self, bare: Path, capsys: Capture) -> None:
-        ids = ",".join(["7"] * 62)
-        out, err = ran(capsys, "generate", bare, "--ids", ids)
-        assert out.count(",") == 2
-        assert err.startswith("the context of 64 tokens is full · ")
-        assert ran_json(capsys, "generate", bare, "--ids", ids)["finish_reason"] == "context"
+    @pytest.mark.parametrize("plan", ["fast", "reference"])
+    def test_a_full_context_is_told(self, bare: Path, capsys: Capture, plan: str) -> None:
+        arguments = ["generate", bare, "--ids", ",".join(["7"] * 62), "--plan", plan, "--temperature", "0"]
+        _, err = ran(capsys, *arguments, "--max-tokens", "3")
+        assert "full" not in err
+        out, err = ran(capsys, *arguments, "--max-tokens", "40")
+        assert out.count(",") == 39
+        assert err.startswith("the context of 64 tokens was full: the oldest 64 were dropped · ")
+        told = ran_json(capsys, *arguments, "--max-tokens", "40")
+        assert (told["finish_reason"], told["dropped"], told["tokens"]) == ("length", 64, 40)
 
     def test_a_stop_string_is_an_end(self, small: Path, capsys: Capture) -> None:
         arguments = ["generate", small, "Once", "--seed", "5", "--max-tokens", "12", "-q"]
@@ -134,10 +159,14 @@ class TestGenerate:
 
     def test_enormous_numbers_are_no_harm(self, bare: Path, capsys: Capture) -> None:
         huge = str(10**30)
-        out, _ = ran(
-            capsys, "generate", bare, "--ids", "1", "--seed", huge, "--top-k", huge, "--max-tokens", huge, "-q"
-        )
-        assert out.count(",") == 63
+        arguments = ["generate", bare, "--ids", "1", "--seed", huge, "--top-k", huge, "-q"]
+        out, _ = ran(capsys, *arguments, "--max-tokens", "5")
+        assert out.count(",") == 4
+        words = bare.parent / "words.bpe"
+        write_bpe(demo_tokenizer(300), words)
+        stops = [part for token in range(256) for part in ("--stop", chr(token))][2:]
+        arguments[2:4] = ["Once", "--tokenizer", str(words)]
+        ran(capsys, *arguments, *stops, "--max-tokens", huge)
 
     @pytest.mark.parametrize("extra", [["--limits", "webgl2"], ["--device", "0"], ["--device", "auto"], ["--gl", "es"]])
     def test_ways_to_open_the_renderer(self, bare: Path, capsys: Capture, extra: list[str]) -> None:
@@ -163,14 +192,26 @@ def prompt_ids(small: Path, text: str) -> list[int]:
 class TestDraws:
     def test_gabs_draws_by_pass(self, capsys: Capture) -> None:
         out, err = ran(capsys, "draws", "--config", "blocks=6,heads=8")
+        assert "plan fast · 39 draws/token" in out
+        assert re.search(r"^attn\.scores +cached_scores +6 ", out, re.MULTILINE)
+        assert re.search(r"^total +39 +100\.0% *$", out, re.MULTILINE)
+        assert err == ""
+
+    def test_gabs_published_draws_by_pass(self, capsys: Capture) -> None:
+        out, err = ran(capsys, "draws", "--config", "blocks=6,heads=8", "--plan", "reference")
         assert "plan reference · 244 draws/token" in out
         assert re.search(r"^attn\.scores +attention_scores +48 ", out, re.MULTILINE)
         assert re.search(r"^total +244 +100\.0% *$", out, re.MULTILINE)
         assert err == ""
 
+    @pytest.mark.parametrize("weights", list(WEIGHT_FORMATS))
+    def test_the_fast_plan_takes_six_draws_a_block(self, capsys: Capture, weights: str) -> None:
+        for config, total in (("", 39), ("blocks=13,heads=16", 81), ("blocks=1,heads=1,dim=20", 9)):
+            assert ran_json(capsys, "draws", "--config", config, "--weights", weights)["draws"] == total
+
     @pytest.mark.parametrize(("config", "total"), [("", 244), ("blocks=13,heads=16", 940), ("blocks=1,heads=1", 16)])
     def test_any_shape_follows_the_formula(self, capsys: Capture, config: str, total: int) -> None:
-        told = ran_json(capsys, "draws", "--config", config, "--tokens", "7")
+        told = ran_json(capsys, "draws", "--config", config, "--tokens", "7", "--plan", "reference")
         shape = told["config"]
         assert told["draws"] == total == shape["num_hidden_layers"] * (8 + 4 * shape["num_attention_heads"]) + 4
         assert sum(row["count"] for row in told["passes"]) == total
@@ -181,21 +222,22 @@ class TestDraws:
 
     @pytest.mark.parametrize("tokens", ["1", "9", "64"])
     def test_a_real_forward_issues_as_many(self, small: Path, capsys: Capture, tokens: str) -> None:
-        told = ran_json(capsys, "draws", small, "--measure", "--tokens", tokens)
-        assert (told["issued"], told["draws"], told["agrees"]) == (SMALL_DRAWS, SMALL_DRAWS, True)
-        assert "OpenGL ES 3" in told["renderer"]
+        for plan, draws in (("fast", FAST_SMALL_DRAWS), ("reference", SMALL_DRAWS)):
+            told = ran_json(capsys, "draws", small, "--measure", "--tokens", tokens, "--plan", plan)
+            assert (told["issued"], told["draws"], told["agrees"]) == (draws, draws, True)
+            assert "OpenGL ES 3" in told["renderer"]
 
     def test_a_shape_alone_can_be_measured(self, capsys: Capture) -> None:
         out, _ = ran(capsys, "draws", "--config", SMALL, "--measure")
-        assert f"issued {SMALL_DRAWS} draw calls in a real forward: agrees with the plan" in out
+        assert f"issued {FAST_SMALL_DRAWS} draw calls in a real run: agrees with the plan" in out
 
     def test_a_difference_is_exit_status_1(self, small: Path, capsys: Capture, monkeypatch: pytest.MonkeyPatch) -> None:
         from glinfer.cli import draws as module
 
         measured = module.measured
 
-        def one_less(*given: Any) -> DrawReport:
-            report = measured(*given)
+        def one_less(*given: Any, **named: Any) -> DrawReport:
+            report = measured(*given, **named)
             return dataclasses.replace(report, issued=report.table.total - 1)
 
         monkeypatch.setattr(module, "measured", one_less)
@@ -220,16 +262,32 @@ class TestInfo:
         }
         assert told["extensions"]["GL_EXT_color_buffer_float"] is True
         model = ran_json(capsys, "info", small)["model"]
-        assert set(model) == {"config", "parameters", "plan", "draws", "texture_bytes", "fits", "problem"}
-        assert (model["draws"], model["fits"], model["parameters"]) == (SMALL_DRAWS, True, 46764)
-        assert model["texture_bytes"]["weight"] == 4 * 46764
+        assert set(model) == {
+            *("config", "parameters", "plan", "weights", "draws", "texture_bytes", "fits", "problem"),
+        }
+        assert (model["draws"], model["fits"], model["parameters"]) == (FAST_SMALL_DRAWS, True, 46764)
+        assert set(model["texture_bytes"]) == {"weight", "input", "activation", "cache"}
+        assert model["texture_bytes"]["weight"] > 4 * 46764
+        assert model["texture_bytes"]["cache"] > 0
+        published = ran_json(capsys, "info", small, "--plan", "reference")["model"]
+        assert (published["draws"], published["texture_bytes"]["weight"]) == (SMALL_DRAWS, 4 * 46764)
+
+    def test_fewer_bits_are_less_texture_memory(self, full_file: Path, capsys: Capture) -> None:
+        sizes = [
+            ran_json(capsys, "info", full_file, "--weights", weights)["model"]["texture_bytes"]["weight"]
+            for weights in ("f32", "f16", "q8")
+        ]
+        assert sizes[0] == pytest.approx(4 * 25339016, rel=0.01)
+        assert sizes[1] == pytest.approx(sizes[0] / 2, rel=0.02)
+        assert sizes[2] < 0.4 * sizes[0]
 
     def test_a_model_that_does_not_fit_is_told_not_refused(self, tmp_path: Path, capsys: Capture) -> None:
         wide = random_file(tmp_path / "wide.gab", "vocab=9,dim=4,heads=1,blocks=1,context=2100")
-        told = ran_json(capsys, "info", wide, "--limits", "webgl2")["model"]
+        told = ran_json(capsys, "info", wide, "--limits", "webgl2", "--plan", "reference")["model"]
         assert told["fits"] is False
         assert "2100×2100" in told["problem"]
-        assert ran_json(capsys, "info", wide)["model"]["fits"] is True
+        assert ran_json(capsys, "info", wide, "--plan", "reference")["model"]["fits"] is True
+        assert ran_json(capsys, "info", wide, "--limits", "webgl2")["model"]["fits"] is True
 
     @pytest.mark.parametrize("name", ["[x]", "[/x]", ":smile:", "日本", "a b", "[bold]x[/bold]"])
     def test_names_are_shown_as_they_are(self, bare: Path, tmp_path: Path, capsys: Capture, name: str) -> None:
@@ -247,7 +305,7 @@ class TestInfo:
 
 class TestBench:
     def test_json(self, small: Path, capsys: Capture) -> None:
-        told = ran_json(capsys, "bench", small, "--lengths", "1,5", "--runs", "2")
+        told = ran_json(capsys, "bench", small, "--plan", "reference", "--lengths", "1,5", "--runs", "2")
         assert [(row["tokens"], row["runs"], row["draws"]) for row in told["rows"]] == [
             (1, 2, SMALL_DRAWS),
             (5, 2, SMALL_DRAWS),
@@ -256,7 +314,7 @@ class TestBench:
             assert 0 < row["fastest_ms"] <= row["median_ms"] <= row["slowest_ms"]
 
     def test_table(self, small: Path, capsys: Capture) -> None:
-        out, err = ran(capsys, "bench", small, "--lengths", "64", "--runs", "1")
+        out, err = ran(capsys, "bench", small, "--plan", "reference", "--lengths", "64", "--runs", "1")
         assert re.search(rf"^ +64 +{SMALL_DRAWS} ", out, re.MULTILINE)
         assert "plan reference · 1 runs of each" in out
         assert err == ""
@@ -320,7 +378,7 @@ class TestDemo:
             expected = "ROMEO:" + model.generate("ROMEO:", max_tokens=3, seed=1, temperature=0.8)
         out, err = ran(capsys, "demo", "--max-tokens", "3")
         assert out.startswith(expected)
-        assert "\n244 draws/token · 3 tokens · " in out
+        assert "\n39 draws/token · 3 tokens · " in out
         assert err == ""
 
     def test_random_weights_say_that_the_text_is_noise(
@@ -330,7 +388,7 @@ class TestDemo:
         made = full_file.stat().st_mtime_ns
         out, err = ran(capsys, "demo", "--random", "--max-tokens", "2")
         assert out.startswith("ROMEO:")
-        assert "\n244 draws/token · 2 tokens · " in out
+        assert "\n39 draws/token · 2 tokens · " in out
         assert "NOISE" in err
         assert str(cache_home) in err
         assert full_file.stat().st_mtime_ns == made, "a model that is there is not written again"

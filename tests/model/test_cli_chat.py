@@ -12,8 +12,10 @@ from scripted_models import BYTES, scripted
 
 from glinfer.cli.app import run
 from glinfer.formats import save_checkpoint, write_bpe
+from glinfer.generation.decode import CachedSession
 from glinfer.generation.model import Model
 from glinfer.generation.tokenizer import Tokenizer
+from glinfer.models.session import Session
 from glinfer.tools.demo import demo_tokenizer
 
 Capture = pytest.CaptureFixture[str]
@@ -80,11 +82,38 @@ def test_two_turns_in_the_template_of_gab(tmp_path: Path, chat: Any, prompts: li
 def test_a_reply_ends_also_where_the_model_would_speak_for_the_user(
     tmp_path: Path, chat: Any, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    logits, lengths = Model.logits, []
-    monkeypatch.setattr(Model, "logits", lambda self, ids: lengths.append(len(ids)) or logits(self, ids))
+    chosen: list[list[int]] = []
+    generate_ids = CachedSession.generate_ids
+
+    def spy(self: CachedSession, *given: Any) -> list[int]:
+        chosen.append(generate_ids(self, *given))
+        return chosen[-1]
+
+    monkeypatch.setattr(CachedSession, "generate_ids", spy)
     path = write_script(tmp_path, [("hi", [*b"yes", USER, *b"no"])])
     assert chat("hi\n", path)[1] == "yes\n"
-    assert len(lengths) == 4, "the model stops there, and is not only not shown"
+    assert chosen == [[ord("y")], [ord("e")], [ord("s")], [USER]], "the model stops there, and is not only not shown"
+
+
+@pytest.mark.parametrize("plan", ["fast", "reference"])
+def test_a_turn_runs_its_new_tokens_only(tmp_path: Path, chat: Any, monkeypatch: pytest.MonkeyPatch, plan: str) -> None:
+    turns = [("hi", [*b"hello", END]), ("again", [*b"yes", END]), ("more", [*b"no", END])]
+    path = write_script(tmp_path, turns)
+    runs: list[int] = []
+    run_plan = Session.run
+
+    def spy(self: Session, values: Any, **options: Any) -> int:
+        runs.append(values["position"] if plan == "fast" else values["rows"] - 1)
+        return run_plan(self, values, **options)
+
+    monkeypatch.setattr(Session, "run", spy)
+    assert chat("hi\nagain\nmore\n", path, "--plan", plan) == (0, "hello\nyes\nno\n", "")
+    # Everything but the very last token, which was only chosen: each once, in order.
+    last = sum(len([USER, *plain(message), END, ASSISTANT, *reply]) for message, reply in turns) - 2
+    if plan == "fast":
+        assert runs == list(range(last + 1))
+    else:
+        assert (len(runs), runs[-1]) == (sum(len(reply) for _, reply in turns), last)
 
 
 def test_a_reply_ends_at_max_tokens(tmp_path: Path, chat: Any) -> None:
@@ -240,15 +269,15 @@ def test_input_that_is_no_utf8_is_one_line(small: Path, chat: Any) -> None:
 
 def test_ctrl_c_stops_the_reply_and_not_the_talk(tmp_path: Path, chat: Any, monkeypatch: pytest.MonkeyPatch) -> None:
     path = write_script(tmp_path, [("hi", [*b"hel", END]), ("hi", [*b"again", END])])
-    logits, calls = Model.logits, []
+    generate_ids, calls = CachedSession.generate_ids, []
 
-    def interrupted(self: Model, ids: Sequence[int]) -> Any:
-        calls.append(len(ids))
+    def interrupted(self: CachedSession, *given: Any) -> Any:
+        calls.append(len(self))
         if len(calls) == 4:
             raise KeyboardInterrupt
-        return logits(self, ids)
+        return generate_ids(self, *given)
 
-    monkeypatch.setattr(Model, "logits", interrupted)
+    monkeypatch.setattr(CachedSession, "generate_ids", interrupted)
     assert chat("hi\nhi\n", path) == (0, "hel\nagain\n", "")
 
 

@@ -296,6 +296,13 @@ BAD_OPTIONS = [
     (["generate", "MODEL", "--ids", "1", "--stop", "x"], "stop strings need a text prompt"),
     (["generate", "MODEL", "x", "--plan", "fastest"], "Invalid value for '--plan'"),
     (["generate", "MODEL", "x", "--plan", "a\nb"], "Invalid value for '--plan'"),
+    (["generate", "MODEL", "x", "--weights", "q3"], "Invalid value for '--weights'"),
+    (
+        ["generate", "MODEL", "x", "--plan", "reference", "--weights", "q8"],
+        "the reference plan keeps its weights in f32, found q8; leave weights out or use the fast plan",
+    ),
+    (["draws", "MODEL", "--plan", "reference", "--weights", "f16"], "the reference plan keeps its weights in f32"),
+    (["info", "MODEL", "--plan", "reference", "--weights", "f16"], "the reference plan keeps its weights in f32"),
     (["generate", "MODEL", "x", "--gelu", "relu"], "Invalid value for '--gelu'"),
     (["generate", "MODEL", "x", "--gl", "vulkan"], "Invalid value for '--gl'"),
     (["generate", "MODEL", "x", "--limits", "none"], "Invalid value for '--limits'"),
@@ -321,10 +328,13 @@ BAD_OPTIONS = [
     (["draws", "MODEL", "--tokens", "0"], "found 0 tokens; expected 1 to 64"),
     (["draws", "MODEL", "--tokens", "65"], "found 65 tokens; expected 1 to 64"),
     (["draws", "MODEL", "--tokens", "-1"], "found -1 tokens"),
-    (["bench", "MODEL", "--lengths", "1,x"], "found 'x' in the lengths"),
-    (["bench", "MODEL", "--lengths", ""], "lengths"),
-    (["bench", "MODEL", "--lengths", "1,65"], "sequence length 65 is not within 1 to 64"),
-    (["bench", "MODEL", "--lengths", "0"], "sequence length 0 is not within 1 to 64"),
+    (["bench", "MODEL", "--plan", "reference", "--lengths", "1,x"], "found 'x' in the lengths"),
+    (["bench", "MODEL", "--plan", "reference", "--lengths", ""], "lengths"),
+    (
+        ["bench", "MODEL", "--plan", "reference", "--lengths", "1,65"],
+        "sequence length 65 is not within 1 to 64",
+    ),
+    (["bench", "MODEL", "--plan", "reference", "--lengths", "0"], "sequence length 0 is not within 1 to 64"),
     (["bench", "MODEL", "--runs", "0"], "Invalid value for '--runs': 0"),
     (["demo", "--model", "MODEL", "--max-tokens", "0"], "Invalid value for '--max-tokens': 0"),
     (["demo", "--tokenizer", "x.bpe"], "--tokenizer belongs to --model"),
@@ -354,22 +364,38 @@ class TestOptions:
             ("heads=3", "hidden_size 512 is not a multiple of num_attention_heads 3"),
             ("vocab=99999999999999999999", "vocab_size is 99999999999999999999"),
             ("blocks=" + "9" * 5000, "in --config; expected a whole number"),
-            ("blocks=1000000", "1000000 blocks of 8 heads need 40000004 draws; expected at most 100000"),
-            ("dim=4194304,heads=4194304", "6 blocks of 4194304 heads need 100663348 draws"),
         ],
     )
     def test_a_shape_that_is_none(self, refused: Refused, config: str, words: str) -> None:
         assert words in refused("draws", "--config", config)
 
+    @pytest.mark.parametrize(
+        ("plan", "config", "words"),
+        [
+            ("reference", "blocks=1000000", "1000000 blocks of 8 heads need 40000004 draws; expected at most 100000"),
+            ("reference", "dim=4194304,heads=4194304", "6 blocks of 4194304 heads need 100663348 draws"),
+            ("fast", "blocks=1000000", "1000000 blocks need 6000003 draws; expected at most 100000"),
+            ("fast", "dim=4194304,heads=4194304", "the largest texture here is 16384×16384"),
+            ("fast", "vocab=16000000", "the largest texture here is 16384×16384"),
+        ],
+    )
+    def test_a_shape_too_large_for_a_plan(self, refused: Refused, plan: str, config: str, words: str) -> None:
+        assert words in refused("draws", "--config", config, "--plan", plan)
+
     def test_a_shape_too_large_to_measure_is_refused_before_its_weights_are_made(self, refused: Refused) -> None:
-        line = refused("draws", "--config", "vocab=16000000", "--measure")
+        line = refused("draws", "--config", "vocab=16000000", "--measure", "--plan", "reference")
         assert "tensor transformer.wte.weight: a 16000000×512 matrix" in line
+        line = refused("draws", "--config", "vocab=16000000", "--measure")
+        assert "16000000" in line
 
     def test_one_too_large_for_the_renderer(self, small: Path, tmp_path: Path, refused: Refused) -> None:
-        line = refused(
-            "draws", "--config", "vocab=9,dim=4,heads=1,blocks=1,context=2100", "--measure", "--limits", "webgl2"
-        )
+        config = "vocab=9,dim=4,heads=1,blocks=1,context=2100"
+        line = refused("draws", "--config", config, "--measure", "--limits", "webgl2", "--plan", "reference")
         assert "2100×2100" in line
+        config = "vocab=9,dim=512,heads=1,blocks=1,context=20000"
+        assert "the largest texture here is 2048×2048" in refused(
+            "draws", "--config", config, "--measure", "--limits", "webgl2"
+        )
 
     @pytest.mark.parametrize(
         ("name", "value", "words"),

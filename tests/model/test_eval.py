@@ -13,9 +13,8 @@ import pytest
 
 from glinfer.cli.app import run
 from glinfer.formats import bundled_models, load_checkpoint
-from glinfer.generation.model import reference_plan
 from glinfer.generation.tokenizer import Tokenizer
-from glinfer.models.gab import LOGITS, TOKENS
+from glinfer.models.gab import LOGITS, TOKENS, reference_plan
 from glinfer.models.oracle import final_tensors
 from glinfer.tools.evaluate import negative_log_likelihood, windows
 

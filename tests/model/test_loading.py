@@ -15,6 +15,8 @@ from glinfer.errors import FormatError, GlinferError, InputError
 from glinfer.formats import write_bpe
 from glinfer.generation.tokenizer import Tokenizer
 from glinfer.gl.context import Limits, open_device
+from glinfer.models.choice import DEFAULT_WEIGHTS
+from glinfer.ops.kernels import Kernels
 from glinfer.tools.demo import demo_tokenizer
 
 PROMPT = [13, 132, 251, 70]
@@ -94,11 +96,12 @@ class TestLoading:
         with glinfer.load(str(bare)) as model:
             assert model.config.vocab_size == 300
 
-    def test_progress_of_the_upload_reaches_the_end_and_never_falls(self, bare: Path) -> None:
+    @pytest.mark.parametrize("plan", ["fast", "reference"])
+    def test_progress_of_the_upload_reaches_the_end_and_never_falls(self, bare: Path, plan: str) -> None:
         seen: list[tuple[int, int]] = []
-        with glinfer.load(bare, on_upload=lambda done, total: seen.append((done, total))):
-            pass
-        total = bare.stat().st_size - 28
+        with glinfer.load(bare, plan=plan, on_upload=lambda done, total: seen.append((done, total))) as model:
+            total = model.plan.texture_bytes(model.device.limits.max_texture_size, "weight")
+            assert plan == "fast" or total == bare.stat().st_size - 28
         assert [entry[1] for entry in seen] == [total] * len(seen)
         assert sorted(seen) == seen
         assert seen[-1] == (total, total)
@@ -116,6 +119,9 @@ class TestLoading:
         ("option", "error"),
         [
             ({"plan": "fastest"}, "there is no plan 'fastest'"),
+            ({"weights": "f64"}, "there is no weight format 'f64'; expected one of f32, "),
+            ({"plan": "reference", "weights": "q8"}, "the reference plan keeps its weights in f32, found q8"),
+            ({"plan": "reference", "kernels": Kernels()}, "kernels shape the fast plan's passes"),
             ({"gelu": "relu"}, "expected 'tanh' or 'erf'"),
             ({"api": "vulkan"}, "unknown OpenGL flavour"),
             ({"device": "first"}, "unknown device"),
@@ -138,18 +144,34 @@ class TestLoading:
         with pytest.raises(FormatError, match=r"transformer\.wte\.weight.*\[1, 3\]"):
             glinfer.load(tmp_path / "bad.gab")
 
-    def test_gelu_changes_the_result_a_little(self, bare: Path) -> None:
+    @pytest.mark.parametrize("plan", ["fast", "reference"])
+    def test_gelu_changes_the_result_a_little(self, bare: Path, plan: str) -> None:
         results = []
         for form in (None, "tanh", "erf"):
-            with glinfer.load(bare, gelu=form) as model:
+            with glinfer.load(bare, gelu=form, plan=plan) as model:
                 results.append(model.logits(PROMPT))
         assert np.array_equal(results[0], results[1])
         assert 0 < np.abs(results[1] - results[2]).max() < 1e-2
 
-    def test_small_textures_give_the_same_numbers(self, bare: Path) -> None:
+    @pytest.mark.parametrize("plan", ["fast", "reference"])
+    def test_small_textures_give_the_same_numbers(self, bare: Path, plan: str) -> None:
         results = []
-        for limits in (None, Limits.webgl2_minimum(), Limits(112, 4, 16, 16384, 1.0)):
-            with glinfer.load(bare, limits=limits) as model:
+        smallest = 112 if plan == "reference" else 320
+        for limits in (None, Limits.webgl2_minimum(), Limits(smallest, 4, 16, 16384, 1.0)):
+            with glinfer.load(bare, limits=limits, plan=plan) as model:
                 results.append(model.logits(PROMPT))
-        assert np.array_equal(results[0], results[1])
-        np.testing.assert_allclose(results[2], results[0], atol=1e-5)
+        if plan == "reference":
+            assert np.array_equal(results[0], results[1])
+        for result in results[1:]:
+            np.testing.assert_allclose(result, results[0], atol=1e-5)
+
+    def test_kernels_and_weights_can_be_chosen(self, bare: Path) -> None:
+        results = []
+        for options in ({}, {"kernels": Kernels(quad=False)}, {"weights": "f16"}, {"plan": "reference"}):
+            with glinfer.load(bare, **options) as model:
+                results.append(model.logits(PROMPT))
+                assert model.weights == options.get("weights", DEFAULT_WEIGHTS)
+                assert model.kernels == options.get("kernels", model.kernels)
+        np.testing.assert_allclose(results[1], results[0], atol=1e-5)
+        np.testing.assert_allclose(results[3], results[0], atol=1e-5)
+        assert 1e-5 < np.abs(results[2] - results[0]).max() < 1e-2

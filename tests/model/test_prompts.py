@@ -93,16 +93,14 @@ class TestPrompts:
         with pytest.raises(InputError, match="surrogate"):
             model.generate("a\ud800b")
 
-    def test_an_exactly_full_context_gives_one_more_token(self, model: Model) -> None:
-        stream = model.stream([7] * 64, max_tokens=10)
-        assert len(list(stream)) == 1
-        assert stream.stats.finish_reason == "context"
-
-    def test_a_full_run_ends_when_the_context_is_full(self, model: Model) -> None:
-        stream = model.stream([7] * 60, max_tokens=50)
-        ids = list(stream)
-        assert len(ids) == 5
-        assert (stream.stats.finish_reason, stream.stats.prompt_tokens, stream.stats.tokens) == ("context", 60, 5)
+    @pytest.mark.parametrize(("max_tokens", "dropped"), [(1, 0), (2, 32), (33, 32), (34, 64)])
+    def test_an_exactly_full_context_gives_one_token_before_it_is_halved(
+        self, model: Model, max_tokens: int, dropped: int
+    ) -> None:
+        stream = model.stream([7] * 64, max_tokens=max_tokens)
+        assert len(list(stream)) == max_tokens
+        assert (stream.stats.finish_reason, stream.stats.dropped) == ("length", dropped)
+        assert (stream.stats.prompt_tokens, stream.stats.tokens) == (64, max_tokens)
 
     @pytest.mark.parametrize(
         ("option", "error"),
@@ -134,7 +132,7 @@ class TestPrompts:
     ) -> None:
         with pytest.raises(InputError, match=error):
             model.stream("Once", **option)
-        assert model.session.runs == 0
+        assert model.bound.runs == 0
 
     def test_stop_strings_need_text(self, model: Model) -> None:
         with pytest.raises(InputError, match="use stop_ids"):

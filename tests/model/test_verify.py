@@ -16,10 +16,13 @@ from glinfer.cli.app import run
 from glinfer.config import ModelConfig
 from glinfer.errors import InputError, PlanError
 from glinfer.formats import Checkpoint, load_checkpoint, random_checkpoint, save_checkpoint
-from glinfer.generation.model import plan_for
 from glinfer.gl import program
 from glinfer.gl.context import Device, Limits, open_device
 from glinfer.gl.texture import Texture
+from glinfer.models.choice import plan_for, weights_for
+from glinfer.models.plan import Plan
+from glinfer.models.tuning import default_for
+from glinfer.ops.kernels import Kernels
 from glinfer.tools.verify import (
     SPECIAL_BITS,
     VerifyReport,
@@ -33,6 +36,7 @@ SHARED = Path(__file__).resolve().parents[3] / "shared" / "gab"
 WRAPPING = Limits(112, 4, 16, 16384, 1.0)
 """Textures so small that most matrices of the small model are wrapped, at an edge that divides none of them."""
 IDS = [13, 132, 251, 70, 299, 0, 8, 8]
+REFERENCE = ["--plan", "reference"]
 
 
 def report(checkpoint: Checkpoint, device: Device, ids: list[int], shader_root: Path | None = None) -> VerifyReport:
@@ -173,7 +177,7 @@ def planted(tmp_path: Path) -> Callable[[str, str, str], Path]:
     def plant(shader: str, old: str, new: str) -> Path:
         root = tmp_path / "shaders"
         shutil.copytree(SHADERS, root, dirs_exist_ok=True)
-        file = next(path for path in (root / f"{shader}.frag", root / f"{shader}.glsl") if path.is_file())
+        file = next(path for path in (root / shader, *root.glob(f"{shader}.*")) if path.is_file())
         text = file.read_text()
         assert text.count(old) >= 1, f"{file.name} no longer says {old!r}"
         file.write_text(text.replace(old, new))
@@ -248,6 +252,246 @@ class TestPlantedFaults:
             checks = verify_draws(checkpoint, plan, device, IDS, shader_root=root)
         bad = [check for check in checks if not check.passed]
         assert {check.unwritten for check in bad if check.shader == "linear"} == {1}
+
+
+# The same for the fast plan, at the ninth token, and the kernels that show it.
+FAST_FAULTS = {
+    "ten times the epsilon": ("gemv", "+ float(EPS)", "+ 10.0 * float(EPS)", "h.0.attn.qkv", {}),
+    "norm over one more": ("gemv", "/ float(DIM)", "/ float(DIM + 1)", "h.0.attn.qkv", {}),
+    "product one step short": (
+        "gemv",
+        "step < first + share",
+        "step < first + share - UNROLL",
+        "h.0.attn.out_proj",
+        {},
+    ),
+    "bias all but missing": ("gemv", "total += bias", "total += 1e-30 * bias", "h.0.attn.qkv", {}),
+    "bias once an instance": ("gemv", "if (part == 0) total", "total", "h.0.mlp.fc_out", {"part_steps": 4}),
+    "residual all but missing": ("gemv", "y += FETCH(residual", "y += 1e-30 * FETCH(residual", "h.0.attn.out_proj", {}),
+    "no activation": ("gemv", "activation(total.x)", "total.x", "h.0.mlp.fc_in", {}),
+    "scores of the token before": (
+        "cached_scores",
+        "place(position, query",
+        "place(position - 1, query",
+        "h.0.attn.scores",
+        {},
+    ),
+    "scores see the future": (
+        "cached_scores",
+        "own + next, ivec4(position)",
+        "own + next, ivec4(position + 1)",
+        "h.0.attn.scores",
+        {},
+    ),
+    "values miss the last four tokens": (
+        "cached_values",
+        "groups = position / 4 + 1",
+        "groups = max(position / 4, 1)",
+        "h.0.attn.values",
+        {},
+    ),
+    "values of another head": (
+        "cached_values",
+        "head = texel / HEAD_TEXELS",
+        "head = texel / HEAD_TEXELS / 2",
+        "h.0.attn.values",
+        {},
+    ),
+    "position always the first": (
+        "embed_token",
+        "(position / WPE_STACK) * WPE_TEXELS + column, position %",
+        "column, 0 * position %",
+        "embed",
+        {},
+    ),
+    "a lane that misses its best": ("pick", "i < 4; i++", "i < 3; i++", "pick", {}),
+    "another id": ("pick", "float(token + i));", "float(token + i + 1));", "pick", {}),
+    "noise of another token": ("pick", "gumbel(uint(token + 1)", "gumbel(uint(token + 2)", "pick", {}),
+    "noise a thousandth off": ("common/noise", "0.693359375", "0.6927", "pick", {}),
+    "something in an unused channel": ("pick", "vec4(best, 0.0, 0.0)", "vec4(best, 1.0, 0.0)", "pick", {}),
+    "gelu a thousandth off": ("common/activation", "0.7978845608028654", "0.7986824", "h.0.mlp.fc_in", {}),
+}
+
+
+def fast_plan_of(checkpoint: Checkpoint, device: Device, weights: str = "f32", **kernels: Any) -> Plan:
+    return plan_for(
+        checkpoint.config,
+        "fast",
+        weights=weights,
+        kernels=Kernels(**kernels) if kernels else default_for(device),
+        max_texture_size=device.limits.max_texture_size,
+    )
+
+
+class TestFastPlan:
+    def report(
+        self, checkpoint: Checkpoint, device: Device, ids: list[int], weights: str = "f32", **kernels: Any
+    ) -> VerifyReport:
+        plan, arrays = fast_plan_of(checkpoint, device, weights, **kernels), weights_for(checkpoint, "fast", weights)
+        return VerifyReport(
+            device.description,
+            tuple(verify_textures(checkpoint, plan, device, weights=arrays)),
+            (),
+            tuple(verify_draws(checkpoint, plan, device, ids, weights=arrays)),
+        )
+
+    @pytest.mark.parametrize("weights", ["f16", "q8l"])
+    def test_half_floats_and_integers_pass(self, weights: str) -> None:
+        checkpoint = small_checkpoint()
+        with open_device() as device:
+            found = self.report(checkpoint, device, IDS, weights)
+            assert sum(device.live_objects().values()) == 0
+        assert found.first_bad_draw is None
+        assert found.passed
+        assert len(found.draws) == 6 * 2 + 3
+        assert len(found.textures) == 2 + 2 * (4 * 2 + 1)
+        assert {check.format for check in found.textures} == {"rgba16f", "rgba32f", "rgba32ui"}
+
+    @pytest.mark.parametrize(
+        ("options", "tokens", "limits"),
+        [
+            (SMALL, 64, None),
+            ("vocab=1,dim=1,heads=1,blocks=1,context=1", 1, None),
+            ("vocab=131,dim=30,heads=3,blocks=1,context=67", 66, Limits.webgl2_minimum()),
+        ],
+        ids=["small", "ones", "odd"],
+    )
+    def test_every_shape_passes(self, options: str, tokens: int, limits: Limits | None) -> None:
+        checkpoint = small_checkpoint(options)
+        ids = [7919 * place % checkpoint.config.vocab_size for place in range(tokens)]
+        with open_device(limits=limits) as device:
+            assert self.report(checkpoint, device, ids, "q8").passed
+
+    def test_blending_passes(self) -> None:
+        with open_device() as device:
+            found = self.report(small_checkpoint(), device, IDS, "q8", tiles=2, part_steps=4, split_values=True)
+        assert found.first_bad_draw is None
+
+    @pytest.mark.parametrize("fault", FAST_FAULTS)
+    def test_the_first_wrong_draw_is_named(self, fault: str, planted: Callable[[str, str, str], Path]) -> None:
+        shader, old, new, first, kernels = FAST_FAULTS[fault]
+        made = random_checkpoint(ModelConfig.from_options(SMALL), seed=3, scale=0.3)
+        tensors = {
+            name: tensor + np.float32(0.3) if "bias" in name else tensor for name, tensor in made.tensors.items()
+        }
+        checkpoint = Checkpoint(made.config, tensors, "with biases")
+        with open_device() as device:
+            plan = fast_plan_of(checkpoint, device, "q8", **kernels)
+            arrays, root = weights_for(checkpoint, "fast", "q8"), planted(shader, old, new)
+            checks = verify_draws(checkpoint, plan, device, [*IDS, 9], weights=arrays, shader_root=root)
+        wrong = next((check for check in checks if not check.passed), None)
+        assert wrong is not None
+        assert (wrong.name, wrong.unwritten, wrong.strays) == (first, 0, 0)
+
+    def test_elements_that_were_not_written_are_counted(self, planted: Callable[[str, str, str], Path]) -> None:
+        """In a cache as well, although it holds what other tokens left; and the draws after it go on."""
+        root = planted(
+            "gemv",
+            "    y = vec4(activation",
+            "    if (at.block == 0 && at.lane == 1) discard;\n    y = vec4(activation",
+        )
+        checkpoint = small_checkpoint()
+        with open_device() as device:
+            plan, arrays = fast_plan_of(checkpoint, device, "q8"), weights_for(checkpoint, "fast", "q8")
+            checks = verify_draws(checkpoint, plan, device, IDS, weights=arrays, shader_root=root)
+        wrong = next(check for check in checks if not check.passed)
+        assert (wrong.name, wrong.rows, wrong.cols, wrong.unwritten, wrong.strays) == ("h.0.attn.qkv", 1, 192, 4, 0)
+
+    @pytest.mark.parametrize(
+        ("old", "new", "unwritten"),
+        [
+            ("vec2 at = vec2(", "vec2 at = vec2(OUT_BLOCK_STEP > 1 ? 2 : 0, 0) + vec2(", 96),
+            ("vertex == 4 ? 4 : 0,", "vertex == 4 ? (OUT_BLOCK_STEP > 1 ? 6 : 4) : 0,", 0),
+        ],
+        ids=["too far right", "too wide"],
+    )
+    def test_elements_beside_the_own_slot_are_counted(
+        self, planted: Callable[[str, str, str], Path], old: str, new: str, unwritten: int
+    ) -> None:
+        """Half a block too far to the right, in a cache, is half in the next token's slot."""
+        root, checkpoint = planted("common/blocks.vert", old, new), small_checkpoint()
+        with open_device() as device:
+            plan, arrays = fast_plan_of(checkpoint, device, "q8", tiles=1), weights_for(checkpoint, "fast", "q8")
+            checks = verify_draws(checkpoint, plan, device, IDS, weights=arrays, shader_root=root)
+        wrong = next(check for check in checks if not check.passed)
+        assert (wrong.name, wrong.unwritten, wrong.strays) == ("h.0.attn.qkv", unwritten, 96)
+
+    def test_the_tokens_before_count(self) -> None:
+        """What is compared is the last token in its context: other tokens before it give other scores."""
+        checkpoint, told = small_checkpoint(), []
+        with open_device() as device:
+            for ids in (IDS, [*IDS[:3], 71, *IDS[4:]]):
+                plan, arrays = fast_plan_of(checkpoint, device, "q8"), weights_for(checkpoint, "fast", "q8")
+                checks = verify_draws(checkpoint, plan, device, ids, weights=arrays, on_check=told.append)
+                assert all(check.passed for check in checks)
+                assert [check.name for check in checks] == [draw.name for draw in plan.draws]
+        first, second = told[: len(told) // 2], told[len(told) // 2 :]
+        assert first != second
+        assert [check.max_relative_error for check in first[:2]] == [check.max_relative_error for check in second[:2]]
+
+    @pytest.mark.parametrize("extra", [[], ["--weights", "q8", "--tokens", "3"], ["--ids", "1,2,299", "--gelu", "erf"]])
+    def test_the_command_checks_the_plan_that_runs(
+        self, small: Path, extra: list[str], capsys: pytest.CaptureFixture[str]
+    ) -> None:
+        assert run(["verify", str(small), "--draws", *extra, "--json"]) == 0
+        told = json.loads(capsys.readouterr().out)
+        assert told["passed"] is True
+        assert len(told["draws"]) == 15
+        assert {entry["name"] for entry in told["textures"]} >= {"wte", "wpe", "h.1.attn.qkv.weight", "lm_head.consts"}
+        formats = {entry["format"] for entry in told["textures"]}
+        assert ("rgba32ui" in formats) == ("q8" in extra)
+
+    def test_a_planted_fault_exits_1_and_names_the_draw_and_its_file(
+        self,
+        small: Path,
+        planted: Callable[[str, str, str], Path],
+        monkeypatch: pytest.MonkeyPatch,
+        capsys: pytest.CaptureFixture[str],
+    ) -> None:
+        shader, old, new, first, _ = FAST_FAULTS["values of another head"]
+        root = planted(shader, old, new)
+        monkeypatch.setattr(program, "shader_root", lambda: root)
+        assert run(["verify", str(small), "--draws"]) == 1
+        said = capsys.readouterr().out
+        assert f"the first draw that differs is number 3, {first} (shaders/{shader}.frag)" in said
+        assert "all identical" in said
+
+    def test_packed_textures_with_one_wrong_bit_are_found_and_named(self, monkeypatch: pytest.MonkeyPatch) -> None:
+        checkpoint = small_checkpoint()
+        read = Texture.read
+        for name in ("wpe", "h.1.mlp.fc_in.weight", "lm_head.consts"):
+
+            def flip(self: Texture, *extent: Any, name: str = name) -> Any:
+                found = np.array(read(self, *extent))
+                if self.name == name:
+                    found.view(np.uint8)[-1, -1] ^= 1
+                return found
+
+            monkeypatch.setattr(Texture, "read", flip)
+            with open_device() as device:
+                plan, arrays = fast_plan_of(checkpoint, device, "q8"), weights_for(checkpoint, "fast", "q8")
+                checks = verify_textures(checkpoint, plan, device, weights=arrays)
+            assert [check.name for check in checks if not check.identical] == [name]
+
+    def test_weights_of_nan_are_not_folded(self, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+        made = small_checkpoint()
+        tensors = {**made.tensors, "lm_head.bias": np.full(300, np.nan, np.float32)}
+        path = tmp_path / "nan.gab"
+        save_checkpoint(Checkpoint(made.config, tensors, "nan"), path)
+        assert run(["verify", str(path)]) == 2
+        assert "lm_head.bias" in capsys.readouterr().err
+
+    def test_a_format_that_does_not_go_with_the_plan_is_refused(
+        self, small: Path, capsys: pytest.CaptureFixture[str]
+    ) -> None:
+        assert run(["verify", str(small), *REFERENCE, "--weights", "q8"]) == 2
+        assert "reference" in capsys.readouterr().err
+
+    def test_the_full_size_model(self, full_file: Path, capsys: pytest.CaptureFixture[str]) -> None:
+        assert run(["verify", str(full_file), "--weights", "q8", "--draws", "--tokens", "2", "--json"]) == 0
+        told = json.loads(capsys.readouterr().out)
+        assert len(told["draws"]) == 39
+        assert sum(entry["bytes"] for entry in told["textures"]) < 101_356_092 / 3
 
 
 class TestTextures:
@@ -331,9 +575,9 @@ class TestTextures:
         self, altered: Any, small: Path, capsys: pytest.CaptureFixture[str]
     ) -> None:
         altered("lm_head.bias", lambda matrix: matrix * np.float32(np.nan))
-        assert run(["verify", str(small)]) == 1
+        assert run(["verify", str(small), *REFERENCE]) == 1
         assert "1 DIFFER" in capsys.readouterr().out
-        assert run(["verify", str(small), "--json"]) == 1
+        assert run(["verify", str(small), *REFERENCE, "--json"]) == 1
 
         def refuse(constant: str) -> None:
             raise AssertionError(f"{constant} is not JSON")
@@ -345,7 +589,7 @@ class TestTextures:
 
 class TestCommand:
     def test_good_models_exit_0(self, small: Path, capsys: pytest.CaptureFixture[str]) -> None:
-        assert run(["verify", str(small)]) == 0
+        assert run(["verify", str(small), *REFERENCE]) == 0
         said = capsys.readouterr()
         assert "30 textures, 0.2 MB: all identical" in said.out
         assert "tolerance" not in said.out
@@ -355,7 +599,7 @@ class TestCommand:
         "extra", [[], ["--tokens", "3"], ["--ids", "1,2,299"], ["--tokens", "64"], ["--gelu", "erf"]]
     )
     def test_good_draws_exit_0(self, small: Path, extra: list[str], capsys: pytest.CaptureFixture[str]) -> None:
-        assert run(["verify", str(small), "--draws", *extra, "--json"]) == 0
+        assert run(["verify", str(small), *REFERENCE, "--draws", *extra, "--json"]) == 0
         told = json.loads(capsys.readouterr().out)
         assert told["passed"] is True
         assert told["first_bad_draw"] is None
@@ -372,13 +616,13 @@ class TestCommand:
     ) -> None:
         root = planted("attention_values", "head * HEAD_DIM", OTHER_HEAD)
         monkeypatch.setattr(program, "shader_root", lambda: root)
-        assert run(["verify", str(small), "--draws"]) == 1
+        assert run(["verify", str(small), *REFERENCE, "--draws"]) == 1
         said = capsys.readouterr().out
         assert "the first draw that differs is number 11, h.0.attn.head.1.mixed (shaders/attention_values.frag)" in said
         assert "all identical" in said
-        assert run(["verify", str(small), "--draws", "--json"]) == 1
+        assert run(["verify", str(small), *REFERENCE, "--draws", "--json"]) == 1
         assert json.loads(capsys.readouterr().out)["first_bad_draw"] == "h.0.attn.head.1.mixed"
-        assert run(["verify", str(small)]) == 0, "without --draws only textures are looked at"
+        assert run(["verify", str(small), *REFERENCE]) == 0, "without --draws only textures are looked at"
 
     def test_weights_of_nan_are_stored_bit_for_bit_but_not_run(
         self, tmp_path: Path, capsys: pytest.CaptureFixture[str]
@@ -388,21 +632,21 @@ class TestCommand:
         wte.view(np.uint32)[2, :4] = 0x7FC12345, 0x7F800001, 0xFF800000, 0x80000000
         path = tmp_path / "nan.gab"
         save_checkpoint(Checkpoint(made.config, {**made.tensors, "transformer.wte.weight": wte}, "nan"), path)
-        assert run(["verify", str(path)]) == 0
+        assert run(["verify", str(path), *REFERENCE]) == 0
         assert "all identical" in capsys.readouterr().out
-        assert run(["verify", str(path), "--draws"]) == 2
+        assert run(["verify", str(path), *REFERENCE, "--draws"]) == 2
         assert "transformer.wte.weight" in capsys.readouterr().err
 
     def test_within_small_limits(self, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
         wide = random_file(tmp_path / "wide.gab", "vocab=2500,dim=8,heads=2,blocks=1,context=16")
-        assert run(["verify", str(wide), "--draws", "--limits", "webgl2", "--json"]) == 0
+        assert run(["verify", str(wide), *REFERENCE, "--draws", "--limits", "webgl2", "--json"]) == 0
         told = json.loads(capsys.readouterr().out)
         sizes = {entry["name"]: (entry["width"], entry["height"]) for entry in told["textures"]}
         assert sizes["lm_head.weight"] == (2048, 10)
         assert max(max(size) for size in sizes.values()) <= 2048
 
     def test_the_full_size_model(self, full_file: Path, capsys: pytest.CaptureFixture[str]) -> None:
-        assert run(["verify", str(full_file), "--draws", "--tokens", "2", "--json"]) == 0
+        assert run(["verify", str(full_file), *REFERENCE, "--draws", "--tokens", "2", "--json"]) == 0
         told = json.loads(capsys.readouterr().out)
         assert len(told["draws"]) == 244
         assert sum(entry["bytes"] for entry in told["textures"]) == 101_356_092 - 28

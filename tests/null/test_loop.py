@@ -11,9 +11,11 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from glinfer.errors import InputError
+from glinfer.config import ModelConfig
+from glinfer.errors import ContextError, InputError
+from glinfer.generation.decode import DecodeSession, RecomputeSession
 from glinfer.generation.loop import GenerationStats, TokenStream
-from glinfer.generation.sampler import SamplingOptions
+from glinfer.generation.sampler import Sampler, SamplingOptions
 
 VOCAB = 20
 GREEDY = SamplingOptions(temperature=0)
@@ -51,9 +53,42 @@ class Ends:
         self.count += 1
 
 
-def make(forward: Callable[[Sequence[int]], Any] | None = None, prompt: Sequence[int] = (0, 0), **options: Any):
-    settings: dict[str, Any] = {"max_tokens": 5, "context": 100, **options}
-    return TokenStream(forward or Counter(), prompt, settings.pop("sampling", GREEDY), **settings)
+def holding(
+    forward: Callable[[Sequence[int]], Any] | None = None,
+    context: int = 100,
+    count_draws: Callable[[], int] = lambda: 0,
+) -> RecomputeSession:
+    """A session over a fake model."""
+    config = ModelConfig.from_options(f"vocab={VOCAB},dim=4,heads=1,blocks=1,context={context}")
+    return RecomputeSession(config, forward or Counter(), count_draws=count_draws)
+
+
+def make(
+    forward: Callable[[Sequence[int]], Any] | None = None,
+    prompt: Sequence[int] = (0, 0),
+    *,
+    session: DecodeSession | None = None,
+    context: int = 100,
+    **options: Any,
+) -> TokenStream:
+    settings: dict[str, Any] = {"max_tokens": 5, **options}
+    session = holding(forward, context) if session is None else session
+    return TokenStream(session, prompt, settings.pop("sampling", GREEDY), **settings)
+
+
+class Chooser(RecomputeSession):
+    """A session that chooses several tokens at once, as the fast plan does; it notes how many each time."""
+
+    def __init__(self, forward: Callable[[Sequence[int]], Any], context: int) -> None:
+        self.__dict__.update(holding(forward, context).__dict__)
+        self.chunks: list[int] = []
+
+    def chooses(self, options: SamplingOptions) -> bool:
+        return options.top_k == 0
+
+    def _choose(self, count: int, sampler: Sampler) -> list[int]:
+        self.chunks.append(count)
+        return [token for _ in range(count) for token in super(Chooser, self)._choose(1, sampler)]
 
 
 def test_nothing_runs_before_the_first_next() -> None:
@@ -84,19 +119,109 @@ def test_max_tokens_ends_with_length_and_no_forward_too_many() -> None:
     assert (stream.stats.finish_reason, stream.stats.tokens) == ("length", 3)
 
 
-@pytest.mark.parametrize(("prompt_tokens", "expected"), [(1, 10), (9, 2), (10, 1)])
-def test_the_context_may_be_filled_to_the_last_place_and_used_once_more(prompt_tokens: int, expected: int) -> None:
+@pytest.mark.parametrize(("prompt_tokens", "fitting"), [(1, 10), (9, 2), (10, 1)])
+def test_the_context_may_be_filled_to_the_last_place_and_used_once_more(prompt_tokens: int, fitting: int) -> None:
     model = Counter()
-    stream = make(model, prompt=[0] * prompt_tokens, max_tokens=99, context=10)
-    assert len(list(stream)) == expected
-    assert stream.stats.finish_reason == "context"
+    stream = make(model, prompt=[0] * prompt_tokens, max_tokens=fitting, context=10)
+    assert len(list(stream)) == fitting
+    assert (stream.stats.finish_reason, stream.stats.dropped) == ("length", 0)
     assert len(model.seen[-1]) == 10, "the last forward uses the whole context and no more"
 
 
-def test_when_both_limits_are_met_it_is_the_length() -> None:
-    stream = make(prompt=[0] * 9, max_tokens=2, context=10)
-    assert len(list(stream)) == 2
-    assert stream.stats.finish_reason == "length"
+@pytest.mark.parametrize(("context", "dropped"), [(10, 5), (9, 5), (2, 1), (1, 1)])
+def test_when_the_context_is_full_the_oldest_half_is_dropped(context: int, dropped: int) -> None:
+    model = Counter()
+    stream = make(model, prompt=[7] * context, max_tokens=2, context=context)
+    first, second = stream
+    assert first == context
+    assert model.seen == [[7] * context, [*[7] * (context - dropped), first]]
+    assert second == len(model.seen[1])
+    assert (stream.stats.dropped, stream.stats.finish_reason) == (dropped, "length")
+
+
+def test_generation_goes_on_over_many_full_contexts() -> None:
+    model = Counter()
+    stream = make(model, prompt=[7], max_tokens=200, context=10)
+    ids = list(stream)
+    assert len(ids) == 200
+    assert max(map(len, model.seen)) == 10
+    assert stream.stats.dropped == 5 * -(-(200 - 10) // 5)
+    assert model.seen[-1] == ids[-1 - len(model.seen[-1]) : -1], "what is left is the newest, in order"
+
+
+def test_a_stream_goes_on_where_another_has_used_the_session() -> None:
+    session = holding(context=10)
+    alone = list(make(prompt=[3, 4], max_tokens=30, context=10))
+    first = make(session=session, prompt=[3, 4], max_tokens=30)
+    second = make(session=session, prompt=[5] * 9, max_tokens=30)
+    pairs = list(zip(first, second, strict=True))
+    assert [pair[0] for pair in pairs] == alone
+    assert first.stats.dropped == make_and_run(prompt=[3, 4], max_tokens=30, context=10).stats.dropped
+
+
+def make_and_run(**options: Any) -> TokenStream:
+    stream = make(**options)
+    list(stream)
+    return stream
+
+
+@pytest.mark.parametrize("chunk", [2, 3, 8, 1000])
+def test_chunks_change_nothing_but_when_it_is_computed(chunk: int) -> None:
+    for max_tokens in (1, 5, 8, 30):
+        session = Chooser(Counter(), 10)
+        stream = make(session=session, max_tokens=max_tokens)
+        stream.chunk = chunk
+        expected = make_and_run(max_tokens=max_tokens, context=10)
+        assert list(stream) == expected.ids
+        assert (stream.stats.dropped, stream.stats.tokens) == (expected.stats.dropped, max_tokens)
+        assert stream.stats.surplus == 0
+        assert sum(session.chunks) == max_tokens
+        assert max(session.chunks) <= min(chunk, 10)
+
+
+def test_what_was_computed_behind_a_stop_is_forgotten_again() -> None:
+    model = Counter()
+    session = Chooser(model, 100)
+    stream = make(session=session, stop_ids=[4], max_tokens=50)
+    stream.chunk = 8
+    assert list(stream) == [2, 3]
+    assert session.ids == [0, 0, 2, 3, 4]
+    assert (stream.stats.tokens, stream.stats.surplus, stream.stats.finish_reason) == (3, 5, "stop")
+
+
+def test_what_was_computed_when_it_is_closed_is_forgotten_again() -> None:
+    session = Chooser(Counter(), 100)
+    stream = make(session=session, max_tokens=50)
+    stream.chunk = 8
+    assert next(stream) == 2
+    stream.close()
+    assert session.ids == [0, 0, 2]
+    other = make(session=session, max_tokens=50)
+    other.chunk = 8
+    next(other)
+    session.hold([9])
+    other.close()
+    assert session.ids == [9], "what another use holds by now is left alone"
+
+
+def test_without_the_gpus_choice_nothing_is_computed_ahead() -> None:
+    session = Chooser(Counter(), 100)
+    stream = make(session=session, sampling=SamplingOptions(temperature=0, top_k=3), max_tokens=50)
+    stream.chunk = 8
+    next(stream)
+    assert session.chunks == [1]
+
+
+def test_a_session_that_is_closed_ends_the_stream_with_an_error() -> None:
+    session, ends = Chooser(Counter(), 100), Ends()
+    stream = make(session=session, max_tokens=50, on_end=ends)
+    stream.chunk = 2
+    next(stream)
+    session.close("gone")
+    assert next(stream) == 3, "it was computed before"
+    with pytest.raises(ContextError, match="gone"):
+        next(stream)
+    assert (ends.count, stream.stats.finish_reason) == (1, "error")
 
 
 def test_a_stop_id_is_counted_but_not_yielded() -> None:
@@ -178,11 +303,11 @@ def test_logits_of_nan_are_an_error_that_closes() -> None:
     assert (ends.count, stream.stats.finish_reason) == (1, "error")
 
 
-@pytest.mark.parametrize("way", ["length", "context", "stop", "closed", "error"])
+@pytest.mark.parametrize("way", ["length", "stop", "closed", "error"])
 def test_on_end_is_called_exactly_once_however_it_ends(way: str) -> None:
     ends = Ends()
     model = Counter(fail_at=3, error=RuntimeError("x") if way == "error" else None)
-    stream = make(model, context=4 if way == "context" else 100, stop_ids=[4] if way == "stop" else (), on_end=ends)
+    stream = make(model, stop_ids=[4] if way == "stop" else (), on_end=ends)
     try:
         for count, _ in enumerate(stream):
             assert ends.count == 0
@@ -206,7 +331,8 @@ def test_on_end_sees_why_it_ended() -> None:
 
 def test_draws_are_those_of_this_stream_alone() -> None:
     model = Counter()
-    first, second = make(model, count_draws=lambda: model.draws), make(model, count_draws=lambda: model.draws)
+    session = holding(model, count_draws=lambda: model.draws)
+    first, second = make(session=session), make(session=session)
     next(first), next(second), next(second), next(first), next(second)
     assert (first.stats.draws, second.stats.draws) == (14, 21)
     assert first.stats.draws_per_token == second.stats.draws_per_token == 7
@@ -262,11 +388,15 @@ def test_the_ids_are_the_longest_run_that_all_limits_allow(
 ) -> None:
     ends = Ends()
     stream = make(prompt=[0] * prompt, max_tokens=max_tokens, context=context, stop_ids=list(stop), on_end=ends)
-    computed = list(range(prompt, context + 1))[:max_tokens]
+    # The next token is the length of the sequence, and a full context is cut to its newer half and the newest token.
+    lengths = [prompt]
+    while len(lengths) < max_tokens:
+        lengths.append(lengths[-1] + 1 if lengths[-1] < context else context // 2 + 1)
+    computed = [length % VOCAB for length in lengths]
     before_stop = [token for place, token in enumerate(computed) if stop.isdisjoint(computed[: place + 1])]
     assert list(stream) == before_stop
     assert ends.count == 1
     if before_stop != computed:
         assert stream.stats.finish_reason == "stop"
     else:
-        assert stream.stats.finish_reason == ("length" if len(computed) == max_tokens else "context")
+        assert stream.stats.finish_reason == "length"

@@ -22,7 +22,7 @@ from glinfer.ops.embed import embed
 from glinfer.ops.linear import ACTIVATIONS, linear
 from glinfer.ops.norm import layer_norm
 from glinfer.ops.softmax import softmax
-from glinfer.ops.spec import DrawSpec
+from glinfer.ops.spec import DrawSpec, RunValue
 
 Array = np.ndarray[Any, Any]
 Lists = list[list[float]]
@@ -44,7 +44,7 @@ class Draw:
     """One op with its inputs: ``run`` gives what the oracle says for ``USED`` rows in use."""
 
     def __init__(self) -> None:
-        self.plan = PlanBuilder("one", ROWS)
+        self.plan = PlanBuilder("one", ROWS, [RunValue("rows", 1, ROWS, lambda tokens: tokens)])
         self.arrays: dict[str, Array] = {}
 
     def input(self, name: str, array: Array) -> Any:

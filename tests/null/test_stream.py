@@ -11,8 +11,10 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from glinfer.config import ModelConfig
 from glinfer.errors import InputError
 from glinfer.formats import BpeModel
+from glinfer.generation.decode import RecomputeSession
 from glinfer.generation.loop import TokenStream
 from glinfer.generation.sampler import SamplingOptions
 from glinfer.generation.stream import TextStream
@@ -20,6 +22,7 @@ from glinfer.generation.tokenizer import Tokenizer
 
 BYTES = Tokenizer(BpeModel((), tuple(bytes([value]) for value in range(256))))
 GREEDY = SamplingOptions(temperature=0)
+CONFIG = ModelConfig.from_options("vocab=256,dim=4,heads=1,blocks=1,context=10000")
 
 
 class Script:
@@ -40,8 +43,9 @@ class Script:
 
 def make(data: bytes, stop: Sequence[str] = (), *, error: Exception | None = None, **options: Any) -> TextStream:
     extra = 0 if error is None else 1
-    settings: dict[str, Any] = {"max_tokens": len(data) + extra, "context": 10_000, **options}
-    return TextStream(TokenStream(Script(data, error), [0], GREEDY, **settings), BYTES, stop)
+    settings: dict[str, Any] = {"max_tokens": len(data) + extra, **options}
+    session = RecomputeSession(CONFIG, Script(data, error))
+    return TextStream(TokenStream(session, [0], GREEDY, **settings), BYTES, stop)
 
 
 def test_plain_text_comes_a_token_at_a_time() -> None:

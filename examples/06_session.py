@@ -1,0 +1,30 @@
+"""Hold a sequence of tokens: read a prompt once, branch from it, cut back, and go on."""
+
+import sys
+
+import glinfer
+from glinfer.generation.sampler import Sampler, SamplingOptions
+
+MODEL = sys.argv[1] if len(sys.argv) > 1 else "shakespeare"  # a file, or a bundled model
+
+with glinfer.load(MODEL) as model, model.session() as session:
+    words = model.require_tokenizer()
+    session.prefill(words.encode("KING RICHARD:\nMy lord, "))
+    prompt = len(session)
+
+    # Two ways to go on from the same place. A fork shares the weights and copies the cache.
+    with session.fork() as other:
+        likeliest = session.generate_ids(12)
+        drawn = other.generate_ids(12, Sampler(SamplingOptions(temperature=0.8, seed=3)))
+        print("likeliest:", repr(words.decode(likeliest)))
+        print("drawn:    ", repr(words.decode(drawn)))
+
+    # Back to the prompt, and on with words of one's own: only what is new is run.
+    session.rewind(len(session) - prompt)
+    before = session.draws_issued
+    session.prefill(words.encode("Gaunt"))
+    next_token = int(session.logits().argmax())
+    print(f"after 'Gaunt': {words.token_bytes(next_token)!r}, {session.draws_issued - before} draws")
+    session.step(next_token)
+    likeliest_next = session.probs().max()
+    print(f"{len(session)} tokens held, {session.dropped} dropped, probability {likeliest_next:.3f} for the next")

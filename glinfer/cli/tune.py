@@ -1,0 +1,101 @@
+"""``glinfer tune``: the fastest kernels here."""
+
+from __future__ import annotations
+
+import dataclasses
+from typing import Any
+
+import click
+
+from glinfer.cli.bench import formats_of, path_of
+from glinfer.cli.common import device_options, json_option, opened, out, print_json, progress, table
+from glinfer.formats import Checkpoint, find_model, load_checkpoint
+from glinfer.gl.context import Device
+from glinfer.models.choice import DEFAULT_WEIGHTS
+from glinfer.models.tuning import Tuned, TuningKey, default_for, kernels_file, load_tuned, runs_on, save_kernels
+from glinfer.tools.tune import TuneReport, tune
+
+
+@click.command("tune")
+@click.argument("model", type=click.Path(), required=False)
+@click.option(
+    "--weights", metavar="F[,F…]", default=DEFAULT_WEIGHTS, show_default=True, help="Weight formats, one by one."
+)
+@click.option("--redo", is_flag=True, help="Search again where there is a tuned choice.")
+@click.option(
+    "--seconds",
+    type=click.FloatRange(min=0, min_open=True),
+    default=20.0,
+    show_default=True,
+    help="How long a search may take, about.",
+)
+@device_options
+@json_option
+def tune_command(model: str | None, weights: str, redo: bool, seconds: float, as_json: bool, **options: Any) -> None:
+    """Show how the fast plan's passes are shaped for MODEL on this renderer, after a measured search if need be.
+
+    The choice is kept in the user's cache folder for exactly this renderer, driver, model shape and weight format,
+    and every later load uses it. Results do not depend on it: what wins has been checked to compute the same.
+    Without MODEL, Gab's full shape is tuned, on the random weights of 'glinfer demo'.
+
+    \b
+    glinfer tune shakespeare --weights f32,q8
+    glinfer tune shakespeare --redo --seconds 60
+    """
+    formats = formats_of(weights)
+    checkpoint = load_checkpoint(find_model(path_of(model)))
+    checkpoint.check_finite()
+    with opened(options["device"], options["api"], options["limits"]) as device:
+        found = [_tuned(device, checkpoint, name, seconds, redo) for name in formats]
+        default = default_for(device)
+    if as_json:
+        print_json(found)
+        return
+    for told in found:
+        _show(told, dataclasses.asdict(default))
+
+
+def _tuned(device: Device, checkpoint: Checkpoint, weights: str, seconds: float, redo: bool) -> dict[str, Any]:
+    """What there is or was searched now, as JSON values."""
+    key = TuningKey.of(device, checkpoint.config, weights)
+    kept, report = load_tuned(key), None
+    tuned = None if redo or kept is None or not runs_on(device, kept.kernels) else kept
+    path = kernels_file(key)
+    if tuned is None:
+        with progress(f"tuning {weights}") as advance:
+            report = tune(device, checkpoint, weights, seconds=seconds, on_progress=advance)
+        tuned = report.tuned
+        save_kernels(key, tuned)
+    return _json(tuned, report, weights, device.description, None if path is None else str(path))
+
+
+def _json(tuned: Tuned, report: TuneReport | None, weights: str, renderer: str, path: str | None) -> dict[str, Any]:
+    return {
+        "weights": weights,
+        **dataclasses.asdict(tuned),
+        "file": path,
+        "searched": report is not None,
+        "finished": None if report is None else report.finished,
+        "seconds": None if report is None else report.seconds,
+        "trials": [] if report is None else [dataclasses.asdict(trial) for trial in report.trials],
+        "renderer": renderer,
+    }
+
+
+def _show(told: dict[str, Any], default: dict[str, Any]) -> None:
+    if told["searched"]:
+        shown = table("changed", "time", "so it is", numbers=("time",))
+        for trial in told["trials"]:
+            change = ", ".join(f"{name} {value}" for name, value in trial["change"].items())
+            ratio = "" if trial["ratio"] is None else f"{100 * trial['ratio']:.0f}%"
+            shown.add_row(change, ratio, trial["verdict"])
+        out().print(shown)
+        ended = "until nothing was faster" if told["finished"] else "until the time was up"
+        click.echo(f"{len(told['trials'])} trials in {told['seconds']:.0f} s, {ended}\n")
+    shown = table(f"weights {told['weights']}", "tuned", "default")
+    for name, value in told["kernels"].items():
+        shown.add_row(name, str(value), str(default[name]))
+    shown.add_row("ms/token", f"{told['milliseconds']:.3f}", f"{told['default_milliseconds']:.3f}")
+    out().print(shown)
+    where = "not kept: GLINFER_CACHE is empty" if told["file"] is None else f"kept in {told['file']}"
+    click.echo(f"\n{where} · {told['renderer']}\n")

@@ -1,0 +1,40 @@
+"""Keeping idle cores awake, for software renderers on machines where waking one takes long.
+
+llvmpipe's threads sleep between passes, and a pass of a decode step takes less time than some machines (virtual
+ones above all) need to wake a sleeping core. Linux lets a process ask for less: it writes the latency in
+microseconds that it can bear to /dev/cpu_dma_latency, as an int32, and the request holds while the file is open.
+It concerns the whole machine and costs power, and usually only root may make it, so it is made only on demand.
+"""
+
+from __future__ import annotations
+
+import os
+import struct
+from pathlib import Path
+from typing import BinaryIO
+
+from glinfer.errors import ContextError
+
+VARIABLE = "GLINFER_KEEP_AWAKE"
+_FILE = Path("/dev/cpu_dma_latency")
+
+
+def keep_awake() -> BinaryIO | None:
+    """Ask for cores that do not sleep if GLINFER_KEEP_AWAKE is 1; the request ends when the file is closed.
+
+    Raises:
+        ContextError: the variable is set to something else, or the request is refused.
+    """
+    wanted = os.environ.get(VARIABLE, "")
+    if wanted in ("", "0"):
+        return None
+    if wanted != "1":
+        raise ContextError(f"{VARIABLE} is {wanted!r}; expected 1 to keep idle cores awake, or 0")
+    try:
+        request = _FILE.open("wb", buffering=0)
+        request.write(struct.pack("=i", 0))
+    except OSError as error:
+        raise ContextError(
+            f"{VARIABLE} is 1, but {_FILE} cannot be written ({error.strerror}); run as root or unset it"
+        ) from None
+    return request

@@ -1,0 +1,286 @@
+"""Vectors and caches packed four floats a texel, in blocks of 4×4 texels: pure NumPy, no GL.
+
+GPUs shade 2×2 quads of fragments and llvmpipe 4×4 stamps, so a vector in a texture one texel high wastes most
+of the work. A **block** is 4×4 texels of RGBA, 64 floats; inside it the floats run quad by quad, so that the
+four fragments of a quad hold 16 consecutive floats. A matrix [slots, cols] gives each slot (a vector, a token
+of a cache) as many whole blocks as it needs; the rest of the last block is padding and stays zero.
+
+Block b of a slot lies in **tile** ``b mod tiles``. llvmpipe gives one thread to each 64×64 tile, so spreading
+the blocks of one vector over several tiles is what spreads its work over the cores; on a GPU one tile will do.
+Shaders compute the same places through shaders/common/blocks.glsl.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+import numpy.typing as npt
+
+from glinfer.errors import PlanError
+from glinfer.gl.layout import FORMATS, TexelFormat
+
+BLOCK_EDGE = 4
+BLOCK_TEXELS = BLOCK_EDGE * BLOCK_EDGE
+BLOCK_FLOATS = 4 * BLOCK_TEXELS
+
+
+def blocks_for(floats: int) -> int:
+    """How many blocks hold so many floats."""
+    return -(-floats // BLOCK_FLOATS)
+
+
+def _checked_blocks(shape: tuple[int, int]) -> int:
+    if min(shape) < 1:
+        raise PlanError(f"found a {shape[0]}×{shape[1]} matrix; every edge must be at least 1")
+    return blocks_for(shape[1])
+
+
+def lane_offsets() -> tuple[npt.NDArray[np.intp], npt.NDArray[np.intp]]:
+    """(x, y) inside a block of its 16 texels, in the order of their floats: quad by quad, left to right, upwards."""
+    lane = np.arange(BLOCK_TEXELS)
+    quad, member = lane >> 2, lane & 3
+    return 2 * (quad & 1) + (member & 1), 2 * (quad >> 1) + (member >> 1)
+
+
+@dataclass(frozen=True)
+class BlockLayout:
+    """A [rows, cols] matrix, a row a slot of ``blocks`` blocks.
+
+    Attributes:
+        rows: slots.
+        cols: floats of a slot.
+        tiles: how many tiles the blocks of one slot are dealt to.
+        pitch: texels from tile to tile.
+        columns: blocks side by side within a tile.
+        slot_step, block_step: how far apart, in blocks of a tile, two slots and two blocks of one slot are: either
+            a slot's blocks follow each other, or those of all slots do.
+    """
+
+    rows: int
+    cols: int
+    tiles: int
+    pitch: int
+    columns: int
+    slot_step: int
+    block_step: int
+
+    @classmethod
+    def of(cls, shape: tuple[int, int], max_texture_size: int, *, tiles: int = 1, pitch: int = 64) -> BlockLayout:
+        """A layout that fits textures of ``max_texture_size`` texels a side, a slot's blocks dealt to tiles.
+
+        ``tiles`` is doubled until it does.
+
+        Raises:
+            PlanError: the matrix is empty or too large, or the pitch is no whole number of blocks.
+        """
+        blocks = _checked_blocks(shape)
+        if pitch < BLOCK_EDGE or pitch % BLOCK_EDGE:
+            raise PlanError(f"tiles {pitch} texels apart; expected a multiple of {BLOCK_EDGE}")
+        while True:
+            made = cls(*shape, tiles, pitch, pitch // BLOCK_EDGE, -(-blocks // tiles), 1)
+            if made.height <= max_texture_size or 2 * tiles * pitch > max_texture_size:
+                return made.checked(max_texture_size)
+            tiles *= 2
+
+    @classmethod
+    def by_block(cls, shape: tuple[int, int], max_texture_size: int) -> BlockLayout:
+        """The same block of all slots together: for a cache that is read one block at a time over many slots.
+
+        Every line holds a multiple of 16 slots, so 16 slots from a multiple of 16 on lie side by side.
+
+        Raises:
+            PlanError: the matrix is empty or too large.
+        """
+        _checked_blocks(shape)
+        together = 16
+        slots = -(-shape[0] // together) * together
+        columns = min(slots, max(together, max_texture_size // BLOCK_EDGE // together * together))
+        slots = -(-slots // columns) * columns
+        return cls(*shape, 1, BLOCK_EDGE * columns, columns, 1, slots).checked(max_texture_size)
+
+    def checked(self, max_texture_size: int) -> BlockLayout:
+        """This layout.
+
+        Raises:
+            PlanError: it does not fit a texture of this size.
+        """
+        if max(self.width, self.height) > max_texture_size:
+            raise PlanError(
+                f"{self.rows} vectors of {self.cols} floats need {self.width}×{self.height} texels; "
+                f"the largest texture here is {max_texture_size}×{max_texture_size}"
+            )
+        return self
+
+    @property
+    def format(self) -> TexelFormat:
+        """RGBA32F."""
+        return FORMATS["rgba32f"]
+
+    @property
+    def blocks(self) -> int:
+        """Blocks of one slot."""
+        return blocks_for(self.cols)
+
+    def _places(self, rows: int) -> int:
+        """Blocks of one tile from its first to the last of ``rows`` slots."""
+        return (rows - 1) * self.slot_step + (-(-self.blocks // self.tiles) - 1) * self.block_step + 1
+
+    @property
+    def width(self) -> int:
+        """Texels in x."""
+        return (self.tiles - 1) * self.pitch + BLOCK_EDGE * min(self.columns, self._places(self.rows))
+
+    @property
+    def height(self) -> int:
+        """Texels in y."""
+        return BLOCK_EDGE * -(-self._places(self.rows) // self.columns)
+
+    @property
+    def nbytes(self) -> int:
+        """Bytes of texture memory."""
+        return self.width * self.height * self.format.bytes_per_texel
+
+    def defines(self, name: str) -> list[tuple[str, int]]:
+        """The numbers that blocks.glsl needs of this tensor, under the prefix ``name``."""
+        return [
+            (f"{name}_BLOCKS", self.blocks),
+            (f"{name}_TILES", self.tiles),
+            (f"{name}_PITCH", self.pitch),
+            (f"{name}_SLOT_STEP", self.slot_step),
+            (f"{name}_BLOCK_STEP", self.block_step),
+            (f"{name}_COLUMNS", self.columns),
+            (f"{name}_WIDTH", self.width),
+            (f"{name}_HEIGHT", self.height),
+        ]
+
+    def origin(
+        self, slot: npt.NDArray[np.intp] | int, block: npt.NDArray[np.intp] | int
+    ) -> tuple[npt.NDArray[np.intp], npt.NDArray[np.intp]]:
+        """(x, y) of the first texel of a block."""
+        place = np.asarray(slot) * self.slot_step + np.asarray(block) // self.tiles * self.block_step
+        x = (np.asarray(block) % self.tiles) * self.pitch + BLOCK_EDGE * (place % self.columns)
+        return x, BLOCK_EDGE * (place // self.columns)
+
+    def region(self, rows: int, cols: int) -> tuple[int, int]:
+        """Width and height of the texels from the origin that hold the first ``rows`` slots."""
+        if not (1 <= rows <= self.rows and 1 <= cols <= self.cols):
+            raise PlanError(f"found a part of {rows}×{cols} elements; expected 1×1 to {self.rows}×{self.cols}")
+        return self.width, BLOCK_EDGE * -(-self._places(rows) // self.columns)
+
+    def places(self, rows: int, first: int = 0) -> tuple[npt.NDArray[np.intp], npt.NDArray[np.intp]]:
+        """(x, y) of every texel of ``rows`` slots from ``first`` on, [rows, blocks × 16] in the order of the floats."""
+        across, up = lane_offsets()
+        x, y = self.origin(np.arange(first, first + rows)[:, None], np.arange(self.blocks)[None, :])
+        return (x[:, :, None] + across).reshape(rows, -1), (y[:, :, None] + up).reshape(rows, -1)
+
+    def pack(self, matrix: npt.NDArray[Any]) -> npt.NDArray[Any]:
+        """Texels [h, w, 4] of the first ``len(matrix)`` slots; padding is zero."""
+        if matrix.ndim != 2 or matrix.shape[1] != self.cols or not 1 <= matrix.shape[0] <= self.rows:
+            raise PlanError(f"found an array {list(matrix.shape)}; expected [1 to {self.rows}, {self.cols}]")
+        rows = matrix.shape[0]
+        width, height = self.region(rows, self.cols)
+        floats = np.zeros((rows, self.blocks * BLOCK_FLOATS), dtype=np.float32)
+        floats[:, : self.cols] = matrix
+        x, y = self.places(rows)
+        texels = np.zeros((height, width, 4), dtype=np.float32)
+        texels[y, x] = floats.reshape(rows, -1, 4)
+        return texels
+
+    def unpack(self, texels: npt.NDArray[Any], rows: int, cols: int) -> npt.NDArray[Any]:
+        """The matrix [rows, cols] out of the texels of ``region(rows, cols)``; the reverse of pack."""
+        x, y = self.places(rows)
+        floats: npt.NDArray[Any] = texels[y, x].reshape(rows, -1)[:, :cols]
+        return floats
+
+
+@dataclass(frozen=True)
+class RowLayout:
+    """A [rows, cols] table read a row at a time: four numbers a texel, rows below each other, in stacks where they
+    are more than a texture is high.
+
+    ``format_name`` is ``rgba32f`` or ``rgba16f``; the matrix is float32 or float16 accordingly.
+    """
+
+    rows: int
+    cols: int
+    stack: int
+    format_name: str
+
+    @classmethod
+    def of(cls, shape: tuple[int, int], format_name: str, max_texture_size: int) -> RowLayout:
+        """A layout that fits textures of ``max_texture_size`` texels a side.
+
+        Raises:
+            PlanError: it does not.
+        """
+        made = cls(*shape, min(shape[0], max_texture_size), format_name)
+        if made.width > max_texture_size:
+            raise PlanError(
+                f"a table of {shape[0]} rows of {shape[1]} needs {made.width}×{made.height} texels; "
+                f"the largest texture here is {max_texture_size}×{max_texture_size}"
+            )
+        return made
+
+    @property
+    def format(self) -> TexelFormat:
+        """Of the texture."""
+        return FORMATS[self.format_name]
+
+    @property
+    def texels(self) -> int:
+        """Texels of one row."""
+        return -(-self.cols // 4)
+
+    @property
+    def width(self) -> int:
+        """Texels in x."""
+        return self.texels * -(-self.rows // self.stack)
+
+    @property
+    def height(self) -> int:
+        """Texels in y."""
+        return self.stack
+
+    @property
+    def nbytes(self) -> int:
+        """Bytes of texture memory."""
+        return self.width * self.height * self.format.bytes_per_texel
+
+    def defines(self, name: str) -> list[tuple[str, int]]:
+        """The numbers that shaders need of this table, under the prefix ``name``."""
+        return [
+            (f"{name}_TEXELS", self.texels),
+            (f"{name}_STACK", self.stack),
+            (f"{name}_WIDTH", self.width),
+            (f"{name}_HEIGHT", self.height),
+        ]
+
+    def region(self, rows: int, cols: int) -> tuple[int, int]:
+        """Width and height in texels of the smallest rectangle at the origin that holds the first rows."""
+        if not (1 <= rows <= self.rows and 1 <= cols <= self.cols):
+            raise PlanError(f"found a part of {rows}×{cols} elements; expected 1×1 to {self.rows}×{self.cols}")
+        return self.width, min(rows, self.stack)
+
+    def pack(self, matrix: npt.NDArray[Any]) -> npt.NDArray[Any]:
+        """Texels [h, w, 4] of the whole table."""
+        if matrix.shape != (self.rows, self.cols) or matrix.dtype != np.dtype(self.format.dtype):
+            raise PlanError(
+                f"found an array {matrix.dtype} {list(matrix.shape)}; "
+                f"expected {self.format.dtype_name} {[self.rows, self.cols]}"
+            )
+        stacks = -(-self.rows // self.stack)
+        padded = np.zeros((stacks * self.stack, self.texels * 4), dtype=matrix.dtype)
+        padded[: self.rows, : self.cols] = matrix
+        stacked = padded.reshape(stacks, self.stack, self.texels, 4).transpose(1, 0, 2, 3)
+        return np.ascontiguousarray(stacked.reshape(self.stack, self.width, 4))
+
+    def unpack(self, texels: npt.NDArray[Any], rows: int, cols: int) -> npt.NDArray[Any]:
+        """The first rows out of the texels of ``region(rows, cols)``; the reverse of pack."""
+        stacks = -(-self.rows // self.stack)
+        flat = texels.reshape(-1, stacks, self.texels * 4).transpose(1, 0, 2)
+        if rows > self.stack:
+            flat = flat.reshape(1, -1, self.texels * 4)
+        found: npt.NDArray[Any] = flat[0, :rows, :cols]
+        return found

@@ -1,0 +1,265 @@
+"""How the weights of a matrix–vector product lie in a texture: pure NumPy, no GL.
+
+A fragment of shaders/gemv.frag gathers the products of 4×4 pieces (4 outputs × 4 inputs), four of them a step. The
+texture holds them in the very order in which they are read: a line is half a block (8 lanes, see
+:mod:`glinfer.gl.blocks`; llvmpipe computes 8 at once) and one step, 32 outputs × 16 inputs, and the lines of all
+steps of a half follow each other, so that a renderer streams the weights from memory once, front to back.
+
+A **word** is 32 bits: one float32, two 16-bit weights or four 8-bit weights, along the inputs. Word e of the
+4 inputs of a piece, of its 4 outputs, is one RGBA texel. ``texels`` is how many such texels a piece takes.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+import numpy.typing as npt
+
+from glinfer.errors import PlanError
+from glinfer.gl.blocks import BLOCK_FLOATS, BLOCK_TEXELS, blocks_for
+from glinfer.gl.layout import FORMATS, TexelFormat
+
+PIECES = {"f32": 4, "f16": 2, "q16": 2, "q8": 1}
+"""Texels of a 4×4 piece by weight format."""
+
+
+@dataclass(frozen=True)
+class _Lines:
+    """Lines of equal width, one stack beside the other where they are more than a texture is high."""
+
+    blocks: int
+    lines_per_block: int
+    line: int
+    stack: int
+
+    @classmethod
+    def of(cls, blocks: int, lines_per_block: int, line: int, max_texture_size: int, what: str) -> _Lines:
+        stack = min(blocks, max_texture_size // lines_per_block)
+        if stack:
+            stack = -(-blocks // -(-blocks // stack))  # no fewer stacks, but of equal height
+        if stack < 1 or -(-blocks // stack) * line > max_texture_size:
+            raise PlanError(
+                f"{what} needs {blocks * lines_per_block} lines of {line} texels; "
+                f"the largest texture here is {max_texture_size}×{max_texture_size}"
+            )
+        return cls(blocks, lines_per_block, line, stack)
+
+    @property
+    def stacks(self) -> int:
+        return -(-self.blocks // self.stack)
+
+    @property
+    def width(self) -> int:
+        return self.stacks * self.line
+
+    @property
+    def height(self) -> int:
+        return self.stack * self.lines_per_block
+
+    def join(self, lines: npt.NDArray[Any]) -> npt.NDArray[Any]:
+        """[blocks, lines_per_block, line, 4] → texels [height, width, 4]."""
+        missing = self.stacks * self.stack - self.blocks
+        if missing:
+            lines = np.concatenate([lines, np.zeros((missing, *lines.shape[1:]), dtype=lines.dtype)])
+        stacked = lines.reshape(self.stacks, self.height, self.line, 4).transpose(1, 0, 2, 3)
+        return np.ascontiguousarray(stacked).reshape(self.height, self.width, 4)
+
+    def split(self, texels: npt.NDArray[Any]) -> npt.NDArray[Any]:
+        """The reverse of join."""
+        stacked = texels.reshape(self.height, self.stacks, self.line, 4).transpose(1, 0, 2, 3)
+        return stacked.reshape(-1, self.lines_per_block, self.line, 4)[: self.blocks]
+
+
+@dataclass(frozen=True)
+class GemvLayout:
+    """The weight words [rows, cols] of a product: rows outputs, cols words along the inputs.
+
+    Attributes:
+        rows: outputs; padded to whole blocks of 64.
+        cols: words of one output, a multiple of ``texels``; inputs are padded to whole blocks of 64.
+        weights: ``f32``, ``f16``, ``q16`` or ``q8``.
+        quad: whether the four fragments of a quad share the inputs out and each gathers for all 16 outputs of the
+            quad (adding up at the end), or each gathers all inputs of its own 4 outputs.
+    """
+
+    rows: int
+    cols: int
+    weights: str
+    quad: bool
+    _lines: _Lines
+
+    @classmethod
+    def of(cls, outputs: int, inputs: int, weights: str, quad: bool, max_texture_size: int) -> GemvLayout:
+        """The layout of an [outputs, inputs] matrix on a renderer with such textures.
+
+        Raises:
+            PlanError: it does not fit one texture.
+        """
+        texels = PIECES[weights]
+        lines = _Lines.of(
+            blocks_for(outputs),
+            2 * 4 * blocks_for(inputs),
+            BLOCK_FLOATS // 2 * texels,
+            max_texture_size,
+            f"a matrix of {outputs}×{inputs} weights",
+        )
+        return cls(outputs, -(-inputs // 4) * texels, weights, quad, lines)
+
+    @property
+    def texels(self) -> int:
+        """Texels of a 4×4 piece."""
+        return PIECES[self.weights]
+
+    @property
+    def format(self) -> TexelFormat:
+        """Floats for f32, else 32-bit words."""
+        return FORMATS["rgba32f" if self.weights == "f32" else "rgba32ui"]
+
+    @property
+    def width(self) -> int:
+        """Texels in x."""
+        return self._lines.width
+
+    @property
+    def height(self) -> int:
+        """Texels in y."""
+        return self._lines.height
+
+    @property
+    def nbytes(self) -> int:
+        """Bytes of texture memory."""
+        return self.width * self.height * self.format.bytes_per_texel
+
+    def defines(self, name: str) -> list[tuple[str, int]]:
+        """The numbers that gemv.frag needs of this texture, under the prefix ``name``."""
+        return [(f"{name}_STACK", self._lines.stack), (f"{name}_WIDTH", self.width), (f"{name}_HEIGHT", self.height)]
+
+    def region(self, rows: int, cols: int) -> tuple[int, int]:
+        """The whole texture: no smaller rectangle holds the first rows."""
+        if (rows, cols) != (self.rows, self.cols):
+            raise PlanError(f"packed weights are read whole: found {rows}×{cols}; expected {self.rows}×{self.cols}")
+        return self.width, self.height
+
+    def _pieces(self) -> tuple[int, ...]:
+        """(out block, half, quad of it, member, 4 outputs, steps, member of the inputs, words of a piece)."""
+        return (self._lines.blocks, 2, 2, 4, 4, self._lines.lines_per_block // 2, 4, self.texels)
+
+    @property
+    def _order(self) -> tuple[int, ...]:
+        # Texel order in a line: which accumulator, word, quad of the half, member of the quad. With quad, the
+        # accumulator is the member that will own the outputs and the lane's own member says which inputs.
+        return (0, 1, 5, 3, 7, 2, 6, 4) if self.quad else (0, 1, 5, 6, 7, 2, 3, 4)
+
+    def pack(self, matrix: npt.NDArray[Any]) -> npt.NDArray[Any]:
+        """Texels [h, w, 4] of the words [rows, cols]; padding is zero.
+
+        Raises:
+            PlanError: the array has another shape or type.
+        """
+        if matrix.shape != (self.rows, self.cols) or matrix.dtype != np.dtype(self.format.dtype):
+            raise PlanError(
+                f"found an array {matrix.dtype} {list(matrix.shape)}; "
+                f"expected {self.format.dtype_name} {[self.rows, self.cols]}"
+            )
+        shape = self._pieces()
+        outputs, words = shape[0] * BLOCK_FLOATS, int(np.prod(shape[5:]))
+        if (outputs, words) != matrix.shape:
+            padded = np.zeros((outputs, words), dtype=matrix.dtype)
+            padded[: self.rows, : self.cols] = matrix
+            matrix = padded
+        ordered = matrix.reshape(shape).transpose(self._order)
+        return self._lines.join(ordered.reshape(shape[0], self._lines.lines_per_block, self._lines.line, 4))
+
+    def unpack(self, texels: npt.NDArray[Any], rows: int, cols: int) -> npt.NDArray[Any]:
+        """The words [rows, cols]; the reverse of pack."""
+        shape = self._pieces()
+        ordered = self._lines.split(texels).reshape([shape[axis] for axis in self._order])
+        words = ordered.transpose(np.argsort(self._order)).reshape(shape[0] * BLOCK_FLOATS, -1)
+        found: npt.NDArray[Any] = words[:rows, :cols]
+        return found
+
+
+@dataclass(frozen=True)
+class ConstantLayout:
+    """Per-output constants of a product: [rows, 5] = four scales, one for each of four groups of inputs, and the
+    bias; or [rows, 1], the bias alone.
+
+    Group g holds the inputs i with ``(i div 4) mod 4 == g``: those that member g of a quad gathers, so that a scale
+    for each group costs no more than one a row.
+    """
+
+    rows: int
+    cols: int
+    quad: bool
+    _lines: _Lines
+
+    @classmethod
+    def of(cls, outputs: int, scales: bool, quad: bool, max_texture_size: int) -> ConstantLayout:
+        """The layout for so many outputs.
+
+        Raises:
+            PlanError: it does not fit one texture.
+        """
+        cols = 5 if scales else 1
+        lines = _Lines.of(blocks_for(outputs), 1, cols * BLOCK_TEXELS, max_texture_size, f"{outputs} constants")
+        return cls(outputs, cols, quad, lines)
+
+    @property
+    def format(self) -> TexelFormat:
+        """RGBA32F."""
+        return FORMATS["rgba32f"]
+
+    @property
+    def width(self) -> int:
+        """Texels in x."""
+        return self._lines.width
+
+    @property
+    def height(self) -> int:
+        """Texels in y."""
+        return self._lines.height
+
+    @property
+    def nbytes(self) -> int:
+        """Bytes of texture memory."""
+        return self.width * self.height * self.format.bytes_per_texel
+
+    def defines(self, name: str) -> list[tuple[str, int]]:
+        """The numbers that gemv.frag needs of this texture, under the prefix ``name``."""
+        return [(f"{name}_STACK", self._lines.stack), (f"{name}_WIDTH", self.width), (f"{name}_HEIGHT", self.height)]
+
+    def region(self, rows: int, cols: int) -> tuple[int, int]:
+        """The whole texture."""
+        if (rows, cols) != (self.rows, self.cols):
+            raise PlanError(f"constants are read whole: found {rows}×{cols}; expected {self.rows}×{self.cols}")
+        return self.width, self.height
+
+    def pack(self, matrix: npt.NDArray[Any]) -> npt.NDArray[Any]:
+        """Texels [h, w, 4] of the constants [rows, cols]; padding is zero."""
+        if matrix.shape != (self.rows, self.cols):
+            raise PlanError(f"found an array {list(matrix.shape)}; expected {[self.rows, self.cols]}")
+        padded = np.zeros((self._lines.blocks * BLOCK_FLOATS, self.cols), dtype=np.float32)
+        padded[: self.rows] = matrix
+        shape = (self._lines.blocks, 4, 4, 4)  # block, quad, member, 4 outputs
+        bias = padded[:, -1].reshape(shape).reshape(shape[0], BLOCK_TEXELS, 4)
+        parts = [bias]
+        if self.cols == 5:
+            scales = padded[:, :4].reshape(*shape, 4)  # … group
+            order = (0, 2, 1, 4, 3) if self.quad else (0, 4, 1, 2, 3)
+            parts.insert(0, scales.transpose(order).reshape(shape[0], 4 * BLOCK_TEXELS, 4))
+        return self._lines.join(np.concatenate(parts, axis=1)[:, None])
+
+    def unpack(self, texels: npt.NDArray[Any], rows: int, cols: int) -> npt.NDArray[Any]:
+        """The constants [rows, cols]; the reverse of pack."""
+        lines = self._lines.split(texels)[:, 0]
+        blocks = self._lines.blocks
+        found = np.empty((blocks * BLOCK_FLOATS, self.cols), dtype=np.float32)
+        found[:, -1] = lines[:, -BLOCK_TEXELS:].reshape(-1)
+        if self.cols == 5:
+            shape = (blocks, 4, 4, 4, 4)
+            order = (0, 2, 1, 4, 3) if self.quad else (0, 4, 1, 2, 3)
+            scales = lines[:, : 4 * BLOCK_TEXELS].reshape([shape[axis] for axis in order])
+            found[:, :4] = scales.transpose(np.argsort(order)).reshape(-1, 4)
+        return found[:rows, :cols]

@@ -1,0 +1,182 @@
+"""The tuned kernels of this machine: which :class:`Kernels` were measured to be fastest, kept from run to run.
+
+One small JSON file for each renderer, driver, model shape and weight format, in ``kernels`` of the cache folder
+(:func:`glinfer.formats.files.memory_folder`). A file that is damaged, of another version, or about anything else
+counts as absent: kernels change speed and never results, so there is always the default to fall back on.
+With the environment variable GLINFER_CACHE set and empty nothing is read and nothing is kept.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+import hashlib
+import json
+import os
+import re
+from collections.abc import Mapping
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from glinfer.config import ModelConfig
+from glinfer.errors import GlinferError, InputError
+from glinfer.formats.files import memory_folder, opened, reason, replacing
+from glinfer.gl.blocks import BLOCK_EDGE
+from glinfer.gl.context import Device
+from glinfer.gl.probe import exact_derivatives
+from glinfer.ops.kernels import Kernels, default_kernels
+
+VERSION = 1
+"""Of the files, and of the passes that were measured: another one makes every kept choice absent."""
+
+_MAX_BYTES = 1 << 16
+_MAX_NUMBER = 1 << 12  # above any sensible field of Kernels
+_FLOAT_BLEND = "GL_EXT_float_blend"
+_THREADS = "LP_NUM_THREADS"  # how many threads llvmpipe draws with; default: one a core
+
+
+@dataclass(frozen=True)
+class TuningKey:
+    """What a choice was measured for: it holds for exactly this."""
+
+    renderer: str
+    driver: str
+    shape: str
+
+    @classmethod
+    def of(cls, device: Device, config: ModelConfig, weights: str) -> TuningKey:
+        """The key of a model in one weight format on an open device."""
+        limits = device.limits
+        driver = [device.version, device.api, f"textures {limits.max_texture_size}"]
+        if not points_fit(device):
+            driver.append("no points")
+        if "llvmpipe" in device.renderer.lower():  # its name says nothing of the cores that do the drawing
+            driver.append(f"threads {os.environ.get(_THREADS) or _cores()}")
+        fields = {
+            "vocab": config.vocab_size,
+            "width": config.hidden_size,
+            "heads": config.num_attention_heads,
+            "blocks": config.num_hidden_layers,
+            "inner": config.intermediate_size,
+            "context": config.max_position_embeddings,
+            "weights": weights,
+        }
+        shape = ",".join(f"{name}={value}" for name, value in fields.items())
+        return cls(device.renderer, " · ".join(driver), shape)
+
+    @property
+    def file_name(self) -> str:
+        """A name for people, and a hash that tells apart what it leaves out."""
+        whole = json.dumps([VERSION, self.renderer, self.driver, self.shape]).encode()
+        readable = re.sub(r"[^a-z0-9]+", "-", self.renderer.lower())[:40].strip("-") or "renderer"
+        weights = re.sub(r"[^a-z0-9]+", "", self.shape.rpartition("=")[2].lower())[:12]
+        return f"{readable}-{weights}-{hashlib.sha256(whole).hexdigest()[:16]}.json"
+
+
+@dataclass(frozen=True)
+class Tuned:
+    """A measured choice; both times are milliseconds a token, taken in turns."""
+
+    kernels: Kernels
+    milliseconds: float
+    default_milliseconds: float
+
+
+def _cores() -> int:
+    """How many cores this process may run on."""
+    return len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
+
+
+def kernels_for(device: Device, config: ModelConfig, weights: str) -> Kernels:
+    """The kernels to run a model with: the tuned ones where there are some, else a good default."""
+    tuned = load_tuned(TuningKey.of(device, config, weights))
+    return default_for(device) if tuned is None or not runs_on(device, tuned.kernels) else tuned.kernels
+
+
+def default_for(device: Device) -> Kernels:
+    """A good choice for a device that was not tuned, within what it can do: whether it can is tried out."""
+    kernels = default_kernels(device.renderer, device.limits.max_point_size)
+    if not runs_on(device, kernels):
+        kernels = dataclasses.replace(kernels, part_steps=0, split_values=False)
+    if kernels.quad and not exact_derivatives(device):
+        kernels = dataclasses.replace(kernels, quad=False)
+    return kernels
+
+
+def points_fit(device: Device) -> bool:
+    """Whether the device draws points as large as a block."""
+    return device.limits.max_point_size >= BLOCK_EDGE
+
+
+def runs_on(device: Device, kernels: Kernels) -> bool:
+    """Whether a device has what the kernels need: points of a block's size, blending of float targets."""
+    blends = device.api == "desktop" or _FLOAT_BLEND in device.extensions
+    blending = kernels.part_steps > 0 or kernels.split_values
+    return (points_fit(device) or kernels.cover != "points") and (blends or not blending)
+
+
+def kernels_file(key: TuningKey) -> Path | None:
+    """Where the choice for a key is kept; None where the user wants none to be, or has no place for it."""
+    folder = memory_folder("kernels")
+    return None if folder is None else folder / key.file_name
+
+
+def load_kernels(key: TuningKey) -> Kernels | None:
+    """The tuned kernels for a key; None where there are none."""
+    tuned = load_tuned(key)
+    return None if tuned is None else tuned.kernels
+
+
+def load_tuned(key: TuningKey) -> Tuned | None:
+    """What was kept for a key, with its times; None where there is nothing, or nothing usable."""
+    path = kernels_file(key)
+    if path is None:
+        return None
+    try:
+        with opened(path) as (file, size):
+            found = json.loads(file.read(_MAX_BYTES)) if size <= _MAX_BYTES else None
+        return _tuned(found, key)
+    except (GlinferError, ValueError, TypeError, KeyError, RecursionError):
+        return None
+
+
+def _tuned(found: Any, key: TuningKey) -> Tuned | None:
+    about = {"version": VERSION, **dataclasses.asdict(key)}
+    if not isinstance(found, dict) or {name: found.get(name) for name in about} != about:
+        return None
+    times = [float(found[name]) for name in ("milliseconds", "default_milliseconds")]
+    return Tuned(_kernels(found["kernels"]), *times)
+
+
+def _kernels(values: Mapping[str, Any]) -> Kernels:
+    """Kernels out of JSON; every field must be there, have its type, and be of a sensible size."""
+    fields = {field.name: field.default for field in dataclasses.fields(Kernels)}
+    if not isinstance(values, dict) or set(values) != set(fields):
+        raise ValueError("other fields than Kernels has")
+    for name, default in fields.items():
+        value = values[name]
+        if type(value) is not type(default) or (isinstance(value, int) and not 0 <= value <= _MAX_NUMBER):
+            raise ValueError(f"{name} is {value!r}")
+    return Kernels(**values)
+
+
+def save_kernels(key: TuningKey, tuned: Tuned) -> Path | None:
+    """Keep a choice for the next load; returns the file, or None where there is no folder for it.
+
+    Raises:
+        InputError: the folder cannot be made.
+        FormatError: the file cannot be written.
+    """
+    path = kernels_file(key)
+    if path is None:
+        return None
+    values = {"version": VERSION, **dataclasses.asdict(key), **dataclasses.asdict(tuned)}
+    try:
+        path.parent.mkdir(parents=True, exist_ok=True)
+    except OSError as error:
+        raise InputError(
+            f"{path.parent}: cannot make this folder: {reason(error)}; set GLINFER_CACHE to another one, or to nothing"
+        ) from None
+    with replacing(path) as temporary:
+        temporary.write_text(json.dumps(values, indent=2, ensure_ascii=False) + "\n", encoding="utf-8")
+    return path

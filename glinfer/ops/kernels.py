@@ -1,0 +1,56 @@
+"""How the fast plan's kernels are shaped for a renderer: values that change speed and never results."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+from glinfer.errors import PlanError
+from glinfer.gl.blocks import BLOCK_EDGE
+
+
+@dataclass(frozen=True)
+class Kernels:
+    """The choices that differ between renderers; see docs/performance.md for what each is worth.
+
+    Attributes:
+        tiles: tiles that the blocks of a vector are dealt to (see :mod:`glinfer.gl.blocks`).
+        pitch: texels from tile to tile. llvmpipe gives one thread to each 64×64 tile of a target.
+        cover: ``points``, one 4×4 point a block, which needs points that large; or ``quads``, two triangles a block.
+        quad: let the four fragments of a quad share the inputs, which needs exact derivatives.
+        lookup_texture: read with the shading language's texture function instead of its texel fetch.
+        unroll: how many steps of a product are fetched together: more hide the latency of a GPU's memory.
+        part_steps: steps of each instance of the products that add to the residual stream, which blending then adds
+            up; 0 for one instance and no blending. A step is 16 inputs.
+        split_values: let each 64 tokens' values be added up by an instance of their own, and blending add those up.
+        mantissa: turn integer weights into floats by way of the mantissa, not by conversion.
+        flush_every: tell the driver to begin each time so many draws were issued; 0 to leave it to the driver.
+    """
+
+    tiles: int = 1
+    pitch: int = 64
+    cover: str = "quads"
+    quad: bool = True
+    lookup_texture: bool = False
+    unroll: int = 1
+    part_steps: int = 0
+    split_values: bool = False
+    mantissa: bool = False
+    flush_every: int = 0
+
+    def __post_init__(self) -> None:
+        """Refuse what no plan can be built with."""
+        if self.cover not in ("points", "quads"):
+            raise PlanError(f"found cover {self.cover!r}; expected points or quads")
+        for name, least in (("tiles", 1), ("unroll", 1), ("part_steps", 0), ("flush_every", 0)):
+            if getattr(self, name) < least:
+                raise PlanError(f"{name} is {getattr(self, name)}; expected at least {least}")
+        if self.pitch < BLOCK_EDGE or self.pitch % BLOCK_EDGE:
+            raise PlanError(f"pitch is {self.pitch}; expected a multiple of {BLOCK_EDGE}")
+
+
+def default_kernels(renderer: str, max_point_size: float) -> Kernels:
+    """A good choice for a renderer that nobody has measured yet, by its name and largest point."""
+    cover = "points" if max_point_size >= BLOCK_EDGE else "quads"
+    if "llvmpipe" in renderer.lower():
+        return Kernels(tiles=4, cover=cover, lookup_texture=True)
+    return Kernels(tiles=8, cover=cover, part_steps=8, split_values=True, flush_every=6)

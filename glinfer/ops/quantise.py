@@ -1,0 +1,95 @@
+"""Weights in fewer bits: how a float32 matrix becomes the 32-bit words that shaders/common/unpack.glsl reads.
+
+==== ================================================= ======================
+name a word holds                                      scale
+==== ================================================= ======================
+f32  one float32                                       none
+f16  two IEEE half floats, the first in the low bits   none
+q16  two 16-bit integers, the first in the high bits   one a row and group
+q8   four 8-bit integers, the first in the high bits   one a row and group
+==== ================================================= ======================
+
+A group is one of four sets of inputs, ``(input div 4) mod 4`` (see :class:`glinfer.gl.packing.ConstantLayout`).
+
+The shader takes integer number n of a word as ``float(int(word << (bits · n)))``: one shift and one conversion,
+no masking, so the numbers behind it in the word are read along as a fraction of its last bit. The encoder knows
+that fraction and rounds against it, starting with the last number, so the error stays half a step. The scale
+holds the power of two that brings the number back to its size.
+"""
+
+from __future__ import annotations
+
+import numpy as np
+import numpy.typing as npt
+
+from glinfer.errors import PlanError
+from glinfer.gl.packing import PIECES
+
+FloatMatrix = npt.NDArray[np.float32]
+Words = npt.NDArray[np.float32] | npt.NDArray[np.uint32]
+BITS = {"q16": 16, "q8": 8}
+GROUPS = 4
+
+
+def encode(weights: FloatMatrix, name: str) -> tuple[Words, FloatMatrix | None]:
+    """The words [outputs, words] of a float32 matrix [outputs, inputs], and the scales [outputs, 4] if it has some.
+
+    Inputs are padded with zeros to a multiple of 4.
+
+    Raises:
+        PlanError: there is no such format, or a weight is too large for it.
+    """
+    if name not in PIECES:
+        raise PlanError(f"there is no weight format {name!r}; expected one of {', '.join(PIECES)}")
+    padding = -weights.shape[1] % 4
+    if padding:
+        weights = np.pad(weights, ((0, 0), (0, padding)))
+    weights = np.ascontiguousarray(weights, dtype=np.float32)
+    if name == "f32":
+        return weights, None
+    if name == "f16":
+        with np.errstate(over="ignore"):
+            halves = weights.astype(np.float16)
+        if not np.isfinite(halves).all():
+            raise PlanError(f"a weight of {np.abs(weights).max():.3g} is beyond float16's 65504; use f32 or q16")
+        return halves.view(np.uint32), None
+    return _encode_integers(weights, BITS[name])
+
+
+def _encode_integers(weights: FloatMatrix, bits: int) -> tuple[Words, FloatMatrix]:
+    outputs, inputs = weights.shape
+    per_word, largest = 32 // bits, (1 << (bits - 1)) - 1
+    grouped = weights.reshape(outputs, inputs // 4, 4)
+    pieces = np.abs(grouped).max(axis=2)
+    peaks = np.zeros((outputs, GROUPS), dtype=np.float32)
+    for group in range(min(GROUPS, pieces.shape[1])):
+        peaks[:, group] = pieces[:, group::GROUPS].max(axis=1)
+    step = peaks / np.float32(largest)
+    inverse = np.divide(1.0, step, out=np.zeros_like(step), where=step > 0)
+    by_piece = np.tile(inverse, (1, -(-inputs // 4 // GROUPS)))[:, : inputs // 4]
+    scaled = grouped * by_piece[:, :, None]
+    numbers = scaled.reshape(outputs, inputs // per_word, per_word)
+    words = np.zeros(numbers.shape[:2], dtype=np.uint32)
+    for place in reversed(range(per_word)):
+        shift = 32 - bits * (place + 1)
+        # What is already in the word lies below this number and will be read along with it.
+        behind = words.astype(np.float32) * np.float32(2.0**-shift) if shift else np.float32(0)
+        rounded = np.rint(numbers[:, :, place] - behind).clip(-largest - 1, largest).astype(np.int32)
+        words |= (rounded.view(np.uint32) & np.uint32((1 << bits) - 1)) << np.uint32(shift)
+    return words, step * np.float32(2.0 ** (bits - 32))
+
+
+def decode(words: Words, scales: FloatMatrix | None, name: str, inputs: int) -> npt.NDArray[np.float64]:
+    """The weights [outputs, inputs] that the words stand for, float64: what an oracle multiplies with."""
+    if name == "f32":
+        return words[:, :inputs].astype(np.float64)
+    if name == "f16":
+        return words.view(np.float16)[:, :inputs].astype(np.float64)
+    if scales is None:
+        raise PlanError(f"weights in {name} need their scales")
+    bits = BITS[name]
+    shifts = (np.arange(32 // bits) * bits).astype(np.uint32)
+    numbers = (words.view(np.uint32)[:, :, None] << shifts).view(np.int32).astype(np.float64)
+    weights = numbers.reshape(words.shape[0], -1)
+    group = (np.arange(weights.shape[1]) // 4) % GROUPS
+    return np.asarray((weights * scales.astype(np.float64)[:, group])[:, :inputs])

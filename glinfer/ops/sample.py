@@ -1,0 +1,82 @@
+"""Choosing the next token on the GPU: the best candidates of a row of logits, with or without noise."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+
+import numpy as np
+
+from glinfer.errors import PlanError
+from glinfer.gl.blocks import BLOCK_FLOATS, BLOCK_TEXELS, BlockLayout
+from glinfer.gl.layout import Extent
+from glinfer.ops.kernels import Kernels
+from glinfer.ops.noise import gumbel_at
+from glinfer.ops.spec import Array, DrawSpec, Op, Params, Shapes, TensorSpec, register
+
+
+def pick(
+    name: str,
+    logits: TensorSpec,
+    out: TensorSpec,
+    *,
+    vocab: int,
+    first: Extent = 0,
+    kernels: Kernels,
+) -> DrawSpec:
+    """The 16 candidates (score, id, 0, 0) of each lane of a block, into slot ``first`` of out [slots, 64].
+
+    logits [1, vocab] in blocks. Lane n sees the texels n, n + 16, … of the logits. Run values: noise (0 or 1),
+    inverse_temperature, noise_key.
+    """
+    if not isinstance(logits.layout, BlockLayout) or not isinstance(out.layout, BlockLayout):
+        raise PlanError(f"draw {name}: expected logits and candidates in blocks")
+    return DrawSpec(
+        name=name,
+        kind="pick",
+        op="pick",
+        inputs=(("logits", logits.name),),
+        outputs=(out.name,),
+        size=(1, out.shape[1]),
+        defines=(
+            *logits.layout.defines("LOGITS"),
+            *out.layout.defines("OUT"),
+            ("VOCAB", vocab),
+            ("LOOKUP_TEXTURE", int(kernels.lookup_texture)),
+            ("QUAD", 0),
+        ),
+        per_run=(("noise", "noise"), ("inverse_temperature", "inverse_temperature"), ("noise_key", "noise_key")),
+        first=first,
+        cover=kernels.cover,
+    )
+
+
+def best_candidate(candidates: Array) -> int:
+    """The id of the best of the candidates [64] that one pick left: the largest score, the lowest id where equal."""
+    scores, ids = candidates.reshape(BLOCK_TEXELS, 4)[:, 0], candidates.reshape(BLOCK_TEXELS, 4)[:, 1]
+    return int(ids[scores == scores.max()].min())
+
+
+def _check(shapes: Shapes, params: Params) -> None:
+    shapes.expect("logits", 1, params["VOCAB"])
+    shapes.expect("output", None, BLOCK_FLOATS)
+
+
+def _oracle(inputs: Mapping[str, Array], params: Params, size: tuple[int, int]) -> Array:
+    # In float32 as the shader computes: which of two nearly equal scores is larger is the result itself.
+    scores = np.asarray(inputs["logits"], dtype=np.float32)[0]
+    if params["noise"]:
+        noise = gumbel_at(int(params["noise_key"]), np.arange(scores.size))
+        scores = scores * np.float32(params["inverse_temperature"]) + noise
+    ids = np.arange(scores.size)
+    lane = (ids // 4) % BLOCK_TEXELS
+    found = np.zeros((BLOCK_TEXELS, 4))
+    found[:, 0] = np.float32(-3.4e38)
+    for number in range(BLOCK_TEXELS):
+        mine = ids[lane == number]
+        if mine.size:
+            best = mine[np.argmax(scores[mine])]
+            found[number, :2] = scores[best], best
+    return found.reshape(size)
+
+
+register(Op("pick", ("logits",), (), _check, _oracle))

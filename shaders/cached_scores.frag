@@ -1,0 +1,52 @@
+#version 300 es
+// Attention scores of one query against every cached key: score[token] = q · k[token], for each head.
+// cache [positions, q | k | v] in blocks, a head HEAD_TEXELS texels wide; the query is the one of slot position.
+// Output: a slot is 64 tokens, a block of it one head, a fragment four tokens. Tokens after position get -1e30; the
+// cache has room for whole slots of them.
+#include "common/block_pass.glsl"
+#define CACHE_SIZE ivec2(CACHE_WIDTH, CACHE_HEIGHT)
+uniform sampler2D cache;
+uniform int position;
+layout(location = 0) out vec4 y;
+
+// Where a texel of a slot's vector lies; 16 slots from a multiple of 16 on lie side by side.
+ivec2 place(int slot, int texel) {
+    return block_origin(slot, texel >> 4, CACHE_TILES, CACHE_PITCH, CACHE_SLOT_STEP, CACHE_BLOCK_STEP, CACHE_COLUMNS) +
+           lane_offset(texel & 15);
+}
+
+#if QUAD
+#define GROUPS 4
+#define SHARE 4
+#else
+#define GROUPS 1
+#define SHARE 1
+#endif
+
+void main() {
+    Place at = output_place();
+    int query = at.block * HEAD_TEXELS, key = (HEADS + at.block) * HEAD_TEXELS;
+    int own = 64 * at.slot + 4 * at.lane;
+    int member = at.lane & (SHARE - 1), first = own - 4 * member;
+    vec4 sum[GROUPS];
+    for (int g = 0; g < GROUPS; g++) sum[g] = vec4(0.0);
+    for (int i = member; i < HEAD_TEXELS; i += SHARE) {
+        vec4 q = FETCH(cache, place(position, query + i), CACHE_SIZE);
+        ivec2 from = place(first, key + i);
+        vec4 k[4 * GROUPS];
+        for (int n = 0; n < 4 * GROUPS; n++) k[n] = FETCH(cache, (from + ivec2(4 * n, 0)), CACHE_SIZE);
+        for (int g = 0; g < GROUPS; g++) {
+            sum[g] += vec4(dot(q, k[4 * g]), dot(q, k[4 * g + 1]), dot(q, k[4 * g + 2]), dot(q, k[4 * g + 3]));
+        }
+    }
+    ivec4 next = ivec4(0, 1, 2, 3);
+#if QUAD
+    // What lies after position may be left over from a sequence that was rewound: it must not reach the sums, whose
+    // rounding depends on all that they exchange.
+    for (int g = 0; g < GROUPS; g++) sum[g] = mix(vec4(0.0), sum[g], lessThanEqual(first + 4 * g + next, ivec4(position)));
+    vec4 total = quad_share(sum, at.lane);
+#else
+    vec4 total = sum[0];
+#endif
+    y = mix(vec4(-1e30), total, lessThanEqual(own + next, ivec4(position)));
+}

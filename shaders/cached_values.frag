@@ -1,0 +1,81 @@
+#version 300 es
+// One query's attention: softmax of its scores over the cached tokens, times their values, for each head.
+// scores as shaders/cached_scores.frag wrote them, cache [positions, q | k | v] in blocks, a head HEAD_TEXELS texels
+// wide. Output [1, heads · HEAD_TEXELS · 4] in blocks, the heads one after the other.
+// With QUAD the four fragments of a quad share the tokens out. Each subtracts its own largest score, rounded up to a
+// whole number: whole numbers pass between fragments exactly, so all four agree on the largest of all.
+// With PARTS each instance adds up the values of 64 tokens, and blending adds the instances up.
+#include "common/block_pass.glsl"
+#define CACHE_SIZE ivec2(CACHE_WIDTH, CACHE_HEIGHT)
+uniform sampler2D scores;
+uniform sampler2D cache;
+uniform int position;
+#ifdef PARTS
+flat in int part;
+#endif
+layout(location = 0) out vec4 y;
+
+#define LEAST -1048576.0
+#if QUAD
+#define GROUPS 4
+#else
+#define GROUPS 1
+#endif
+
+vec4 score(int head, int group) {
+    ivec2 from = block_origin(group >> 4, head, SCORES_TILES, SCORES_PITCH, SCORES_SLOT_STEP, SCORES_BLOCK_STEP, SCORES_COLUMNS);
+    return FETCH(scores, (from + lane_offset(group & 15)), ivec2(SCORES_WIDTH, SCORES_HEIGHT));
+}
+
+void main() {
+    Place at = output_place();
+    int texel = at.block * 16 + at.lane;
+    int head = texel / HEAD_TEXELS;
+    int value = 2 * HEADS * HEAD_TEXELS + texel;
+    int groups = position / 4 + 1;
+#if QUAD
+    int start = at.lane & 3, stride = 4;
+    value -= start;
+#else
+    int start = 0, stride = 1;
+#endif
+    vec4 peaks = vec4(LEAST);
+    for (int group = start; group < groups; group += stride) peaks = max(peaks, score(head, group));
+    float peak = ceil(max(max(peaks.x, peaks.y), max(peaks.z, peaks.w)));
+    vec4 sum[GROUPS];
+    for (int g = 0; g < GROUPS; g++) sum[g] = vec4(0.0);
+    vec4 weights = vec4(0.0);
+#ifdef PARTS
+    for (int group = start; group < groups; group += stride) weights += exp(score(head, group) - peak);
+    for (int group = 16 * part + start; group < min(groups, 16 * part + 16); group += stride) {
+#else
+    for (int group = start; group < groups; group += stride) {
+#endif
+        // Four tokens side by side, and of each the texels of the quad.
+        ivec2 from = block_origin(4 * group, value >> 4, CACHE_TILES, CACHE_PITCH, CACHE_SLOT_STEP, CACHE_BLOCK_STEP,
+                                  CACHE_COLUMNS) + lane_offset(value & 15);
+        vec4 v[4 * GROUPS];
+        for (int n = 0; n < 4 * GROUPS; n++) {
+            ivec2 inner = GROUPS == 1 ? ivec2(0) : ivec2(n & 1, (n >> 1) & 1);
+            v[n] = FETCH(cache, (from + ivec2(4 * (n / GROUPS), 0) + inner), CACHE_SIZE);
+        }
+        vec4 weight = exp(score(head, group) - peak);
+#ifndef PARTS
+        weights += weight;
+#endif
+        for (int n = 0; n < 4 * GROUPS; n++) sum[n % GROUPS] += weight[n / GROUPS] * v[n];
+    }
+#if QUAD
+    // Whole numbers pass between fragments exactly.
+    float all = max(peak, across(vec4(peak), at.lane).x);
+    all = max(all, along(vec4(all), at.lane).x);
+    float scale = exp(peak - all);
+    weights = quad_sum(weights * scale, at.lane);
+    for (int g = 0; g < GROUPS; g++) sum[g] *= scale;
+    vec4 total = quad_share(sum, at.lane);
+#else
+    vec4 total = sum[0];
+#endif
+    // Behind the last head the block is padding.
+    y = head < HEADS ? total / dot(weights, vec4(1.0)) : vec4(0.0);
+}

@@ -1,0 +1,33 @@
+// What passes over blocks share: the place that a fragment writes, and one way to fetch a texel.
+#include "common/blocks.glsl"
+#include "common/quad.glsl"
+
+struct Place {
+    int slot;
+    int block;
+    int lane;
+};
+
+// What the fragment writes. The last block of a tile may belong to no slot's vector (block ≥ OUT_BLOCKS).
+Place output_place() {
+    ivec2 texel = ivec2(gl_FragCoord.xy);
+    int tile = OUT_TILES == 1 ? 0 : texel.x / OUT_PITCH;
+    int place = (texel.y >> 2) * OUT_COLUMNS + ((texel.x - tile * OUT_PITCH) >> 2);
+    ivec2 inner = texel & 3;
+    int quad = (inner.x >> 1) + 2 * (inner.y >> 1);
+    // One of the two steps is 1, the other how many there are of it.
+#if OUT_BLOCK_STEP == 1
+    int slot = place / OUT_SLOT_STEP, block = place % OUT_SLOT_STEP;
+#else
+    int slot = place % OUT_BLOCK_STEP, block = place / OUT_BLOCK_STEP;
+#endif
+    return Place(slot, block * OUT_TILES + tile,
+                 4 * quad + (inner.x & 1) + 2 * (inner.y & 1));
+}
+
+// One texel. With LOOKUP_TEXTURE by texture(), which llvmpipe has in fewer instructions than texelFetch().
+#if LOOKUP_TEXTURE
+#define FETCH(name, texel, size) texture(name, (vec2(texel) + 0.5) * (1.0 / vec2(size)))
+#else
+#define FETCH(name, texel, size) texelFetch(name, texel, 0)
+#endif

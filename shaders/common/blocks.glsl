@@ -1,0 +1,19 @@
+// Vectors in blocks of 4×4 texels, four floats a texel: where a block lies.
+// glinfer/gl/blocks.py says the same in NumPy. A tensor X is described by X_TILES, X_PITCH, X_SLOT_STEP,
+// X_BLOCK_STEP and X_COLUMNS. Texels of a block are numbered quad by quad: lane 4q + m is member m of quad q, members
+// and quads numbered bottom left, bottom right, top left, top right.
+precision highp float;
+precision highp int;
+precision highp sampler2D;
+precision highp usampler2D;
+
+ivec2 block_origin(int slot, int block, int tiles, int pitch, int slot_step, int block_step, int columns) {
+    int place = slot * slot_step + block / tiles * block_step;
+    return ivec2((block % tiles) * pitch + 4 * (place % columns), 4 * (place / columns));
+}
+
+// (x, y) inside a block of a lane, or inside a quad of a member.
+ivec2 lane_offset(int lane) {
+    int quad = lane >> 2;
+    return ivec2(2 * (quad & 1) + (lane & 1), 2 * (quad >> 1) + ((lane >> 1) & 1));
+}

@@ -1,0 +1,27 @@
+// Sums over the four fragments of a quad, by way of derivatives.
+//
+// What the neighbour across, or along, of a fragment's quad has as v. Derivatives are taken by all four fragments,
+// outside any condition, which is where they are defined; every fragment of a block takes part, so quads are whole.
+vec4 across(vec4 v, int lane) {
+    vec4 d = dFdx(v);
+    return v + ((lane & 1) == 0 ? d : -d);
+}
+
+vec4 along(vec4 v, int lane) {
+    vec4 d = dFdy(v);
+    return v + ((lane & 2) == 0 ? d : -d);
+}
+
+// The sum of v over the four fragments of a quad.
+vec4 quad_sum(vec4 v, int lane) {
+    v += across(v, lane);
+    return v + along(v, lane);
+}
+
+// Each fragment has four parts, one for each member of its quad; each member gets the sum of its own.
+vec4 quad_share(vec4 part[4], int lane) {
+    bool right = (lane & 1) != 0, upper = (lane & 2) != 0;
+    vec4 low = (right ? part[1] : part[0]) + across(right ? part[0] : part[1], lane);
+    vec4 high = (right ? part[3] : part[2]) + across(right ? part[2] : part[3], lane);
+    return (upper ? high : low) + along(upper ? low : high, lane);
+}

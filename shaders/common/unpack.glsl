@@ -1,0 +1,69 @@
+// Weights packed into 32-bit words (glinfer/ops/quantise.py), and the product of one 4×4 piece with four inputs.
+// WEIGHTS: 0 f32, 1 f16, 2 q16, 3 q8. PIECE is the number of texels of a piece: 4, 2, 2, 1.
+#define WEIGHTS_F32 0
+#define WEIGHTS_F16 1
+#define WEIGHTS_Q16 2
+#define WEIGHTS_Q8 3
+
+#if WEIGHTS == WEIGHTS_F32
+#define PIECE 4
+#define WEIGHT_SAMPLER sampler2D
+#define WORDS vec4
+#elif WEIGHTS == WEIGHTS_Q8
+#define PIECE 1
+#define WEIGHT_SAMPLER usampler2D
+#define WORDS uvec4
+#else
+#define PIECE 2
+#define WEIGHT_SAMPLER usampler2D
+#define WORDS uvec4
+#endif
+
+#if WEIGHTS == WEIGHTS_F32
+vec4 piece(vec4 w0, vec4 w1, vec4 w2, vec4 w3, vec4 x) {
+    return (w0 * x.x + w1 * x.y) + (w2 * x.z + w3 * x.w);
+}
+#elif WEIGHTS == WEIGHTS_F16
+vec4 low_halves(uvec4 w) {
+    return vec4(unpackHalf2x16(w.x).x, unpackHalf2x16(w.y).x, unpackHalf2x16(w.z).x, unpackHalf2x16(w.w).x);
+}
+
+vec4 high_halves(uvec4 w) {
+    return vec4(unpackHalf2x16(w.x).y, unpackHalf2x16(w.y).y, unpackHalf2x16(w.z).y, unpackHalf2x16(w.w).y);
+}
+
+vec4 piece(uvec4 w0, uvec4 w1, vec4 x) {
+    return (low_halves(w0) * x.x + high_halves(w0) * x.y) + (low_halves(w1) * x.z + high_halves(w1) * x.w);
+}
+#else
+// Whole numbers of 32 bits as floats, times UNIT. By conversion they come as they are; GPUs convert at an eighth of
+// the speed at which they compute, so with MANTISSA their upper 23 bits are put into the mantissa of a float from 1
+// to 2 instead, the sign bit flipped: 1.5 + number / 2^32.
+#if MANTISSA
+#define UNIT 2.3283064365386963e-10
+vec4 number(uvec4 shifted) {
+    return uintBitsToFloat((shifted & 0x007fffffu) ^ 0x3fc00000u) - 1.5;
+}
+#define FIRST(w) number((w) >> 9)
+#define SECOND(w) number((w) >> 1)
+#define SECOND_HALF(w) number((w) << 7)
+#define THIRD(w) SECOND_HALF(w)
+#define FOURTH(w) number((w) << 15)
+#else
+#define UNIT 1.0
+#define FIRST(w) vec4(ivec4(w))
+#define SECOND(w) vec4(ivec4((w) << 8))
+#define SECOND_HALF(w) vec4(ivec4((w) << 16))
+#define THIRD(w) SECOND_HALF(w)
+#define FOURTH(w) vec4(ivec4((w) << 24))
+#endif
+#if WEIGHTS == WEIGHTS_Q16
+vec4 piece(uvec4 w0, uvec4 w1, vec4 x) {
+    return (FIRST(w0) * x.x + SECOND_HALF(w0) * x.y) + (FIRST(w1) * x.z + SECOND_HALF(w1) * x.w);
+}
+#else
+vec4 piece(uvec4 w, vec4 x) {
+    return (FIRST(w) * x.x + SECOND(w) * x.y) + (THIRD(w) * x.z + FOURTH(w) * x.w);
+}
+#endif
+#endif

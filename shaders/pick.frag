@@ -1,0 +1,39 @@
+#version 300 es
+// The best 16 candidates for the next token: lane n of the block looks at the texels n, n + 16, … of the logits and
+// leaves (score, id, 0, 0) of the largest score, the lowest id where equal. The score of a token is its logit, or,
+// with noise = 1, logit · inverse_temperature + Gumbel noise: the largest of those is a draw from the softmax.
+#include "common/block_pass.glsl"
+#include "common/noise.glsl"
+#define LOGITS_PLACES LOGITS_TILES, LOGITS_PITCH, LOGITS_SLOT_STEP, LOGITS_BLOCK_STEP, LOGITS_COLUMNS
+uniform sampler2D logits;
+uniform float noise;
+uniform float inverse_temperature;
+uniform uint noise_key;
+layout(location = 0) out vec4 y;
+
+#define UNROLL 8  // texels asked for together, to wait for memory once for all of them
+
+void main() {
+    Place at = output_place();
+    ivec2 offset = lane_offset(at.lane);
+    vec2 best = vec2(-3.4e38, 0.0);
+    for (int start = 0; start < LOGITS_BLOCKS; start += UNROLL) {
+        vec4 v[UNROLL];
+        for (int j = 0; j < UNROLL; j++) {
+            ivec2 texel = block_origin(0, min(start + j, LOGITS_BLOCKS - 1), LOGITS_PLACES) + offset;
+            v[j] = FETCH(logits, texel, ivec2(LOGITS_WIDTH, LOGITS_HEIGHT));
+        }
+        for (int j = 0; j < UNROLL; j++) {
+            int token = 64 * (start + j) + 4 * at.lane;
+            vec4 score = v[j];
+            if (noise > 0.0) {
+                score = score * inverse_temperature + vec4(gumbel(uint(token), noise_key), gumbel(uint(token + 1), noise_key),
+                                                           gumbel(uint(token + 2), noise_key), gumbel(uint(token + 3), noise_key));
+            }
+            for (int i = 0; i < 4; i++) {
+                if (score[i] > best.x && token + i < VOCAB) best = vec2(score[i], float(token + i));
+            }
+        }
+    }
+    y = vec4(best, 0.0, 0.0);
+}

@@ -1,0 +1,314 @@
+"""Vectors in blocks and tables of rows: where each float lies, there and back, and what does not fit."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any
+
+import numpy as np
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from glinfer.errors import PlanError
+from glinfer.gl.blocks import BLOCK_EDGE, BLOCK_FLOATS, BlockLayout, RowLayout, blocks_for, lane_offsets
+
+Array = np.ndarray[Any, Any]
+COLS = st.sampled_from([1, 3, 4, 15, 16, 36, 63, 64, 65, 128, 129, 300, 512, 1000])
+BIGGEST = st.sampled_from([256, 300, 2048])
+
+
+@st.composite
+def layouts(draw: st.DrawFn) -> BlockLayout:
+    """Blocks of every arrangement: in tiles, or the same block of all slots together."""
+    shape, biggest = (draw(st.integers(1, 70)), draw(COLS)), draw(BIGGEST)
+    try:
+        if draw(st.booleans()):
+            return BlockLayout.by_block(shape, biggest)
+        tiles, pitch = draw(st.sampled_from([1, 2, 3, 4, 8])), draw(st.sampled_from([4, 8, 20, 32, 64]))
+        return BlockLayout.of(shape, biggest, tiles=tiles, pitch=pitch)
+    except PlanError:
+        return BlockLayout.by_block(shape, 2048)
+
+
+@st.composite
+def tables(draw: st.DrawFn) -> RowLayout:
+    """Tables in one stack of rows or more."""
+    rows, cols, name = draw(st.integers(1, 60)), draw(st.integers(1, 30)), draw(st.sampled_from(["rgba32f", "rgba16f"]))
+    try:
+        return RowLayout.of((rows, cols), name, draw(st.integers(1, 64)))
+    except PlanError:
+        return RowLayout.of((rows, cols), name, 2048)
+
+
+def numbered(layout: BlockLayout | RowLayout, rows: int | None = None) -> Array:
+    """A matrix whose element i, counted row by row, is i + 1."""
+    rows = layout.rows if rows is None else rows
+    return np.arange(1, rows * layout.cols + 1).reshape(rows, layout.cols).astype(layout.format.dtype)
+
+
+def by_shader(layout: BlockLayout, slot: int, block: int) -> tuple[int, int]:
+    """block_origin() of shaders/common/blocks.glsl, on the numbers that it is given."""
+    given = {name.removeprefix("T_"): value for name, value in layout.defines("T")}
+    place = slot * given["SLOT_STEP"] + block // given["TILES"] * given["BLOCK_STEP"]
+    x = (block % given["TILES"]) * given["PITCH"] + 4 * (place % given["COLUMNS"])
+    return x, 4 * (place // given["COLUMNS"])
+
+
+def place_by_shader(layout: BlockLayout, x: int, y: int) -> tuple[int, int, int]:
+    """(slot, block, lane) of a texel: output_place() of shaders/common/block_pass.glsl."""
+    given = {name.removeprefix("T_"): value for name, value in layout.defines("T")}
+    tile = 0 if given["TILES"] == 1 else x // given["PITCH"]
+    place = (y >> 2) * given["COLUMNS"] + ((x - tile * given["PITCH"]) >> 2)
+    if given["BLOCK_STEP"] == 1:
+        slot, block = divmod(place, given["SLOT_STEP"])
+    else:
+        block, slot = divmod(place, given["BLOCK_STEP"])
+    quad = ((x & 3) >> 1) + 2 * ((y & 3) >> 1)
+    return slot, block * given["TILES"] + tile, 4 * quad + (x & 1) + 2 * (y & 1)
+
+
+# Blocks
+
+
+def test_a_block_holds_64_floats() -> None:
+    assert BLOCK_FLOATS == 4 * BLOCK_EDGE**2 == 64
+    assert [blocks_for(floats) for floats in (1, 63, 64, 65, 128, 129)] == [1, 1, 1, 2, 2, 3]
+
+
+def test_four_lanes_after_each_other_are_a_quad_of_the_renderer() -> None:
+    """Renderers shade 2×2 fragments together whose corner has even coordinates."""
+    x, y = lane_offsets()
+    assert sorted(zip(x.tolist(), y.tolist(), strict=True)) == [(a, b) for a in range(4) for b in range(4)]
+    for quad in range(4):
+        corner_x, corner_y = x[4 * quad], y[4 * quad]
+        assert corner_x % 2 == corner_y % 2 == 0
+        offsets = [(x[lane] - corner_x, y[lane] - corner_y) for lane in range(4 * quad, 4 * quad + 4)]
+        assert offsets == [(0, 0), (1, 0), (0, 1), (1, 1)]
+
+
+@given(layouts())
+def test_a_block_lies_where_the_shader_looks_for_it_and_knows_itself_there(layout: BlockLayout) -> None:
+    texels, matrix = layout.pack(numbered(layout)), numbered(layout)
+    x, y = layout.places(layout.rows)
+    across, up = lane_offsets()
+    for slot in {0, layout.rows // 2, layout.rows - 1}:
+        for block in {0, layout.blocks // 2, layout.blocks - 1}:
+            left, bottom = by_shader(layout, slot, block)
+            assert tuple(int(part) for part in layout.origin(slot, block)) == (left, bottom)
+            assert left % 4 == bottom % 4 == 0
+            for lane in range(16):
+                at = left + int(across[lane]), bottom + int(up[lane])
+                assert (x[slot, 16 * block + lane], y[slot, 16 * block + lane]) == at
+                assert place_by_shader(layout, *at) == (slot, block, lane)
+                expected = np.zeros(4, dtype=np.float32)
+                held = matrix[slot, 64 * block + 4 * lane : 64 * block + 4 * lane + 4]
+                expected[: held.size] = held
+                assert np.array_equal(texels[at[1], at[0]], expected)
+
+
+@given(layouts())
+def test_no_two_texels_are_the_same_and_all_are_inside(layout: BlockLayout) -> None:
+    x, y = layout.places(layout.rows)
+    assert x.shape == y.shape == (layout.rows, 16 * layout.blocks)
+    assert np.unique(y * layout.width + x).size == x.size
+    assert x.min() == y.min() == 0
+    assert x.max() < layout.width
+    assert y.max() < layout.height
+    assert max(layout.width, layout.height) <= 2048
+    given = dict(layout.defines("T"))
+    assert (given["T_WIDTH"], given["T_HEIGHT"], given["T_BLOCKS"]) == (layout.width, layout.height, layout.blocks)
+
+
+@given(layouts())
+def test_vectors_come_back_and_padding_is_zero(layout: BlockLayout) -> None:
+    matrix = numbered(layout)
+    texels = layout.pack(matrix)
+    assert texels.shape == (layout.height, layout.width, 4)
+    assert texels.dtype == np.float32
+    assert layout.nbytes == texels.nbytes
+    assert np.array_equal(layout.unpack(texels, layout.rows, layout.cols), matrix)
+    assert np.count_nonzero(texels) == matrix.size
+
+
+@given(layouts(), st.data())
+def test_parts_are_the_first_rows_and_their_region_holds_them(layout: BlockLayout, data: st.DataObject) -> None:
+    rows, cols = data.draw(st.integers(1, layout.rows)), data.draw(st.integers(1, layout.cols))
+    width, height = layout.region(rows, cols)
+    assert width == layout.width
+    assert height <= layout.height
+    x, y = layout.places(rows)
+    assert x.max() < width
+    assert height - 4 <= y.max() < height, "no line too many"
+    whole = layout.pack(numbered(layout))
+    assert np.array_equal(layout.unpack(whole[:height, :width], rows, cols), numbered(layout)[:rows, :cols])
+    part = layout.pack(numbered(layout, rows))
+    assert part.shape == (height, width, 4)
+    assert np.array_equal(layout.unpack(part, rows, layout.cols), numbered(layout)[:rows])
+    assert np.count_nonzero(part) == rows * layout.cols
+    first = data.draw(st.integers(0, layout.rows - rows))
+    later = layout.places(rows, first)
+    everything = layout.places(layout.rows)
+    assert all(
+        np.array_equal(found, all_of[first : first + rows]) for found, all_of in zip(later, everything, strict=True)
+    )
+
+
+@given(st.integers(0, 2**32))
+def test_every_bit_of_a_float_is_kept(seed: int) -> None:
+    layout = BlockLayout.by_block((5, 70), 2048)
+    bits = np.random.default_rng(seed).integers(0, 2**32, (5, 70), dtype=np.uint32)
+    back = np.ascontiguousarray(layout.unpack(layout.pack(bits.view(np.float32)), 5, 70))
+    assert np.array_equal(back.view(np.uint32), bits)
+
+
+@given(layouts())
+def test_memory_order_does_not_matter(layout: BlockLayout) -> None:
+    matrix = numbered(layout)
+    for same in (np.asfortranarray(matrix), np.repeat(matrix, 2, axis=1)[:, ::2]):
+        assert np.array_equal(layout.pack(same), layout.pack(matrix))
+
+
+@given(st.integers(1, 300), COLS, st.sampled_from([64, 100, 256, 2048]))
+def test_16_slots_from_a_multiple_of_16_on_lie_side_by_side(slots: int, cols: int, biggest: int) -> None:
+    """What the attention over a cache relies on, to find four tokens, or sixteen, by one place."""
+    try:
+        layout = BlockLayout.by_block((slots, cols), biggest)
+    except PlanError:
+        assert blocks_for(cols) * slots * 16 > biggest**2 / 4, "this would have fit"
+        return
+    slot, block = np.arange(slots)[:, None], np.arange(layout.blocks)[None, :]
+    x, y = layout.origin(slot, block)
+    first_x, first_y = layout.origin(slot // 16 * 16, block)
+    assert np.array_equal(x, first_x + 4 * (slot % 16))
+    assert np.array_equal(y, np.broadcast_to(first_y, y.shape))
+
+
+@given(st.integers(1, 40), COLS, st.sampled_from([1, 2, 4, 8]), st.sampled_from([16, 32, 64]))
+def test_the_blocks_of_a_vector_are_dealt_to_the_tiles_in_turn(slots: int, cols: int, tiles: int, pitch: int) -> None:
+    layout = BlockLayout.of((slots, cols), 4096, tiles=tiles, pitch=pitch)
+    assert layout.tiles % tiles == 0
+    assert layout.tiles == tiles or layout.rows * layout.blocks / tiles > 100, "only where it would be too high"
+    x, _ = layout.origin(np.arange(slots)[:, None], np.arange(layout.blocks)[None, :])
+    assert np.array_equal(x // pitch, np.broadcast_to(np.arange(layout.blocks) % layout.tiles, x.shape))
+
+
+def test_a_tall_vector_gets_more_tiles_before_it_is_refused() -> None:
+    assert BlockLayout.of((1, 64 * 64), 256, tiles=1, pitch=4).tiles == 1
+    more = BlockLayout.of((1, 64 * 65), 256, tiles=1, pitch=4)
+    assert (more.tiles, more.height) == (2, 4 * 33)
+    assert BlockLayout.of((1, 64 * 64 * 64), 256, tiles=1, pitch=4).tiles == 64
+    with pytest.raises(PlanError, match=r"\A1 vectors of 262145 floats need 256×260 texels; .* is 256×256\Z"):
+        BlockLayout.of((1, 64 * 64 * 64 + 1), 256, tiles=1, pitch=4)
+
+
+@pytest.mark.parametrize("shape", [(1, 512), (1, 2048), (1, 5256), (32, 512)])
+@pytest.mark.parametrize("tiles", [1, 4, 8])
+def test_gabs_vectors_fit_what_webgl2_guarantees(shape: tuple[int, int], tiles: int) -> None:
+    layout = BlockLayout.of(shape, 2048, tiles=tiles)
+    assert max(layout.width, layout.height) <= 2048
+    assert layout.tiles == tiles
+
+
+def test_gabs_cache_fits_what_webgl2_guarantees_and_nothing_is_wasted() -> None:
+    layout = BlockLayout.by_block((2048, 3 * 512), 2048)
+    assert max(layout.width, layout.height) <= 2048
+    assert layout.nbytes == 2048 * 3 * 512 * 4
+
+
+# Tables
+
+
+@given(tables())
+def test_tables_come_back_and_padding_is_zero(layout: RowLayout) -> None:
+    matrix = numbered(layout)
+    texels = layout.pack(matrix)
+    assert texels.shape == (layout.height, layout.width, 4)
+    assert texels.dtype == matrix.dtype == np.dtype(layout.format.dtype)
+    assert texels.flags.c_contiguous
+    assert np.array_equal(layout.unpack(texels, layout.rows, layout.cols), matrix)
+    assert np.count_nonzero(texels) == matrix.size
+    assert layout.nbytes == texels.nbytes
+
+
+@given(tables(), st.data())
+def test_a_row_lies_where_the_shader_looks_for_it(layout: RowLayout, data: st.DataObject) -> None:
+    given = {name.removeprefix("T_"): value for name, value in layout.defines("T")}
+    assert (given["WIDTH"], given["HEIGHT"]) == (layout.width, layout.height)
+    texels, matrix = layout.pack(numbered(layout)), numbered(layout)
+    row, col = data.draw(st.integers(0, layout.rows - 1)), data.draw(st.integers(0, layout.cols - 1))
+    x, y = row // given["STACK"] * given["TEXELS"] + col // 4, row % given["STACK"]
+    assert texels[y, x, col % 4] == matrix[row, col]
+
+
+@given(tables(), st.data())
+def test_parts_of_tables_are_read_from_their_region(layout: RowLayout, data: st.DataObject) -> None:
+    rows, cols = data.draw(st.integers(1, layout.rows)), data.draw(st.integers(1, layout.cols))
+    width, height = layout.region(rows, cols)
+    texels = layout.pack(numbered(layout))[:height, :width]
+    assert np.array_equal(layout.unpack(texels, rows, cols), numbered(layout)[:rows, :cols])
+
+
+@given(st.integers(1, 10_000), st.integers(1, 600), st.sampled_from([5, 64, 2048]))
+def test_tables_stay_within_the_limit_or_are_refused(rows: int, cols: int, biggest: int) -> None:
+    texels = -(-cols // 4)
+    if biggest // texels * biggest >= rows:
+        layout = RowLayout.of((rows, cols), "rgba16f", biggest)
+        assert max(layout.width, layout.height) <= biggest
+        assert layout.texels == texels
+    else:
+        message = rf"\Aa table of {rows} rows of {cols} needs \d+×\d+ texels; the largest texture here is "
+        with pytest.raises(PlanError, match=rf"{message}{biggest}×{biggest}\Z"):
+            RowLayout.of((rows, cols), "rgba16f", biggest)
+
+
+# Refusals
+
+
+VECTORS = BlockLayout.of((5, 70), 2048, tiles=2)
+TABLE = RowLayout.of((5, 7), "rgba16f", 2048)
+
+
+@pytest.mark.parametrize("layout", [VECTORS, BlockLayout.by_block((5, 70), 2048)])
+@pytest.mark.parametrize("shape", [(6, 70), (5, 71), (5, 69), (0, 70), (70,), (1, 5, 70)])
+def test_vectors_that_do_not_fit_are_refused(layout: BlockLayout, shape: tuple[int, ...]) -> None:
+    with pytest.raises(PlanError, match=r"\Afound an array \[.*\]; expected \[1 to 5, 70\]\Z"):
+        layout.pack(np.zeros(shape, np.float32))
+
+
+@pytest.mark.parametrize(
+    "matrix", [np.zeros((4, 7), np.float16), np.zeros((5, 7), np.float32), np.zeros(35, np.float16)]
+)
+def test_tables_that_do_not_fit_are_refused(matrix: Array) -> None:
+    with pytest.raises(PlanError, match=r"\Afound an array float(16|32) \[.*\]; expected float16 \[5, 7\]\Z"):
+        TABLE.pack(matrix)
+
+
+@pytest.mark.parametrize("layout", [VECTORS, BlockLayout.by_block((5, 70), 2048), TABLE])
+@pytest.mark.parametrize("part", [(6, 1), (1, 71), (0, 1), (1, 0), (-1, 1)])
+def test_parts_that_are_not_there_are_refused(layout: BlockLayout | RowLayout, part: tuple[int, int]) -> None:
+    with pytest.raises(PlanError, match=rf"\Afound a part of {part[0]}×{part[1]} elements; expected 1×1 to 5×\d+\Z"):
+        layout.region(*part)
+
+
+@pytest.mark.parametrize(
+    ("make", "message"),
+    [
+        (lambda: BlockLayout.of((0, 5), 2048), "found a 0×5 matrix; every edge must be at least 1"),
+        (lambda: BlockLayout.of((5, 0), 2048), "found a 5×0 matrix; every edge must be at least 1"),
+        (lambda: BlockLayout.by_block((0, 5), 2048), "found a 0×5 matrix; every edge must be at least 1"),
+        (lambda: BlockLayout.of((1, 5), 2048, pitch=6), "tiles 6 texels apart; expected a multiple of 4"),
+        (lambda: BlockLayout.of((1, 5), 2048, pitch=0), "tiles 0 texels apart; expected a multiple of 4"),
+        (
+            lambda: BlockLayout.by_block((2048, 100_000), 2048),
+            "2048 vectors of 100000 floats need 2048×25008 texels; the largest texture here is 2048×2048",
+        ),
+        (
+            lambda: BlockLayout.of((1, 5), 64, tiles=4),
+            "1 vectors of 5 floats need 196×4 texels; the largest texture here is 64×64",
+        ),
+    ],
+)
+def test_layouts_that_cannot_be_are_refused(make: Callable[[], BlockLayout], message: str) -> None:
+    with pytest.raises(PlanError, match=rf"\A{message}\Z"):
+        make()

@@ -1,0 +1,201 @@
+"""Packed weights and their constants: there and back, where the shader looks for them, and what does not fit."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any
+
+import numpy as np
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from glinfer.errors import PlanError
+from glinfer.gl.packing import PIECES, ConstantLayout, GemvLayout
+
+Array = np.ndarray[Any, Any]
+EDGES = st.sampled_from([1, 2, 3, 4, 5, 15, 16, 17, 36, 63, 64, 65, 127, 129, 200, 301])
+FORMATS = st.sampled_from(sorted(PIECES))
+BIGGEST = st.sampled_from([256, 300, 2048])
+
+
+def defined(layout: GemvLayout | ConstantLayout) -> dict[str, int]:
+    return {name.removeprefix("W_"): value for name, value in layout.defines("W")}
+
+
+@st.composite
+def weights(draw: st.DrawFn) -> GemvLayout:
+    """Any matrix up to 301×301 in any texture that holds it."""
+    outputs, inputs, name, quad = draw(EDGES), draw(EDGES), draw(FORMATS), draw(st.booleans())
+    biggest = draw(BIGGEST)
+    try:
+        return GemvLayout.of(outputs, inputs, name, quad, biggest)
+    except PlanError:
+        return GemvLayout.of(outputs, inputs, name, quad, 2048)
+
+
+@st.composite
+def constants(draw: st.DrawFn) -> ConstantLayout:
+    """The constants of up to 5256 outputs, in stacks or not."""
+    outputs = draw(st.one_of(EDGES, st.integers(1, 5256)))
+    return ConstantLayout.of(outputs, draw(st.booleans()), draw(st.booleans()), draw(st.sampled_from([80, 640, 2048])))
+
+
+def numbered(layout: GemvLayout | ConstantLayout) -> Array:
+    """A matrix whose element i, counted row by row, is i + 1."""
+    return np.arange(1, layout.rows * layout.cols + 1).reshape(layout.rows, layout.cols).astype(layout.format.dtype)
+
+
+# Weights
+
+
+@given(weights())
+def test_weights_come_back_and_nothing_else_is_in_the_texture(layout: GemvLayout) -> None:
+    words = numbered(layout)
+    texels = layout.pack(words)
+    assert texels.shape == (layout.height, layout.width, 4)
+    assert texels.flags.c_contiguous
+    assert texels.dtype == words.dtype
+    assert np.array_equal(layout.unpack(texels, layout.rows, layout.cols), words)
+    assert np.count_nonzero(texels) == words.size, "padding is zero"
+    assert layout.nbytes == texels.nbytes
+
+
+@given(st.sampled_from([(1, 1), (5, 17), (65, 130), (301, 36)]), FORMATS, st.booleans(), st.integers(0, 2**32))
+def test_every_bit_of_a_word_is_kept(shape: tuple[int, int], name: str, quad: bool, seed: int) -> None:
+    layout = GemvLayout.of(*shape, name, quad, 2048)
+    bits = np.random.default_rng(seed).integers(0, 2**32, (layout.rows, layout.cols), dtype=np.uint32)
+    words = bits.view(np.dtype(layout.format.dtype))
+    back = layout.unpack(layout.pack(words), layout.rows, layout.cols)
+    assert np.array_equal(np.ascontiguousarray(back).view(np.uint32), bits)
+
+
+@given(weights(), st.data())
+def test_a_word_lies_where_the_shader_looks_for_it(layout: GemvLayout, data: st.DataObject) -> None:
+    """The fragment that needs a weight, which of its steps and accumulators it is, and the texel by gemv.frag."""
+    words, piece, stack = numbered(layout), PIECES[layout.weights], defined(layout)["STACK"]
+    texels = layout.pack(words)
+    steps = 4 * -(-(layout.cols // piece * 4) // 64)
+    for _ in range(20):
+        output = data.draw(st.integers(0, layout.rows - 1), "output")
+        column = data.draw(st.integers(0, layout.cols - 1), "word")
+        block, in_block = divmod(output, 64)
+        step, word = divmod(column, 4 * piece)
+        group, word = divmod(word, piece)  # which 4 of the 16 inputs of a step
+        quad, in_quad = divmod(in_block, 16)
+        # With quad the fragment's number in its quad says which inputs, without it which outputs.
+        lane, accumulator = (4 * quad + group, in_quad // 4) if layout.quad else (4 * quad + in_quad // 4, group)
+        x = block // stack * 32 * piece + lane % 8 + 8 * (piece * accumulator + word)
+        y = (2 * (block % stack) + lane // 8) * steps + step
+        assert texels[y, x, output % 4] == words[output, column]
+
+
+@given(EDGES, EDGES, FORMATS, st.booleans(), st.sampled_from([8, 16, 100, 128, 256, 300, 512, 2048]))
+def test_weights_stay_within_the_limit_or_are_refused(
+    outputs: int, inputs: int, name: str, quad: bool, biggest: int
+) -> None:
+    lines, line = 8 * -(-inputs // 64), 32 * PIECES[name]
+    blocks, side_by_side = -(-outputs // 64), biggest // line
+    if biggest // lines * side_by_side >= blocks:
+        layout = GemvLayout.of(outputs, inputs, name, quad, biggest)
+        assert max(layout.width, layout.height) <= biggest
+        assert defined(layout)["WIDTH"] == layout.width
+        assert defined(layout)["HEIGHT"] == layout.height
+    else:
+        with pytest.raises(PlanError) as caught:
+            GemvLayout.of(outputs, inputs, name, quad, biggest)
+        assert str(caught.value) == (
+            f"a matrix of {outputs}×{inputs} weights needs {blocks * lines} lines of {line} texels; "
+            f"the largest texture here is {biggest}×{biggest}"
+        )
+
+
+@pytest.mark.parametrize(("outputs", "inputs"), [(1536, 512), (512, 512), (2048, 512), (512, 2048), (5256, 512)])
+@pytest.mark.parametrize("name", sorted(PIECES))
+def test_gabs_matrices_fit_what_webgl2_guarantees_and_little_is_wasted(outputs: int, inputs: int, name: str) -> None:
+    layout = GemvLayout.of(outputs, inputs, name, True, 2048)
+    assert max(layout.width, layout.height) <= 2048
+    assert 1 <= layout.nbytes / (outputs * inputs * PIECES[name]) <= 1.2
+
+
+@pytest.mark.parametrize("name", sorted(PIECES))
+def test_texture_memory_falls_with_the_format(name: str) -> None:
+    layout = GemvLayout.of(512, 512, name, True, 2048)
+    assert layout.nbytes == 512 * 512 * PIECES[name]
+
+
+# Constants
+
+
+@given(constants())
+def test_constants_come_back_and_nothing_else_is_in_the_texture(layout: ConstantLayout) -> None:
+    matrix = numbered(layout)
+    texels = layout.pack(matrix)
+    assert texels.shape == (layout.height, layout.width, 4)
+    assert texels.dtype == np.float32
+    assert texels.flags.c_contiguous
+    assert np.array_equal(layout.unpack(texels, layout.rows, layout.cols), matrix)
+    assert np.count_nonzero(texels) == matrix.size
+    assert layout.nbytes == texels.nbytes
+    assert max(layout.width, layout.height) <= 2048
+
+
+@given(constants(), st.data())
+def test_a_constant_lies_where_the_shader_looks_for_it(layout: ConstantLayout, data: st.DataObject) -> None:
+    texels, matrix, stack = layout.pack(numbered(layout)), numbered(layout), defined(layout)["STACK"]
+    for _ in range(10):
+        output = data.draw(st.integers(0, layout.rows - 1), "output")
+        column = data.draw(st.integers(0, layout.cols - 1), "column")
+        block, in_block = divmod(output, 64)
+        lane = in_block // 4
+        part = layout.cols - 1  # the bias: of the fragment that writes the output
+        if column < layout.cols - 1:
+            # The scale of a group of inputs: where the fragment that gathers them looks, at the outputs' accumulator.
+            lane, part = (lane // 4 * 4 + column, lane % 4) if layout.quad else (lane, column)
+        x = block // stack * 16 * layout.cols + 16 * part + lane
+        assert texels[block % stack, x, output % 4] == matrix[output, column]
+
+
+@given(st.integers(1, 5256), st.booleans(), st.sampled_from([15, 16, 79, 80, 160, 2048]))
+def test_constants_stay_within_the_limit_or_are_refused(outputs: int, scales: bool, biggest: int) -> None:
+    line, blocks = 80 if scales else 16, -(-outputs // 64)
+    if biggest // line * biggest >= blocks:
+        layout = ConstantLayout.of(outputs, scales, True, biggest)
+        assert max(layout.width, layout.height) <= biggest
+    else:
+        with pytest.raises(PlanError, match=rf"^{outputs} constants needs? {blocks} lines of {line} texels; "):
+            ConstantLayout.of(outputs, scales, True, biggest)
+
+
+# Refusals
+
+
+WEIGHTS = GemvLayout.of(5, 17, "q8", True, 2048)
+FLOATS = GemvLayout.of(5, 17, "f32", True, 2048)
+SCALES = ConstantLayout.of(5, True, True, 2048)
+
+
+@pytest.mark.parametrize(
+    ("pack", "message"),
+    [
+        (lambda: WEIGHTS.pack(np.zeros((5, 4), np.uint32)), r"found an array uint32 .*; expected uint32 \[5, 5\]"),
+        (lambda: WEIGHTS.pack(np.zeros((5, 5), np.int32)), r"found an array int32 \[5, 5\]; expected uint32 \[5, 5\]"),
+        (lambda: WEIGHTS.pack(np.zeros(25, np.uint32)), r"found an array uint32 \[25\]; expected uint32 \[5, 5\]"),
+        (lambda: FLOATS.pack(np.zeros((5, 17), np.float32)), r"found an array float32 .*; expected float32 \[5, 20\]"),
+        (lambda: FLOATS.pack(np.zeros((5, 20))), r"found an array float64 .*; expected float32 \[5, 20\]"),
+        (lambda: SCALES.pack(np.zeros((5, 1), np.float32)), r"found an array \[5, 1\]; expected \[5, 5\]"),
+        (lambda: SCALES.pack(np.zeros((4, 5), np.float32)), r"found an array \[4, 5\]; expected \[5, 5\]"),
+    ],
+)
+def test_an_array_that_does_not_fit_is_refused(pack: Callable[[], Array], message: str) -> None:
+    with pytest.raises(PlanError, match=rf"\A{message}\Z"):
+        pack()
+
+
+@pytest.mark.parametrize("part", [(1, 5), (5, 1), (6, 5), (0, 0)])
+def test_packed_textures_are_read_whole(part: tuple[int, int]) -> None:
+    assert WEIGHTS.region(5, 5) == (WEIGHTS.width, WEIGHTS.height)
+    assert SCALES.region(5, 5) == (SCALES.width, SCALES.height)
+    for layout in (WEIGHTS, SCALES):
+        with pytest.raises(PlanError, match=rf"read whole: found {part[0]}×{part[1]}; expected 5×5\Z"):
+            layout.region(*part)

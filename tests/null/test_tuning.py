@@ -1,0 +1,217 @@
+"""The cache of tuned kernels: what is kept comes back, and nothing that is not surely right does."""
+
+from __future__ import annotations
+
+import dataclasses
+import json
+from collections.abc import Callable
+from pathlib import Path
+from types import SimpleNamespace
+from typing import Any, cast
+
+import pytest
+
+from glinfer.config import ModelConfig
+from glinfer.errors import FormatError, InputError
+from glinfer.gl.context import Device, Limits
+from glinfer.models import tuning
+from glinfer.models.tuning import (
+    Tuned,
+    TuningKey,
+    default_for,
+    kernels_file,
+    kernels_for,
+    load_kernels,
+    load_tuned,
+    runs_on,
+    save_kernels,
+)
+from glinfer.ops.kernels import Kernels
+
+KEY = TuningKey("llvmpipe (LLVM 15.0.6, 256 bits)", "OpenGL ES 3.2 Mesa 22.3.6", "width=512,weights=q8")
+KERNELS = Kernels(tiles=16, cover="quads", quad=False, unroll=8, part_steps=4)
+TUNED = Tuned(KERNELS, 2.5, 3.0)
+CONFIG = ModelConfig.from_options("")
+Patch = pytest.MonkeyPatch
+
+
+@pytest.fixture(autouse=True)
+def cache(tmp_path: Path, monkeypatch: Patch) -> Path:
+    monkeypatch.setenv("GLINFER_CACHE", str(tmp_path / "cache"))
+    monkeypatch.delenv("LP_NUM_THREADS", raising=False)
+    monkeypatch.setattr(tuning, "exact_derivatives", lambda device: True)
+    return tmp_path / "cache"
+
+
+def device(
+    renderer: str = "llvmpipe (LLVM 15.0.6, 256 bits)",
+    version: str = "OpenGL ES 3.2 Mesa 22.3.6",
+    point: float = 255.0,
+    api: str = "es",
+    extensions: tuple[str, ...] = ("GL_EXT_float_blend",),
+) -> Device:
+    limits = dataclasses.replace(Limits.webgl2_minimum(), max_point_size=point)
+    named: dict[str, Any] = {"renderer": renderer, "version": version, "limits": limits, "api": api}
+    return cast(Device, SimpleNamespace(**named, extensions=frozenset(extensions)))
+
+
+def test_what_was_kept_comes_back(cache: Path) -> None:
+    assert load_kernels(KEY) is None
+    path = save_kernels(KEY, TUNED)
+    assert path is not None
+    assert path.parent == cache / "kernels"
+    assert path.name.startswith("llvmpipe-llvm-15-0-6-256-bits-q8-")
+    assert load_tuned(KEY) == TUNED
+    assert load_kernels(KEY) == KERNELS
+    better = dataclasses.replace(TUNED, kernels=Kernels())
+    save_kernels(KEY, better)
+    assert load_tuned(KEY) == better
+    assert [file.name for file in path.parent.iterdir()] == [path.name]
+
+
+@pytest.mark.parametrize("field", ["renderer", "driver", "shape"])
+def test_another_key_finds_nothing(field: str) -> None:
+    save_kernels(KEY, TUNED)
+    other = dataclasses.replace(KEY, **{field: "something else"})
+    assert load_kernels(other) is None
+    save_kernels(other, dataclasses.replace(TUNED, kernels=Kernels()))
+    assert load_kernels(KEY) == KERNELS
+
+
+def edit(**changes: Any) -> Callable[[dict[str, Any]], Any]:
+    return lambda values: {**values, **changes}
+
+
+def edit_kernels(**changes: Any) -> Callable[[dict[str, Any]], Any]:
+    return lambda values: {**values, "kernels": {**values["kernels"], **changes}}
+
+
+FAULTS: dict[str, Callable[[dict[str, Any]], Any]] = {
+    "another version": edit(version=0),
+    "another renderer": edit(renderer="llvmpipe"),
+    "another driver": edit(driver=""),
+    "another shape": edit(shape="width=513"),
+    "no kernels": edit(kernels=None),
+    "a list of kernels": edit(kernels=[]),
+    "an unknown field": edit_kernels(speed=9),
+    "a field less": lambda values: {**values, "kernels": {"tiles": 4}},
+    "a number as text": edit_kernels(tiles="4"),
+    "a number as truth": edit_kernels(tiles=True),
+    "a fraction": edit_kernels(unroll=1.5),
+    "truth as a number": edit_kernels(quad=1),
+    "an enormous number": edit_kernels(unroll=10**30),
+    "a negative number": edit_kernels(part_steps=-4),
+    "an unknown cover": edit_kernels(cover="carpet"),
+    "no tiles": edit_kernels(tiles=0),
+    "no time": edit(milliseconds=None),
+    "a list": lambda values: [values],
+    "a number": lambda values: 7,
+}
+
+
+@pytest.mark.parametrize("fault", FAULTS)
+def test_a_file_about_anything_else_is_absent(fault: str) -> None:
+    path = save_kernels(KEY, TUNED)
+    assert path is not None
+    path.write_text(json.dumps(FAULTS[fault](json.loads(path.read_text("utf-8")))), encoding="utf-8")
+    assert load_tuned(KEY) is None
+    save_kernels(KEY, TUNED)
+    assert load_tuned(KEY) == TUNED, "it is replaced"
+
+
+@pytest.mark.parametrize(
+    "content", [b"", b"\0" * 100, b"{", b"\xff\xfe", b"[" * 60000, b'{"version": 1}' + b" " * 70000, b"9" * 5000]
+)
+def test_a_damaged_file_is_absent(content: bytes) -> None:
+    path = save_kernels(KEY, TUNED)
+    assert path is not None
+    path.write_bytes(content)
+    assert load_tuned(KEY) is None
+
+
+def test_a_folder_of_that_name_is_absent_and_said_when_it_is_in_the_way(cache: Path) -> None:
+    (cache / "kernels" / KEY.file_name).mkdir(parents=True)
+    assert load_tuned(KEY) is None
+    with pytest.raises(FormatError, match="found a directory"):
+        save_kernels(KEY, TUNED)
+
+
+def test_a_folder_that_cannot_be_made(monkeypatch: Patch) -> None:
+    monkeypatch.setenv("GLINFER_CACHE", "/dev/null")
+    assert load_tuned(KEY) is None
+    with pytest.raises(InputError, match="/dev/null/kernels: cannot make this folder: Not a directory; set GLINFER_"):
+        save_kernels(KEY, TUNED)
+
+
+def test_the_folder_follows_the_environment(monkeypatch: Patch) -> None:
+    monkeypatch.setenv("HOME", "/home/someone")
+    monkeypatch.setenv("XDG_CACHE_HOME", "/elsewhere")
+    monkeypatch.setenv("GLINFER_CACHE", "/own")
+    assert kernels_file(KEY) == Path("/own/kernels") / KEY.file_name
+    monkeypatch.delenv("GLINFER_CACHE")
+    assert kernels_file(KEY) == Path("/elsewhere/glinfer/kernels") / KEY.file_name
+    monkeypatch.delenv("XDG_CACHE_HOME")
+    assert kernels_file(KEY) == Path("/home/someone/.cache/glinfer/kernels") / KEY.file_name
+
+
+def test_an_empty_name_keeps_and_reads_nothing(cache: Path, monkeypatch: Patch) -> None:
+    save_kernels(KEY, TUNED)
+    monkeypatch.setenv("GLINFER_CACHE", "")
+    assert save_kernels(KEY, TUNED) is None
+    assert load_tuned(KEY) is None
+
+
+def test_a_user_without_a_home_has_nothing_tuned(monkeypatch: Patch) -> None:
+    def no_home() -> Path:
+        raise RuntimeError("Could not determine home directory.")
+
+    monkeypatch.delenv("GLINFER_CACHE")
+    monkeypatch.delenv("XDG_CACHE_HOME", raising=False)
+    monkeypatch.setattr(Path, "home", no_home)
+    assert load_tuned(KEY) is None
+    assert save_kernels(KEY, TUNED) is None
+
+
+def test_a_device_gets_its_own_kernels_or_the_default() -> None:
+    here = device()
+    default = kernels_for(here, CONFIG, "q8")
+    assert default == default_for(here) != KERNELS
+    save_kernels(TuningKey.of(here, CONFIG, "q8"), TUNED)
+    assert kernels_for(here, CONFIG, "q8") == KERNELS
+    assert kernels_for(here, CONFIG, "f32") == default
+    assert kernels_for(here, ModelConfig.from_options("dim=256"), "q8") == default
+    assert kernels_for(device(version="OpenGL ES 3.2 Mesa 23"), CONFIG, "q8") == default
+    assert kernels_for(device(renderer="llvmpipe (LLVM 16)"), CONFIG, "q8") == default
+
+
+def test_another_number_of_llvmpipes_threads_is_another_key(monkeypatch: Patch) -> None:
+    for renderer, differ in (("llvmpipe", True), ("Radeon", False)):
+        monkeypatch.setenv("LP_NUM_THREADS", "1")
+        one = TuningKey.of(device(renderer), CONFIG, "q8")
+        monkeypatch.setenv("LP_NUM_THREADS", "2")
+        assert (TuningKey.of(device(renderer), CONFIG, "q8") != one) == differ
+
+
+def test_kernels_that_a_device_cannot_run_are_not_used() -> None:
+    small_points, no_blending = device(point=1.0), device(extensions=())
+    points = dataclasses.replace(KERNELS, cover="points", part_steps=0)
+    for here, wrong in ((small_points, points), (no_blending, KERNELS)):
+        assert not runs_on(here, wrong)
+        save_kernels(TuningKey.of(here, CONFIG, "q8"), Tuned(wrong, 1.0, 2.0))
+        assert kernels_for(here, CONFIG, "q8") == default_for(here)
+        assert runs_on(here, default_for(here))
+    assert runs_on(device(api="desktop", extensions=()), KERNELS), "desktop OpenGL blends floats without an extension"
+
+
+@pytest.mark.parametrize("renderer", ["llvmpipe", "NVIDIA H100", "ANGLE (Apple)"])
+@pytest.mark.parametrize("extensions", [(), ("GL_EXT_float_blend",)])
+@pytest.mark.parametrize("point", [1.0, 255.0])
+def test_the_default_runs_everywhere(renderer: str, extensions: tuple[str, ...], point: float) -> None:
+    here = device(renderer, point=point, extensions=extensions)
+    assert runs_on(here, default_for(here))
+
+
+def test_fragments_share_nothing_where_derivatives_are_not_exact(monkeypatch: Patch) -> None:
+    assert default_for(device()).quad, "or this test shows nothing"
+    monkeypatch.setattr(tuning, "exact_derivatives", lambda device: False)
+    assert not default_for(device()).quad
