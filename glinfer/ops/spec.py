@@ -33,7 +33,7 @@ class RunValue:
     name: str
     smallest: float
     largest: float
-    at: Callable[[int], int] | None = None
+    at: Callable[[int], int] | None = field(default=None, compare=False)
 
     def for_tokens(self, tokens: int) -> int | float:
         """The value in a run over so many tokens."""

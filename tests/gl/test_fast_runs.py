@@ -72,7 +72,7 @@ def same(found: Array, expected: Array) -> bool:
         ("plain", "f32", "erf"),
         ("llvmpipe", "q8", "tanh"),
         ("GPU", "q16", "tanh"),
-        ("one by one", "f32", "tanh"),
+        ("one by one", "q8", "tanh"),
         ("mantissa", "q8l", "erf"),
         ("small points", "f16", "tanh"),
     ],
@@ -133,11 +133,11 @@ def test_points_larger_than_the_renderers_are_refused_before_anything_is_made() 
 
 
 @pytest.mark.desktop
-@pytest.mark.parametrize("name", ["plain", "llvmpipe"])
-def test_desktop_opengl_gives_the_same(device: Device, name: str) -> None:
+def test_desktop_opengl_gives_the_same(device: Device) -> None:
+    """With points, whose size desktop OpenGL takes from the shader only where it is told to."""
     with open_device(api="desktop") as other:
-        found = feed(make(other, name), IDS[:20])
-    assert relative_error(found, feed(make(device, name), IDS[:20])) <= 1e-6
+        found = feed(make(other, "llvmpipe"), IDS[:20])
+    assert relative_error(found, feed(make(device, "llvmpipe"), IDS[:20])) <= 1e-6
 
 
 # What earlier runs left

@@ -127,6 +127,11 @@ class TestGenerating:
                 assert issued == stream.stats.draws + stream.stats.prompt_draws
             # Of the second prompt only the last token was new: it counts as the first one generated.
             assert stream.stats.prompt_draws == 0
+            context = model.config.max_position_embeddings
+            if context <= 64:
+                list(stream := model.stream([7] * context, max_tokens=context))
+                assert stream.stats.draws_per_token == draws, "running the newer half again is no part of a token"
+                assert stream.stats.prompt_draws == (draws - 2) * (context - 1 + 2 * (context // 2))
             list(stream := model.stream([9, 8, 7], max_tokens=1))
             assert stream.stats.prompt_draws == 2 * (draws - 2), (
                 "no logits and no choice behind a prompt's inner tokens"

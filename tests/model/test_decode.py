@@ -177,6 +177,15 @@ class TestHolding:
                     other.step(token)
                 assert session.ids == other.ids == [3, 4, *found]
 
+    def test_what_is_appended_to_what_was_chosen_is_one_sequence(self, short: Model) -> None:
+        with short.session() as session:
+            for options in (SAMPLERS["greedy"], SAMPLERS["filtered"]):
+                session.hold([1, 2])
+                chosen = session.generate_ids(2, Sampler(options))
+                session.prefill([7, 8])
+                assert session.ids == [1, 2, *chosen, 7, 8]
+                assert np.array_equal(session.logits(), fresh(short, session.ids))
+
     def test_every_length_up_to_a_full_context(self, short: Model, tiny: Path) -> None:
         with glinfer.load(tiny, plan="reference") as reference, short.session() as session:
             for tokens in (1, 2, TINY_CONTEXT - 1, TINY_CONTEXT):
@@ -342,6 +351,18 @@ class TestCached:
             session.hold([*PROMPT, 5, 9])
             session.logits()
             assert count() == body + 1
+            with session.fork() as other:
+                other.step(3)
+                other.logits()
+                assert other.draws_issued == body + 1
+            assert count() == 0
+
+    def test_the_gpu_chooses_only_from_all_tokens_by_their_logits(self, model: Model) -> None:
+        with model.session() as session:
+            for plain in ({}, {"temperature": 0}, {"top_k": 300}, {"temperature": 3.0, "seed": 1}):
+                assert session.chooses(SamplingOptions(**plain))
+            for other in ({"top_k": 299}, {"top_p": 0.99}, {"min_p": 0.01}, {"repetition_penalty": 1.1}):
+                assert not session.chooses(SamplingOptions(**other))
 
     @pytest.mark.parametrize("name", ["greedy", "plain", "filtered"])
     def test_nothing_is_made_or_compiled_per_token(
