@@ -13,7 +13,7 @@ import struct
 from pathlib import Path
 from typing import BinaryIO
 
-from glinfer.errors import ContextError
+from glinfer.errors import InputError
 
 VARIABLE = "GLINFER_KEEP_AWAKE"
 _FILE = Path("/dev/cpu_dma_latency")
@@ -23,18 +23,18 @@ def keep_awake() -> BinaryIO | None:
     """Ask for cores that do not sleep if GLINFER_KEEP_AWAKE is 1; the request ends when the file is closed.
 
     Raises:
-        ContextError: the variable is set to something else, or the request is refused.
+        InputError: the variable is set to something else, or the request is refused.
     """
     wanted = os.environ.get(VARIABLE, "")
     if wanted in ("", "0"):
         return None
     if wanted != "1":
-        raise ContextError(f"{VARIABLE} is {wanted!r}; expected 1 to keep idle cores awake, or 0")
+        raise InputError(f"{VARIABLE} is {wanted!r}; expected 1 to keep idle cores awake, or 0")
     try:
         request = _FILE.open("wb", buffering=0)
         request.write(struct.pack("=i", 0))
     except OSError as error:
-        raise ContextError(
+        raise InputError(
             f"{VARIABLE} is 1, but {_FILE} cannot be written ({error.strerror}); run as root or unset it"
         ) from None
     return request

@@ -83,7 +83,7 @@ class Texture:
     def upload(self, matrix: npt.NDArray[Any]) -> None:
         """Overwrite the first ``len(matrix)`` rows with a [≤ rows, cols] matrix of the layout's type.
 
-        A packed layout, where rows share lines of texels, takes whole matrices only.
+        Where rows share lines of texels, as in blocks, the others on those lines become zero.
 
         Raises:
             PlanError: the matrix does not fit the layout (see :meth:`Layout.pack`), or the texture was released.
@@ -93,8 +93,6 @@ class Texture:
         except PlanError as error:
             raise PlanError(f"{self.name}: {error}") from None
         self.require_alive()
-        if not isinstance(self.layout, Layout) and len(matrix) != self.layout.rows:
-            raise PlanError(f"{self.name} is written whole: found {len(matrix)} rows; expected {self.layout.rows}")
         width = self.layout.width
         # A wrapped matrix may end inside a line of texels; the rest of that line belongs to the rows after it.
         lines, rest = divmod(matrix.size, width) if isinstance(self.layout, Layout) else (texels.shape[0], 0)

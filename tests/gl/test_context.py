@@ -17,8 +17,8 @@ import moderngl
 import numpy as np
 import pytest
 
-from glinfer.errors import ContextError, GLError, GlinferError, ShaderError
-from glinfer.gl import egl
+from glinfer.errors import ContextError, GLError, GlinferError, InputError, ShaderError
+from glinfer.gl import awake, egl
 from glinfer.gl.context import Device, Limits, open_device
 from glinfer.gl.layout import Layout
 from glinfer.gl.program import Program
@@ -500,3 +500,24 @@ def test_without_desktop_opengl_one_line_names_the_package(tmp_path: Path) -> No
     assert said.count("\n") == 1
     assert said.startswith("no desktop OpenGL 3.3 context opens")
     assert "libgl1" in said
+
+
+@pytest.mark.parametrize(("value", "complaint"), [("x", "expected 1"), ("1", "cannot be written")])
+def test_a_request_to_keep_cores_awake_that_cannot_be_met_is_one_line(
+    monkeypatch: pytest.MonkeyPatch, tmp_path: Path, value: str, complaint: str
+) -> None:
+    monkeypatch.setenv(awake.VARIABLE, value)
+    monkeypatch.setattr(awake, "_FILE", tmp_path / "nowhere" / "cpu_dma_latency")
+    with pytest.raises(InputError, match=complaint):
+        awake.keep_awake()
+
+
+def test_cores_are_kept_awake_while_a_device_is_open(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    request = tmp_path / "cpu_dma_latency"
+    monkeypatch.setenv(awake.VARIABLE, "1")
+    monkeypatch.setattr(awake, "_FILE", request)
+    with open_device(api="es") as device:
+        software = "llvmpipe" in device.renderer
+        assert request.exists() == software
+    if software:
+        assert request.read_bytes() == bytes(4)
