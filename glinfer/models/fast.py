@@ -10,6 +10,7 @@ from __future__ import annotations
 import math
 
 from glinfer.config import ModelConfig
+from glinfer.errors import PlanError
 from glinfer.gl.blocks import BLOCK_FLOATS, BlockLayout, RowLayout, blocks_for
 from glinfer.gl.layout import Extent
 from glinfer.gl.packing import ConstantLayout, GemvLayout
@@ -41,8 +42,10 @@ def fast_plan(config: ModelConfig, *, weights: str, kernels: Kernels, max_textur
         max_texture_size: of the renderer, in texels.
 
     Raises:
-        PlanError: something does not fit a texture.
+        PlanError: there is no such format, or something does not fit a texture.
     """
+    if weights not in WEIGHT_FORMATS:
+        raise PlanError(f"there is no weight format {weights!r}; expected one of {', '.join(WEIGHT_FORMATS)}")
     return _FastBuilder(config, weights, kernels, max_texture_size).build()
 
 

@@ -400,3 +400,8 @@ def test_plans_need_no_opengl() -> None:
     done = subprocess.run([sys.executable, "-c", code], cwd=ROOT, capture_output=True, text=True, check=False)
     assert done.returncode == 0, done.stderr
     assert done.stdout == "[]\n"
+
+
+def test_an_unknown_weight_format_is_one_line() -> None:
+    with refused(r"there is no weight format 'q4'; expected one of f32, f16, q16, q8l, q8"):
+        plan_of(weights="q4")
