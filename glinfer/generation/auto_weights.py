@@ -18,9 +18,10 @@ import numpy.typing as npt
 from glinfer.errors import GlinferError, PlanError
 from glinfer.formats import Checkpoint
 from glinfer.formats.files import memory_folder, opened, replacing
+from glinfer.generation.decode import CachedSession
 from glinfer.generation.sampler import Sampler, SamplingOptions
 from glinfer.gl.context import Device
-from glinfer.models.fast import HEAD_DRAWS, LOGITS, fast_plan
+from glinfer.models.fast import fast_plan
 from glinfer.models.fold import WEIGHT_FORMATS, fold
 from glinfer.models.session import Session
 from glinfer.ops.kernels import Kernels
@@ -75,36 +76,33 @@ class _Predictions:
     def __init__(self, checkpoint: Checkpoint, device: Device, kernels: Kernels, weights: str) -> None:
         edge = device.limits.max_texture_size
         plan = fast_plan(checkpoint.config, weights=weights, kernels=kernels, max_texture_size=edge)
-        self.session = Session(plan, fold(checkpoint.config, checkpoint.tensors, weights), device)
-        self.flush_every = kernels.flush_every
+        bound = Session(plan, fold(checkpoint.config, checkpoint.tensors, weights), device)
+        self.session = CachedSession(checkpoint.config, bound, flush_every=kernels.flush_every)
 
     def __enter__(self) -> _Predictions:
         return self
 
     def __exit__(self, *_: object) -> None:
-        self.session.release()
+        self.session.close()
 
-    def _after(self, token: int, position: int) -> Rows:
-        values = self.session.plan.values_for(position + 1) | {"token": token}
-        draws = len(self.session.draws) - HEAD_DRAWS + 1
-        self.session.run(values, draws=draws, flush_every=self.flush_every)
-        logits = self.session.read_rows(LOGITS, 0)[0].astype(np.float64)
+    def _after(self, token: int) -> Rows:
+        self.session.step(token)
+        logits = self.session.logits().astype(np.float64)
         logits -= logits.max()
         return np.asarray(logits - np.log(np.exp(logits).sum()))
 
     def write(self, count: int) -> tuple[list[int], Rows]:
         """``count`` tokens that the model writes, and the log-probabilities [count, vocab] after each."""
         sampler = Sampler(SamplingOptions(seed=0))
-        ids, rows, token = [], [], 0
-        for position in range(count):
-            ids.append(token)
-            rows.append(self._after(token, position))
+        rows, token = [], 0
+        for _ in range(count):
+            rows.append(self._after(token))
             token = sampler.sample(rows[-1])
-        return ids, np.array(rows)
+        return self.session.ids, np.array(rows)
 
     def of(self, ids: Sequence[int]) -> Rows:
         """The log-probabilities [n, vocab] after each of the tokens."""
-        return np.array([self._after(token, position) for position, token in enumerate(ids)])
+        return np.array([self._after(token) for token in ids])
 
 
 def _digest(checkpoint: Checkpoint) -> str:

@@ -10,11 +10,10 @@ from __future__ import annotations
 import math
 
 from glinfer.config import ModelConfig
-from glinfer.errors import PlanError
 from glinfer.gl.blocks import BLOCK_FLOATS, BlockLayout, RowLayout, blocks_for
 from glinfer.gl.layout import Extent
 from glinfer.gl.packing import ConstantLayout, GemvLayout
-from glinfer.models.fold import WEIGHT_FORMATS, head_floats
+from glinfer.models.fold import head_floats, packings
 from glinfer.models.plan import Plan, PlanBuilder
 from glinfer.ops.cached import SLOT_TOKENS, cached_scores, cached_values, score_slots
 from glinfer.ops.embed import embed_token
@@ -44,8 +43,6 @@ def fast_plan(config: ModelConfig, *, weights: str, kernels: Kernels, max_textur
     Raises:
         PlanError: there is no such format, or something does not fit a texture.
     """
-    if weights not in WEIGHT_FORMATS:
-        raise PlanError(f"there is no weight format {weights!r}; expected one of {', '.join(WEIGHT_FORMATS)}")
     return _FastBuilder(config, weights, kernels, max_texture_size).build()
 
 
@@ -65,7 +62,7 @@ def run_values(config: ModelConfig) -> list[RunValue]:
 class _FastBuilder:
     def __init__(self, config: ModelConfig, weights: str, kernels: Kernels, max_texture_size: int) -> None:
         self.config, self.kernels, self.max_texture_size = config, kernels, max_texture_size
-        self.packing, self.head_packing, self.table_format = WEIGHT_FORMATS[weights]
+        self.packing, self.head_packing, self.table_format = packings(weights)
         self.plan = PlanBuilder("fast", config.max_position_embeddings, run_values(config))
         self.slots = score_slots(config.max_position_embeddings)
         self.head_floats = head_floats(config)

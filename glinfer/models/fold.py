@@ -37,6 +37,17 @@ WEIGHT_FORMATS: Mapping[str, tuple[str, str, str]] = {
 """
 
 
+def packings(weight_format: str) -> tuple[str, str, str]:
+    """What a weight format means, see :data:`WEIGHT_FORMATS`.
+
+    Raises:
+        PlanError: there is no such format.
+    """
+    if weight_format not in WEIGHT_FORMATS:
+        raise PlanError(f"there is no weight format {weight_format!r}; expected one of {', '.join(WEIGHT_FORMATS)}")
+    return WEIGHT_FORMATS[weight_format]
+
+
 def head_floats(config: ModelConfig) -> int:
     """Floats of one head with its padding: whole quads."""
     return -(-config.head_dim // QUAD_FLOATS) * QUAD_FLOATS
@@ -51,15 +62,13 @@ def fold(config: ModelConfig, weights: Mapping[str, Array], weight_format: str) 
     Raises:
         PlanError: there is no such format, or a weight is beyond its range.
     """
-    if weight_format not in WEIGHT_FORMATS:
-        raise PlanError(f"there is no weight format {weight_format!r}; expected one of {', '.join(WEIGHT_FORMATS)}")
     return _Folder(config, weights, weight_format).run()
 
 
 class _Folder:
     def __init__(self, config: ModelConfig, weights: Mapping[str, Array], weight_format: str) -> None:
         self.config, self.weights = config, weights
-        self.block_format, self.head_format, self.table_format = WEIGHT_FORMATS[weight_format]
+        self.block_format, self.head_format, self.table_format = packings(weight_format)
         self.folded: dict[str, Array] = {}
 
     def run(self) -> dict[str, Array]:

@@ -10,7 +10,7 @@ import numpy as np
 from glinfer.errors import PlanError
 from glinfer.gl.blocks import BlockLayout, blocks_for
 from glinfer.gl.layout import Extent
-from glinfer.gl.packing import ConstantLayout, GemvLayout
+from glinfer.gl.packing import PIECES, ConstantLayout, GemvLayout
 from glinfer.ops.kernels import Kernels
 from glinfer.ops.linear import ACTIVATIONS, activate
 from glinfer.ops.quantise import decode
@@ -95,14 +95,17 @@ def gemv(
     )
 
 
+def _format_name(params: Params) -> str:
+    return next(name for name, number in WEIGHTS.items() if number == params["WEIGHTS"])
+
+
 def _check(shapes: Shapes, params: Params) -> None:
     outputs = shapes.by_name["output"][1]
     shapes.expect("x", 1, None)
     shapes.expect("weight", outputs, None)
     shapes.expect("consts", outputs, 5 if params["SCALED"] else 1)
     shapes.expect("residual", 1, outputs)
-    per_piece = {0: 4, 1: 2, 2: 2, 3: 1}[int(params["WEIGHTS"])]
-    words = per_piece * -(-shapes.by_name["x"][1] // 4)
+    words = PIECES[_format_name(params)] * -(-shapes.by_name["x"][1] // 4)
     shapes.expect("weight", outputs, words)
     parts = int(params.get("PARTS", 1))
     shapes.require(params["STEPS"] % (parts * int(params["UNROLL"])) == 0, f"{params['STEPS']} steps in {parts} parts")
@@ -116,7 +119,7 @@ def _check(shapes: Shapes, params: Params) -> None:
 def _oracle(inputs: Mapping[str, Array], params: Params, size: tuple[int, int]) -> Array:
     (x,) = float64(inputs, ["x"])
     consts = inputs["consts"]
-    name = next(name for name, number in WEIGHTS.items() if number == params["WEIGHTS"])
+    name = _format_name(params)
     weight = decode(inputs["weight"], consts[:, :4] if params["SCALED"] else None, name, x.shape[1])
     y: Array = x @ weight.T
     if params.get("NORM"):

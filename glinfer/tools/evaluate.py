@@ -13,6 +13,7 @@ import numpy as np
 
 from glinfer.errors import InputError
 from glinfer.formats import Checkpoint
+from glinfer.generation.decode import CachedSession
 from glinfer.generation.model import check_ids
 from glinfer.generation.tokenizer import Tokenizer
 from glinfer.gl.context import Device
@@ -98,19 +99,16 @@ class _TokenByToken:
         edge = device.limits.max_texture_size
         plan = fast.fast_plan(checkpoint.config, weights=weights, kernels=kernels, max_texture_size=edge)
         self.session = Session(plan, fold(checkpoint.config, checkpoint.tensors, weights), device)
-        self.flush_every = kernels.flush_every
+        self.decoding = CachedSession(checkpoint.config, self.session, flush_every=kernels.flush_every)
 
     def logits(self, ids: Sequence[int], first: int) -> Array:
-        rows = np.empty((len(ids) - first, self.session.plan.table[fast.LOGITS].shape[1]), dtype=np.float32)
-        inner = len(self.session.draws) - fast.HEAD_DRAWS
-        for position, token in enumerate(ids):
-            # Logits without the choice of a token, and only where they are scored.
-            draws = inner if position < first else inner + 1
-            values = self.session.plan.values_for(position + 1) | {"token": int(token)}
-            self.session.run(values, draws=draws, flush_every=self.flush_every)
-            if position >= first:
-                rows[position - first] = self.session.read_rows(fast.LOGITS, 0)[0]
-        return rows
+        self.decoding.rewind(len(self.decoding))
+        self.decoding.prefill(ids[:first])
+        rows = []
+        for token in ids[first:]:
+            self.decoding.step(token)
+            rows.append(self.decoding.logits())
+        return np.array(rows)
 
 
 def evaluate(
