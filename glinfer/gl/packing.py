@@ -73,49 +73,17 @@ class _Lines:
 
 
 @dataclass(frozen=True)
-class GemvLayout:
-    """The weight words [rows, cols] of a product: rows outputs, cols words along the inputs.
-
-    Attributes:
-        rows: outputs; padded to whole blocks of 64.
-        cols: words of one output, a multiple of ``texels``; inputs are padded to whole blocks of 64.
-        weights: ``f32``, ``f16``, ``q16`` or ``q8``.
-        quad: whether the four fragments of a quad share the inputs out and each gathers for all 16 outputs of the
-            quad (adding up at the end), or each gathers all inputs of its own 4 outputs.
-    """
+class _Packed:
+    """What is laid out in lines: the sizes that follow from them."""
 
     rows: int
     cols: int
-    weights: str
-    quad: bool
     _lines: _Lines
-
-    @classmethod
-    def of(cls, outputs: int, inputs: int, weights: str, quad: bool, max_texture_size: int) -> GemvLayout:
-        """The layout of an [outputs, inputs] matrix on a renderer with such textures.
-
-        Raises:
-            PlanError: it does not fit one texture.
-        """
-        texels = PIECES[weights]
-        lines = _Lines.of(
-            blocks_for(outputs),
-            2 * 4 * blocks_for(inputs),
-            BLOCK_FLOATS // 2 * texels,
-            max_texture_size,
-            f"a matrix of {outputs}×{inputs} weights",
-        )
-        return cls(outputs, -(-inputs // 4) * texels, weights, quad, lines)
-
-    @property
-    def texels(self) -> int:
-        """Texels of a 4×4 piece."""
-        return PIECES[self.weights]
 
     @property
     def format(self) -> TexelFormat:
-        """Floats for f32, else 32-bit words."""
-        return FORMATS["rgba32f" if self.weights == "f32" else "rgba32ui"]
+        """RGBA32F, unless a layout says otherwise."""
+        return FORMATS["rgba32f"]
 
     @property
     def width(self) -> int:
@@ -135,6 +103,49 @@ class GemvLayout:
     def defines(self, name: str) -> list[tuple[str, int]]:
         """The numbers that gemv.frag needs of this texture, under the prefix ``name``."""
         return [(f"{name}_STACK", self._lines.stack), (f"{name}_WIDTH", self.width), (f"{name}_HEIGHT", self.height)]
+
+
+@dataclass(frozen=True)
+class GemvLayout(_Packed):
+    """The weight words [rows, cols] of a product: rows outputs, cols words along the inputs.
+
+    Attributes:
+        rows: outputs; padded to whole blocks of 64.
+        cols: words of one output, a multiple of ``texels``; inputs are padded to whole blocks of 64.
+        weights: ``f32``, ``f16``, ``q16`` or ``q8``.
+        quad: whether the four fragments of a quad share the inputs out and each gathers for all 16 outputs of the
+            quad (adding up at the end), or each gathers all inputs of its own 4 outputs.
+    """
+
+    weights: str
+    quad: bool
+
+    @classmethod
+    def of(cls, outputs: int, inputs: int, weights: str, quad: bool, max_texture_size: int) -> GemvLayout:
+        """The layout of an [outputs, inputs] matrix on a renderer with such textures.
+
+        Raises:
+            PlanError: it does not fit one texture.
+        """
+        texels = PIECES[weights]
+        lines = _Lines.of(
+            blocks_for(outputs),
+            2 * 4 * blocks_for(inputs),
+            BLOCK_FLOATS // 2 * texels,
+            max_texture_size,
+            f"a matrix of {outputs}×{inputs} weights",
+        )
+        return cls(outputs, -(-inputs // 4) * texels, lines, weights, quad)
+
+    @property
+    def texels(self) -> int:
+        """Texels of a 4×4 piece."""
+        return PIECES[self.weights]
+
+    @property
+    def format(self) -> TexelFormat:
+        """Floats for f32, else 32-bit words."""
+        return FORMATS["rgba32f" if self.weights == "f32" else "rgba32ui"]
 
     def region(self, rows: int, cols: int) -> tuple[int, int]:
         """The whole texture: no smaller rectangle holds the first rows."""
@@ -182,7 +193,7 @@ class GemvLayout:
 
 
 @dataclass(frozen=True)
-class ConstantLayout:
+class ConstantLayout(_Packed):
     """Per-output constants of a product: [rows, 5] = four scales, one for each of four groups of inputs, and the
     bias; or [rows, 1], the bias alone.
 
@@ -190,10 +201,7 @@ class ConstantLayout:
     for each group costs no more than one a row.
     """
 
-    rows: int
-    cols: int
     quad: bool
-    _lines: _Lines
 
     @classmethod
     def of(cls, outputs: int, scales: bool, quad: bool, max_texture_size: int) -> ConstantLayout:
@@ -204,31 +212,7 @@ class ConstantLayout:
         """
         cols = 5 if scales else 1
         lines = _Lines.of(blocks_for(outputs), 1, cols * BLOCK_TEXELS, max_texture_size, f"{outputs} constants")
-        return cls(outputs, cols, quad, lines)
-
-    @property
-    def format(self) -> TexelFormat:
-        """RGBA32F."""
-        return FORMATS["rgba32f"]
-
-    @property
-    def width(self) -> int:
-        """Texels in x."""
-        return self._lines.width
-
-    @property
-    def height(self) -> int:
-        """Texels in y."""
-        return self._lines.height
-
-    @property
-    def nbytes(self) -> int:
-        """Bytes of texture memory."""
-        return self.width * self.height * self.format.bytes_per_texel
-
-    def defines(self, name: str) -> list[tuple[str, int]]:
-        """The numbers that gemv.frag needs of this texture, under the prefix ``name``."""
-        return [(f"{name}_STACK", self._lines.stack), (f"{name}_WIDTH", self.width), (f"{name}_HEIGHT", self.height)]
+        return cls(outputs, cols, lines, quad)
 
     def region(self, rows: int, cols: int) -> tuple[int, int]:
         """The whole texture."""
