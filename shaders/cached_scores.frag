@@ -3,10 +3,16 @@
 // cache [positions, q | k | v] in blocks, a head HEAD_TEXELS texels wide; the query is the one of slot position.
 // Output: a slot is 64 tokens, a block of it one head, a fragment four tokens. Tokens after position get -1e30; the
 // cache has room for whole slots of them.
+// With MANY there is a query for each of MANY sequences: rows has its position, and the slot, a multiple of 64, where
+// its keys begin; its scores of group g lie in slot MANY · g + row.
 #include "common/block_pass.glsl"
 #define CACHE_SIZE ivec2(CACHE_WIDTH, CACHE_HEIGHT)
 uniform sampler2D cache;
+#ifdef MANY
+#include "common/row_info.glsl"
+#else
 uniform int position;
+#endif
 layout(location = 0) out vec4 y;
 
 // Where a texel of a slot's vector lies; 16 slots from a multiple of 16 on lie side by side.
@@ -25,14 +31,26 @@ ivec2 place(int slot, int texel) {
 
 void main() {
     Place at = output_place();
+#ifdef MANY
+    uvec4 info = ROW_TEXEL(at.slot % MANY, 0);
+    int position = int(info.y), base = int(info.z), group = at.slot / MANY;
+#else
+    const int base = 0;
+    int group = at.slot;
+#endif
     int query = at.block * HEAD_TEXELS, key = (HEADS + at.block) * HEAD_TEXELS;
-    int own = 64 * at.slot + 4 * at.lane;
+    int own = 64 * group + 4 * at.lane;
     int member = at.lane & (SHARE - 1), first = own - 4 * member;
     vec4 sum[GROUPS];
     for (int g = 0; g < GROUPS; g++) sum[g] = vec4(0.0);
-    for (int i = member; i < HEAD_TEXELS; i += SHARE) {
-        vec4 q = FETCH(cache, place(position, query + i), CACHE_SIZE);
-        ivec2 from = place(first, key + i);
+#ifdef MANY
+    int end = first <= position ? HEAD_TEXELS : 0;  // other sequences may be longer
+#else
+    const int end = HEAD_TEXELS;
+#endif
+    for (int i = member; i < end; i += SHARE) {
+        vec4 q = FETCH(cache, place(base + position, query + i), CACHE_SIZE);
+        ivec2 from = place(base + first, key + i);
         vec4 k[4 * GROUPS];
         for (int n = 0; n < 4 * GROUPS; n++) k[n] = FETCH(cache, (from + ivec2(4 * n, 0)), CACHE_SIZE);
         for (int g = 0; g < GROUPS; g++) {

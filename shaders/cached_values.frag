@@ -4,12 +4,17 @@
 // wide. Output [1, heads · HEAD_TEXELS · 4] in blocks, the heads one after the other.
 // With QUAD the four fragments of a quad share the tokens out. Each subtracts its own largest score, rounded up to a
 // whole number: whole numbers pass between fragments exactly, so all four agree on the largest of all.
+// With MANY there is a query for each of MANY sequences, as there; row r of the output is that of sequence r.
 // With PARTS each instance adds up the values of 64 tokens, and blending adds the instances up.
 #include "common/block_pass.glsl"
 #define CACHE_SIZE ivec2(CACHE_WIDTH, CACHE_HEIGHT)
 uniform sampler2D scores;
 uniform sampler2D cache;
+#ifdef MANY
+#include "common/row_info.glsl"
+#else
 uniform int position;
+#endif
 #ifdef PARTS
 flat in int part;
 #endif
@@ -22,13 +27,24 @@ layout(location = 0) out vec4 y;
 #define GROUPS 1
 #endif
 
-vec4 score(int head, int group) {
-    ivec2 from = block_origin(group >> 4, head, SCORES_TILES, SCORES_PITCH, SCORES_SLOT_STEP, SCORES_BLOCK_STEP, SCORES_COLUMNS);
+vec4 score(int row, int head, int group) {
+#ifdef MANY
+    int slot = MANY * (group >> 4) + row;
+#else
+    int slot = group >> 4;
+#endif
+    ivec2 from = block_origin(slot, head, SCORES_TILES, SCORES_PITCH, SCORES_SLOT_STEP, SCORES_BLOCK_STEP, SCORES_COLUMNS);
     return FETCH(scores, (from + lane_offset(group & 15)), ivec2(SCORES_WIDTH, SCORES_HEIGHT));
 }
 
 void main() {
     Place at = output_place();
+#ifdef MANY
+    uvec4 info = ROW_TEXEL(at.slot, 0);
+    int position = int(info.y), base = int(info.z);
+#else
+    const int base = 0;
+#endif
     int texel = at.block * 16 + at.lane;
     int head = texel / HEAD_TEXELS;
     int value = 2 * HEADS * HEAD_TEXELS + texel;
@@ -40,26 +56,26 @@ void main() {
     int start = 0, stride = 1;
 #endif
     vec4 peaks = vec4(LEAST);
-    for (int group = start; group < groups; group += stride) peaks = max(peaks, score(head, group));
+    for (int group = start; group < groups; group += stride) peaks = max(peaks, score(at.slot, head, group));
     float peak = ceil(max(max(peaks.x, peaks.y), max(peaks.z, peaks.w)));
     vec4 sum[GROUPS];
     for (int g = 0; g < GROUPS; g++) sum[g] = vec4(0.0);
     vec4 weights = vec4(0.0);
 #ifdef PARTS
-    for (int group = start; group < groups; group += stride) weights += exp(score(head, group) - peak);
+    for (int group = start; group < groups; group += stride) weights += exp(score(at.slot, head, group) - peak);
     for (int group = 16 * part + start; group < min(groups, 16 * part + 16); group += stride) {
 #else
     for (int group = start; group < groups; group += stride) {
 #endif
         // Four tokens side by side, and of each the texels of the quad.
-        ivec2 from = block_origin(4 * group, value >> 4, CACHE_TILES, CACHE_PITCH, CACHE_SLOT_STEP, CACHE_BLOCK_STEP,
+        ivec2 from = block_origin(base + 4 * group, value >> 4, CACHE_TILES, CACHE_PITCH, CACHE_SLOT_STEP, CACHE_BLOCK_STEP,
                                   CACHE_COLUMNS) + lane_offset(value & 15);
         vec4 v[4 * GROUPS];
         for (int n = 0; n < 4 * GROUPS; n++) {
             ivec2 inner = GROUPS == 1 ? ivec2(0) : ivec2(n & 1, (n >> 1) & 1);
             v[n] = FETCH(cache, (from + ivec2(4 * (n / GROUPS), 0) + inner), CACHE_SIZE);
         }
-        vec4 weight = exp(score(head, group) - peak);
+        vec4 weight = exp(score(at.slot, head, group) - peak);
 #ifndef PARTS
         weights += weight;
 #endif

@@ -47,7 +47,7 @@ void main() {
     Place at = output_place();
     int member = at.lane & 3;
     vec4 sum[4] = vec4[4](vec4(0.0), vec4(0.0), vec4(0.0), vec4(0.0));
-    vec4 squares = vec4(0.0);
+    float squares = 0.0;
     // Asked for first, needed last.
     ivec2 here = ivec2((at.block / CONSTS_STACK) * (16 * (BIAS_AT + 1)) + at.lane, at.block % CONSTS_STACK);
     vec4 bias = CONSTANT(BIAS_AT);
@@ -82,7 +82,7 @@ void main() {
 #endif
             }
 #ifdef NORM
-            for (int t = 0; t < TAKEN; t++) squares += v[TAKEN * i + t] * v[TAKEN * i + t];
+            for (int t = 0; t < TAKEN; t++) squares += dot(v[TAKEN * i + t], v[TAKEN * i + t]);
 #endif
         }
 #else
@@ -91,14 +91,14 @@ void main() {
 #if QUAD
         vec4 from = input_of(step, member);
 #ifdef NORM
-        squares += from * from;
+        squares += dot(from, from);
 #endif
 #endif
         for (int a = 0; a < 4; a++) {
 #if !QUAD
             vec4 from = input_of(step, a);
 #ifdef NORM
-            squares += from * from;
+            squares += dot(from, from);
 #endif
 #endif
 #if PIECE == 4
@@ -118,13 +118,13 @@ void main() {
 #if QUAD
     vec4 total = quad_share(sum, at.lane);
 #ifdef NORM
-    squares = quad_sum(squares, at.lane);
+    squares = quad_sum(vec4(squares), at.lane).x;
 #endif
 #else
     vec4 total = (sum[0] + sum[1]) + (sum[2] + sum[3]);
 #endif
 #ifdef NORM
-    total *= inversesqrt(dot(squares, vec4(1.0)) / float(DIM) + float(EPS));
+    total *= inversesqrt(squares / float(DIM) + float(EPS));
 #endif
     if (part == 0) total += bias;
     y = vec4(activation(total.x), activation(total.y), activation(total.z), activation(total.w));

@@ -2,26 +2,48 @@
 // The best 16 candidates for the next token: lane n of the block looks at the texels n, n + 16, … of the logits and
 // leaves (score, id, 0, 0) of the largest score, the lowest id where equal. The score of a token is its logit, or,
 // with noise = 1, logit · inverse_temperature + Gumbel noise: the largest of those is a draw from the softmax.
+// With ROWS there are many rows of logits, row ROWS · slot + n in slot `slot` of texture n: each slot of the output is
+// that of one row, and rows says how its token is chosen.
 #include "common/block_pass.glsl"
 #include "common/noise.glsl"
 #define LOGITS_PLACES LOGITS_TILES, LOGITS_PITCH, LOGITS_SLOT_STEP, LOGITS_BLOCK_STEP, LOGITS_COLUMNS
+#ifdef ROWS
+#include "common/each_row.glsl"
+#include "common/row_info.glsl"
+EACH_ROW(DECLARE_INPUT)
+#define FETCH_LOGITS(n, X, R, Y, V, A, B, C, D, E, S) if (at.slot % ROWS == n) v[j] = FETCH(X, texel, LOGITS_SIZE);
+#define UNROLL 1
+#else
 uniform sampler2D logits;
 uniform float noise;
 uniform float inverse_temperature;
 uniform uint noise_key;
-layout(location = 0) out vec4 y;
-
 #define UNROLL 8  // texels asked for together, to wait for memory once for all of them
+#endif
+#define LOGITS_SIZE ivec2(LOGITS_WIDTH, LOGITS_HEIGHT)
+layout(location = 0) out vec4 y;
 
 void main() {
     Place at = output_place();
     ivec2 offset = lane_offset(at.lane);
+#ifdef ROWS
+    uvec4 choice = ROW_TEXEL(at.slot, 1);
+    uint noise_key = choice.x;
+    float inverse_temperature = uintBitsToFloat(choice.y), noise = float(choice.z);
+    int slot = at.slot / ROWS;
+#else
+    const int slot = 0;
+#endif
     vec2 best = vec2(-3.4e38, 0.0);
     for (int start = 0; start < LOGITS_BLOCKS; start += UNROLL) {
         vec4 v[UNROLL];
         for (int j = 0; j < UNROLL; j++) {
-            ivec2 texel = block_origin(0, min(start + j, LOGITS_BLOCKS - 1), LOGITS_PLACES) + offset;
-            v[j] = FETCH(logits, texel, ivec2(LOGITS_WIDTH, LOGITS_HEIGHT));
+            ivec2 texel = block_origin(slot, min(start + j, LOGITS_BLOCKS - 1), LOGITS_PLACES) + offset;
+#ifdef ROWS
+            EACH_ROW(FETCH_LOGITS)
+#else
+            v[j] = FETCH(logits, texel, LOGITS_SIZE);
+#endif
         }
         for (int j = 0; j < UNROLL; j++) {
             int token = 64 * (start + j) + 4 * at.lane;

@@ -21,25 +21,30 @@ from glinfer.cli.common import (
     progress,
     table,
 )
+from glinfer.config import ModelConfig
 from glinfer.errors import InputError
 from glinfer.formats import find_model, load_checkpoint
+from glinfer.generation.model import Model
+from glinfer.gl.context import Device
 from glinfer.models.choice import DEFAULT_PLAN, DEFAULT_WEIGHTS, PLANS, check_choice
 from glinfer.tools.bench import BenchReport, bench
 from glinfer.tools.bench_decoding import (
     DecodeReport,
-    Engine,
     EngineReport,
-    Spread,
+    batch_context,
     bench_decoding,
     contexts_within,
     load_fast,
 )
-from glinfer.tools.ceiling import CeilingReport, measure_ceilings
+from glinfer.tools.bench_engines import BatchEngine, Engine, room_for
+from glinfer.tools.bench_turns import Spread
+from glinfer.tools.ceiling import CeilingReport, measure_ceilings, measure_products
 from glinfer.tools.demo import demo_folder, write_demo
 from glinfer.tools.peers import PEERS, open_peers
 
 _LENGTHS = "1,8,64"
 _CONTEXTS = "32,128,512,2000"
+_BATCHES_AT = 128  # tokens, unless --contexts says otherwise
 
 
 @click.command("bench")
@@ -50,11 +55,22 @@ _CONTEXTS = "32,128,512,2000"
     metavar="F[,F…]",
     help=f"Weight formats of the fast plan, timed in turns. Default: {DEFAULT_WEIGHTS}.",
 )
-@click.option("--contexts", metavar="N[,N…]", help=f"Tokens in the fast plan's cache. Default: {_CONTEXTS}.")
+@click.option(
+    "--contexts", metavar="N[,N…]", help=f"Tokens in the fast plan's cache, and in prompts. Default: {_CONTEXTS}."
+)
+@click.option(
+    "--batch",
+    metavar="N[,N…]",
+    help=f"Decode so many sequences together too, at the first of --contexts, or else at {_BATCHES_AT} tokens.",
+)
 @click.option("--lengths", metavar="N[,N…]", help=f"Sequence lengths of the reference plan. Default: {_LENGTHS}.")
 @click.option("--runs", type=click.IntRange(min=1), default=5, show_default=True, help="Counted runs of each.")
 @click.option("--peers", default="", metavar="P[,P…]", help=f"Other engines beside it: {', '.join(PEERS)}.")
-@click.option("--ceiling", is_flag=True, help="Measure too what this renderer can do at most.")
+@click.option(
+    "--ceiling",
+    is_flag=True,
+    help="Measure too what this renderer can do at most, and how near it the large products come.",
+)
 @click.option("--gelu", type=click.Choice(["tanh", "erf"]), help="The form of GELU. Default: the checkpoint's own.")
 @device_options
 @json_option
@@ -63,6 +79,7 @@ def bench_command(
     plan: str,
     weights: str | None,
     contexts: str | None,
+    batch: str | None,
     lengths: str | None,
     runs: int,
     peers: str,
@@ -73,17 +90,19 @@ def bench_command(
     """Time MODEL: median, fastest and slowest run.
 
     The fast plan decodes blocks of tokens at the end of full contexts, with each token read back and with one
-    readback for the block (pipelined), and takes in prompts. The reference plan runs whole forward passes. All that
+    readback for the block (pipelined), takes in prompts as long as the contexts, up to the next token's logits in
+    Python, and with --batch decodes many sequences together. The reference plan runs whole forward passes. All that
     is timed takes turns, and warm-ups are not counted. Without MODEL the random weights of 'glinfer demo' are used;
     speed does not depend on them.
 
     \b
     glinfer bench shakespeare --weights f32,q8 --peers torch
+    glinfer bench shakespeare --contexts 128 --batch 1,8,32
     """
-    given = {"--weights": weights, "--contexts": contexts, "--peers": peers, "--ceiling": ceiling}
+    given = {"--weights": weights, "--contexts": contexts, "--peers": peers or None, "--batch": batch}
     if plan == "reference":
-        for name, value in given.items():
-            if value:
+        for name, value in {**given, "--ceiling": ceiling or None}.items():
+            if value is not None:
                 raise InputError(f"{name} belongs to --plan fast; leave it out or use that plan")
         _bench_reference(model, parse_ids(_LENGTHS if lengths is None else lengths, "lengths"), runs, as_json, options)
         return
@@ -91,7 +110,8 @@ def bench_command(
         raise InputError("--lengths belongs to --plan reference; give --contexts, or use that plan")
     formats = formats_of(DEFAULT_WEIGHTS if weights is None else weights)
     found = parse_ids(_CONTEXTS if contexts is None else contexts, "contexts")
-    report = _bench_fast(model, formats, found, runs, names_of(peers), ceiling, options)
+    together = _Together(sizes_of(batch), _BATCHES_AT if contexts is None or not found else found[0])
+    report = _bench_fast(model, formats, found, together, runs, names_of(peers), ceiling, options)
     if as_json:
         print_json(report.to_json())
     else:
@@ -115,6 +135,33 @@ def formats_of(text: str) -> list[str]:
     for name in formats:
         check_choice("fast", name)
     return formats
+
+
+def sizes_of(batch: str | None) -> list[int]:
+    """The batch sizes between the commas, each once; None for none.
+
+    Raises:
+        InputError: there is none, or one below 1.
+    """
+    if batch is None:
+        return []
+    sizes = list(dict.fromkeys(parse_ids(batch, "batch sizes")))
+    if not sizes or min(sizes) < 1:
+        raise InputError(f"found {batch!r} for --batch; expected numbers of sequences of at least 1, such as 1,8,32")
+    return sizes
+
+
+@dataclasses.dataclass(frozen=True)
+class _Together:
+    """The batches that are asked for, and the context length at which they are."""
+
+    sizes: list[int]
+    context: int
+
+    def within(self, config: ModelConfig, contexts: list[int], max_texture_size: int) -> tuple[int, int]:
+        """(context length, how many tokens each sequence may hold) that a model and a renderer allow."""
+        context = batch_context(contexts_within(config, contexts)[0], self.context)
+        return context, room_for(config, self.sizes, context, max_texture_size)
 
 
 def path_of(model: str | None) -> str:
@@ -152,6 +199,7 @@ def _bench_fast(
     model: str | None,
     formats: list[str],
     contexts: list[int],
+    together: _Together,
     runs: int,
     peers: list[str],
     ceiling: bool,
@@ -164,12 +212,15 @@ def _bench_fast(
     contexts_within(checkpoint.config, contexts)  # before anything slow begins
     with contextlib.ExitStack() as held:
         engines: list[tuple[Engine, EngineReport]] = []
+        models: list[tuple[Model, str]] = []
+        batches: dict[str, list[BatchEngine]] = {}
         others = open_peers(peers, checkpoint) if peers else []
         for peer in others:
             held.callback(peer.close)
         started = time.perf_counter()
         device = held.enter_context(opened(options["device"], options["api"], options["limits"]))
         opening = time.perf_counter() - started
+        at, capacity = together.within(checkpoint.config, contexts, device.limits.max_texture_size)
         for name in formats:
             with progress(f"loading {name}") as advance:
                 bound, engine, about = load_fast(
@@ -177,20 +228,37 @@ def _bench_fast(
                 )
             held.callback(bound.close)
             engines.append((engine, about))
+            models.append((bound, about.label))
+            for size in together.sizes:
+                batches.setdefault(about.label, []).append(BatchEngine(bound, size, capacity))
+                held.callback(batches[about.label][-1].close)
         engines += [(peer, EngineReport(peer.label)) for peer in others]
         with progress("timing") as advance:
             report = bench_decoding(
-                engines, checkpoint.config, contexts, runs, renderer=device.description, on_run=advance
+                engines,
+                checkpoint.config,
+                contexts,
+                runs,
+                renderer=device.description,
+                batches=batches,
+                batches_at=at,
+                on_run=advance,
             )
         if ceiling:
-            sizes = [(about.weight_texture or "", about.weight_bytes or 0) for about in report.engines if about.weights]
-            with progress("measuring ceilings") as advance:
-                report = dataclasses.replace(report, ceiling=measure_ceilings(device, sizes, on_step=advance))
+            report = dataclasses.replace(report, ceiling=_ceilings(device, models, report))
     return report
 
 
+def _ceilings(device: Device, models: list[tuple[Model, str]], report: DecodeReport) -> CeilingReport:
+    sizes = [(about.weight_texture or "", about.weight_bytes or 0) for about in report.engines if about.weights]
+    with progress("measuring ceilings") as advance:
+        found = measure_ceilings(device, sizes, on_step=advance)
+        products = [product for model, label in models for product in measure_products(model, label)]
+    return dataclasses.replace(found, products=tuple(products))
+
+
 def _show_decoding(report: DecodeReport) -> None:
-    headings = ["engine", "tokens", "ms/token", "tok/s", "pipelined", "prefill ms", "GB/s"]
+    headings = ["decoding", "tokens", "ms/token", "tok/s", "pipelined", "GB/s"]
     if report.ceiling is not None:
         headings.append("peak")
     shown = table(*headings, numbers=tuple(headings[1:]))
@@ -203,12 +271,14 @@ def _show_decoding(report: DecodeReport) -> None:
             _spread(row.decode),
             f"{rates['tokens_per_second']:,.1f}",
             "" if row.pipelined is None else _spread(row.pipelined),
-            _shown_ms(row.prefill.median, row.prefill.median),
             "" if reached is None else f"{reached / 1e9:,.1f}",
         ]
         shown.add_row(*cells, *([] if report.ceiling is None else ["" if share is None else f"{100 * share:.0f}%"]))
     out().print(shown)
     click.echo()
+    _show_prefill(report)
+    if report.batch:
+        _show_batch(report)
     for about in report.engines:
         if about.weights is not None:
             click.echo(_about(about))
@@ -220,6 +290,26 @@ def _show_decoding(report: DecodeReport) -> None:
         f"plan {report.plan} · median (fastest–slowest) of {report.runs} blocks of {report.block_tokens} tokens, "
         f"each token read back, or all together (pipelined) · {report.renderer}"
     )
+
+
+def _show_prefill(report: DecodeReport) -> None:
+    numbers = ("tokens", "ms", "tok/s")
+    shown = table("prompt to logits", *numbers, numbers=numbers)
+    for row in report.rows:
+        rate = row.rates["prefill_tokens_per_second"]
+        shown.add_row(row.label, str(row.context), _spread(row.prefill), f"{rate:,.0f}")
+    out().print(shown)
+    click.echo()
+
+
+def _show_batch(report: DecodeReport) -> None:
+    numbers = ("tokens", "sequences", "ms/step", "tok/s in all", "× one alone")
+    shown = table("together", *numbers, numbers=numbers)
+    for row in report.batch:
+        rates = f"{row.tokens_per_second:,.1f}", f"{row.times_single:,.2f}"
+        shown.add_row(row.label, str(row.context), str(row.sequences), _spread(row.step), *rates)
+    out().print(shown)
+    click.echo()
 
 
 def _spread(times: Spread) -> str:
@@ -259,4 +349,25 @@ def _show_ceiling(ceiling: CeilingReport) -> None:
     click.echo(
         f"{ceiling.multiply_adds_per_second / 1e9:,.1f} G multiply-adds/s · a dependent pass {ceiling.pass_us:.1f} µs, "
         f"issuing one {ceiling.issue_us:.1f} µs · a readback {ceiling.readback_us:.1f} µs"
+    )
+    if ceiling.products:
+        _show_products(ceiling)
+
+
+def _show_products(ceiling: CeilingReport) -> None:
+    numbers = ("rows", "inputs", "outputs", "ms", "G multiply-adds/s", "of those")
+    shown = table("a chunk's product", "draw", *numbers, numbers=numbers)
+    for product in ceiling.products:
+        shown.add_row(
+            product.label,
+            product.draw,
+            *map(str, (product.rows, product.inputs, product.outputs)),
+            _shown_ms(product.milliseconds, product.milliseconds),
+            f"{product.multiply_adds_per_second / 1e9:,.1f}",
+            f"{100 * ceiling.of_multiply_adds(product):.0f}%",
+        )
+    click.echo()
+    out().print(shown)
+    click.echo(
+        "of those: rows × inputs × outputs in the time of the draw alone, as a share of the multiply-adds above\n"
     )

@@ -25,17 +25,19 @@ from glinfer.tools.tune import TuneReport, tune
 @click.option(
     "--seconds",
     type=click.FloatRange(min=0, min_open=True),
-    default=20.0,
+    default=30.0,
     show_default=True,
-    help="How long a search may take, about.",
+    help="How long a search may take, about: two thirds for single tokens, the rest for prompts.",
 )
 @device_options
 @json_option
 def tune_command(model: str | None, weights: str, redo: bool, seconds: float, as_json: bool, **options: Any) -> None:
     """Show how the fast plan's passes are shaped for MODEL on this renderer, after a measured search if need be.
 
-    The choice is kept in the user's cache folder for exactly this renderer, driver, model shape and weight format,
-    and every later load uses it. Results do not depend on it: what wins has been checked to compute the same.
+    The passes of a single token are chosen by its time, then those over many rows by the time of a prompt of 512
+    tokens, or of the context. The choice is kept in the user's cache folder for exactly this renderer, driver, model
+    shape and weight format, and every later load uses it. Results do not depend on it: what wins has been checked to
+    compute the same.
     Without MODEL, Gab's full shape is tuned, on the random weights of 'glinfer demo'.
 
     \b
@@ -47,11 +49,11 @@ def tune_command(model: str | None, weights: str, redo: bool, seconds: float, as
     checkpoint.check_finite()
     with opened(options["device"], options["api"], options["limits"]) as device:
         found = [_tuned(device, checkpoint, name, seconds, redo) for name in formats]
-        default = default_for(device)
+        defaults = [default_for(device, name) for name in formats]
     if as_json:
         print_json(found)
         return
-    for told in found:
+    for told, default in zip(found, defaults, strict=True):
         _show(told, dataclasses.asdict(default))
 
 
@@ -76,6 +78,7 @@ def _json(tuned: Tuned, report: TuneReport | None, weights: str, renderer: str, 
         "file": path,
         "searched": report is not None,
         "finished": None if report is None else report.finished,
+        "prompt": None if report is None or report.prompt is None else dataclasses.asdict(report.prompt),
         "seconds": None if report is None else report.seconds,
         "trials": [] if report is None else [dataclasses.asdict(trial) for trial in report.trials],
         "renderer": renderer,
@@ -96,6 +99,9 @@ def _show(told: dict[str, Any], default: dict[str, Any]) -> None:
     for name, value in told["kernels"].items():
         shown.add_row(name, str(value), str(default[name]))
     shown.add_row("ms/token", f"{told['milliseconds']:.3f}", f"{told['default_milliseconds']:.3f}")
+    if told["prompt"] is not None:
+        tokens, *times = told["prompt"].values()
+        shown.add_row(f"ms/prompt of {tokens} tokens", *(f"{milliseconds:.2f}" for milliseconds in times))
     out().print(shown)
     where = "not kept: GLINFER_CACHE is empty" if told["file"] is None else f"kept in {told['file']}"
     click.echo(f"\n{where} · {told['renderer']}\n")

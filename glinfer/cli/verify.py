@@ -20,7 +20,7 @@ from glinfer.cli.common import (
 )
 from glinfer.errors import InputError
 from glinfer.formats import load_checkpoint
-from glinfer.generation.model import check_ids
+from glinfer.generation.ids import check_ids
 from glinfer.models.choice import check_choice, plan_for, weights_for
 from glinfer.models.tuning import kernels_for
 from glinfer.tools.draws import example_ids

@@ -19,11 +19,11 @@ from glinfer.errors import GlinferError, PlanError
 from glinfer.formats import Checkpoint
 from glinfer.formats.files import memory_folder, opened, replacing
 from glinfer.generation.decode import CachedSession
+from glinfer.generation.prefill import Prefill
 from glinfer.generation.sampler import Sampler, SamplingOptions
 from glinfer.gl.context import Device
-from glinfer.models.fast import fast_plan
-from glinfer.models.fold import WEIGHT_FORMATS, fold
-from glinfer.models.session import Session
+from glinfer.models.choice import fast_session
+from glinfer.models.fold import WEIGHT_FORMATS
 from glinfer.ops.kernels import Kernels
 
 FASTEST_FIRST = ("q8", "q8l", "q16", "f16")
@@ -74,10 +74,8 @@ class _Predictions:
     """One weight format of a model, run from position 0."""
 
     def __init__(self, checkpoint: Checkpoint, device: Device, kernels: Kernels, weights: str) -> None:
-        edge = device.limits.max_texture_size
-        plan = fast_plan(checkpoint.config, weights=weights, kernels=kernels, max_texture_size=edge)
-        bound = Session(plan, fold(checkpoint.config, checkpoint.tensors, weights), device)
-        self.session = CachedSession(checkpoint.config, bound, flush_every=kernels.flush_every)
+        bound = fast_session(checkpoint, device, weights, kernels)
+        self.session = CachedSession(Prefill(checkpoint.config, weights, kernels), bound)
 
     def __enter__(self) -> _Predictions:
         return self

@@ -16,11 +16,11 @@ import numpy.typing as npt
 from glinfer.config import ModelConfig
 from glinfer.errors import ContextError, InputError
 from glinfer.generation.ids import check_tokens, whole_number, whole_numbers
-from glinfer.generation.sampler import Sampler, SamplingOptions
+from glinfer.generation.prefill import FEWEST, Chunks, Prefill
+from glinfer.generation.sampler import Sampler, SamplingOptions, checked_choice, gpu_chooses
 from glinfer.gl.blocks import BLOCK_EDGE, BLOCK_FLOATS, BlockLayout
-from glinfer.models.fast import HEAD_DRAWS, LOGITS, PICKS
+from glinfer.models.fast import HEAD_DRAWS, LOGITS, PICKS, TAIL_DRAWS
 from glinfer.ops.cached import score_slots
-from glinfer.ops.sample import best_candidate
 
 if TYPE_CHECKING:
     from typing_extensions import Self
@@ -30,9 +30,6 @@ if TYPE_CHECKING:
 Floats = npt.NDArray[np.float32]
 Forward = Callable[[Sequence[int]], Floats]
 """Token ids of a whole sequence → one float32 number [vocab] for each token that may come next."""
-
-# What shaders/pick.frag leaves where no logit was a number that can be compared.
-_NO_SCORE = np.float32(-3.4e38)
 
 
 class DecodeSession(ABC):
@@ -47,6 +44,7 @@ class DecodeSession(ABC):
 
     Attributes:
         dropped: how many tokens were dropped so far because the context was full.
+        draws_ahead: draws that were not issued because a chunk of the prompt had done their work.
     """
 
     def __init__(self, config: ModelConfig) -> None:
@@ -56,7 +54,7 @@ class DecodeSession(ABC):
         self._ids: list[int] = []
         self._logits: Floats | None = None
         self._closed = ""
-        self.dropped = 0
+        self.dropped = self.draws_ahead = 0
 
     @property
     def ids(self) -> list[int]:
@@ -309,52 +307,68 @@ class CachedSession(DecodeSession):
     Per token only the numbers in one dictionary change: no GL object is made and none is looked up.
     """
 
-    def __init__(self, config: ModelConfig, bound: Session, *, flush_every: int = 0, owns: bool = True) -> None:
+    def __init__(self, prefill: Prefill, bound: Session, *, owns: bool = True) -> None:
         """Nothing is held.
 
         Args:
-            config: the model's shape.
+            prefill: takes prompts in for this model; has the model's shape and its kernels.
             bound: the fast plan, bound; its caches are this session's alone.
-            flush_every: see :class:`glinfer.ops.kernels.Kernels`.
             owns: whether ``bound`` is released with this session.
         """
-        super().__init__(config)
-        self._bound, self._flush_every, self._owns = bound, flush_every, owns
+        super().__init__(prefill.config)
+        self._prefill, self._bound, self._owns = prefill, bound, owns
+        self._flush_every = prefill.kernels.flush_every
+        self._chunks: Chunks | None = None
         self._picks, self._logits_texture = bound.texture(PICKS), bound.texture(LOGITS)
         assert isinstance(self._picks.layout, BlockLayout)
         self._places = self._picks.layout
         # How many of the first tokens are in the caches.
         self._cached = 0
+        # For how many tokens the last one's stream lies where the last block takes it from; 0 for none.
+        self._handed_over = 0
         self._body, self._head = len(bound.draws) - HEAD_DRAWS, len(bound.draws) - HEAD_DRAWS + 1
+        self._tail = len(bound.draws) - TAIL_DRAWS
         self._values = bound.plan.values_for(1)
 
     @property
     def draws_issued(self) -> int:
         """Draw calls issued so far."""
-        return self._bound.draws_issued
+        return self._bound.draws_issued + (0 if self._chunks is None else self._chunks.session.draws_issued)
 
     def chooses(self, options: SamplingOptions) -> bool:
         """Whether a token is chosen from all tokens, by their logits alone: what the plan's last pass can do."""
-        return (
-            not 0 < options.top_k < self._config.vocab_size
-            and options.top_p == 1.0
-            and options.min_p == 0.0
-            and options.repetition_penalty == 1.0
-        )
+        return gpu_chooses(options, self._config)
 
     def _run(self, position: int, token: int, draws: int | None = None) -> None:
-        """Run one token, or the first draws of it; -1 is the token that the run before chose."""
+        """Run one token, or the first draws of it; -1 is the token that the run before chose.
+
+        Of a token that a chunk left half done, only the rest is run.
+        """
         values = self._values
+        first = self._tail if self._handed_over == position + 1 else 0
+        self._handed_over = 0
+        self.draws_ahead += first
         values["position"], values["token"] = position, token
         values["score_slots"] = score_slots(position + 1)
-        self._bound.run(values, draws=draws, flush_every=self._flush_every)
+        self._bound.run(values, first=first, draws=draws, flush_every=self._flush_every)
 
     def _forget(self, length: int) -> None:
         super()._forget(length)
         self._cached = min(self._cached, length)
+        self._handed_over = 0
 
     def _catch_up(self) -> None:
-        for position in range(self._cached, len(self._ids) - 1):
+        # The last one too, as far as a chunk goes, unless it has no place in the context.
+        end = min(len(self._ids), self._context)
+        if end - self._cached > FEWEST:
+            if self._chunks is None:
+                self._chunks = self._prefill.into(self._bound)
+            self._handed_over = 0
+            while self._cached < end:
+                self._cached += self._chunks.run(self._ids[self._cached : end], self._cached)
+            self._handed_over = self._cached
+        end = len(self._ids) - 1
+        for position in range(self._cached, end):
             self._run(position, self._ids[position], self._body)
             self._cached = position + 1
 
@@ -377,7 +391,7 @@ class CachedSession(DecodeSession):
                 values["noise_key"] = 0 if sampler.options.greedy else sampler.noise_key()
                 self._run(first + number, -1 if number else self._ids[first])
                 sampler.advance()
-            chosen = [self._checked_choice(candidates) for candidates in self._candidates(first, count)]
+            chosen = [checked_choice(candidates) for candidates in self._candidates(first, count)]
         except BaseException:
             sampler.step = step  # nothing was chosen
             raise
@@ -393,23 +407,17 @@ class CachedSession(DecodeSession):
         x, y = self._places.origin(first, 0)
         return self._picks.framebuffer.read(0, BLOCK_EDGE, BLOCK_EDGE, int(x), int(y)).reshape(1, BLOCK_FLOATS)
 
-    def _checked_choice(self, candidates: npt.NDArray[np.float32]) -> int:
-        best = candidates[::4].max()
-        if not _NO_SCORE < best < np.inf:
-            raise InputError(
-                f"the best logit is {'no number' if best <= _NO_SCORE else best}; "
-                "expected finite numbers: the model's output is broken"
-            )
-        return best_candidate(candidates)
-
     def _copy(self) -> CachedSession:
         bound = self._bound.sharer()
         bound.copy_caches(self._bound)
-        made = CachedSession(self._config, bound, flush_every=self._flush_every)
+        made = CachedSession(self._prefill, bound)
+        # The stream is not copied: what a chunk left half done is run once more where its logits are asked for.
         made._cached = self._cached
         return made
 
     def _release(self) -> None:
+        if self._chunks is not None:
+            self._prefill.give_back(self._chunks)
         if self._owns:
             self._bound.release()
 

@@ -59,3 +59,47 @@ def whole_number(what: str, value: int) -> int:
     if number < 0:
         raise InputError(f"the number {what} is {value!r}; expected a whole number of at least 0")
     return number
+
+
+def check_ids(ids: Sequence[int], config: ModelConfig) -> list[int]:
+    """The ids as a plain list that a model of this shape can run.
+
+    Raises:
+        InputError: none at all, more than the context holds, no whole number, or one outside the vocabulary.
+    """
+    checked = whole_numbers("the prompt", ids)
+    if not checked:
+        raise InputError("the prompt is empty; expected at least one token")
+    context = config.max_position_embeddings
+    if len(checked) > context:
+        raise InputError(f"the prompt has {len(checked)} tokens; this model's context holds {context}")
+    return check_tokens("the prompt", checked, config)
+
+
+def check_stop_ids(stop_ids: Sequence[int], config: ModelConfig) -> list[int]:
+    """Ids that end a sequence, as a plain list.
+
+    Raises:
+        InputError: one is no whole number, or not in the vocabulary.
+    """
+    checked = whole_numbers("stop_ids", stop_ids)
+    for token in checked:
+        if not 0 <= token < config.vocab_size:
+            raise InputError(f"stop id {token} can never come; this vocabulary has ids 0 to {config.vocab_size - 1}")
+    return checked
+
+
+def check_max_tokens(value: object) -> int:
+    """How many tokens at most.
+
+    Raises:
+        InputError: it is no whole number of at least 1.
+    """
+    try:
+        # operator.index takes NumPy's whole numbers as well, and no float.
+        number = 0 if isinstance(value, (bool, np.bool_)) else operator.index(value)  # type: ignore[arg-type]
+    except TypeError:
+        number = 0
+    if number < 1:
+        raise InputError(f"max_tokens is {value!r}; expected a whole number of at least 1")
+    return number

@@ -2,16 +2,13 @@
 
 from __future__ import annotations
 
-import operator
 import time
 from collections import deque
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 
-import numpy as np
-
-from glinfer.errors import InputError
 from glinfer.generation.decode import DecodeSession
+from glinfer.generation.ids import check_max_tokens
 from glinfer.generation.sampler import Sampler, SamplingOptions
 
 
@@ -24,7 +21,8 @@ class GenerationStats:
 
     ``tokens`` counts a stop id too, since it was computed, and ``surplus`` what was computed behind the end for
     nothing. ``draws`` and ``seconds`` are those of choosing tokens; reading the prompt, or what of it the model did
-    not hold already, is in ``prompt_draws`` and ``prompt_seconds``. Seconds are the model's own, not what the caller
+    not hold already, is in ``prompt_draws`` and ``prompt_seconds``; ``draws_ahead`` are those that the first token was
+    spared because a chunk of the prompt had done their work. Seconds are the model's own, not what the caller
     did between tokens. ``dropped`` counts the oldest tokens that made room when the context was full.
     """
 
@@ -37,6 +35,7 @@ class GenerationStats:
     prompt_seconds: float = 0.0
     surplus: int = 0
     dropped: int = 0
+    draws_ahead: int = 0
 
     @property
     def tokens_per_second(self) -> float:
@@ -45,9 +44,9 @@ class GenerationStats:
 
     @property
     def draws_per_token(self) -> float:
-        """Draw calls issued for each token that was computed."""
+        """Draw calls for each token that was computed, those done ahead included."""
         computed = self.tokens + self.surplus
-        return self.draws / computed if computed else 0.0
+        return (self.draws + self.draws_ahead) / computed if computed else 0.0
 
 
 class TokenStream:
@@ -90,7 +89,7 @@ class TokenStream:
         self._held = list(prompt)
         self._waiting: deque[int] = deque()
         self._sampler = Sampler(options)
-        self._max_tokens = _checked_max_tokens(max_tokens)
+        self._max_tokens = check_max_tokens(max_tokens)
         self.chunk = 1
         self._stop_ids = frozenset(stop_ids)
 
@@ -123,6 +122,7 @@ class TokenStream:
         """Choose the next tokens, up to a chunk of them and never across a full context."""
         session, stats = self._session, self.stats
         started, draws, dropped = time.perf_counter(), session.draws_issued, session.dropped
+        ahead = session.draws_ahead
         session.hold(self._held)
         read, read_draws = time.perf_counter(), session.draws_issued
         most = self.chunk if session.chooses(self._sampler.options) else 1
@@ -131,6 +131,7 @@ class TokenStream:
         stats.prompt_draws += read_draws - draws
         stats.seconds += time.perf_counter() - read
         stats.draws += session.draws_issued - read_draws
+        stats.draws_ahead += session.draws_ahead - ahead
         if session.dropped != dropped:
             stats.dropped += session.dropped - dropped
             self._held = session.ids
@@ -156,14 +157,3 @@ class TokenStream:
     def __exit__(self, *_: object) -> None:
         """Close."""
         self.close()
-
-
-def _checked_max_tokens(value: object) -> int:
-    try:
-        # operator.index takes NumPy's whole numbers as well, and no float.
-        number = 0 if isinstance(value, (bool, np.bool_)) else operator.index(value)  # type: ignore[arg-type]
-    except TypeError:
-        number = 0
-    if number < 1:
-        raise InputError(f"max_tokens is {value!r}; expected a whole number of at least 1")
-    return number

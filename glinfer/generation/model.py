@@ -2,32 +2,39 @@
 
 from __future__ import annotations
 
-import dataclasses
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from os import PathLike
 from pathlib import Path
-from typing import TYPE_CHECKING, TypedDict, overload
+from typing import TYPE_CHECKING, Any, TypedDict, overload
 
 import numpy as np
 import numpy.typing as npt
 
-from glinfer.config import ModelConfig
 from glinfer.errors import ContextError, InputError
-from glinfer.formats import find_model, load_checkpoint
-from glinfer.generation.auto_weights import choose_weights
+from glinfer.generation.batch import (
+    MOST_SLOTS,
+    Batch,
+    BatchRequest,
+    BatchResult,
+    Running,
+    check_request,
+    places_for,
+    run_alone,
+)
 from glinfer.generation.decode import CachedSession, DecodeSession, RecomputeSession
-from glinfer.generation.ids import check_tokens, whole_numbers
+from glinfer.generation.ids import check_ids, check_stop_ids, check_tokens, whole_number
+from glinfer.generation.loading import Loaded, load_parts
 from glinfer.generation.loop import TokenStream
+from glinfer.generation.prefill import Prefill
 from glinfer.generation.sampler import SamplingOptions
+from glinfer.generation.score import Scorer, TextScore
 from glinfer.generation.stream import TextStream
-from glinfer.generation.tokenizer import Tokenizer, find_tokenizer
-from glinfer.gl.context import Device, Limits, open_device
-from glinfer.models.choice import AUTO, DEFAULT_PLAN, DEFAULT_WEIGHTS, check_choice, weights_for
-from glinfer.models.choice import plan_for as plan_for
+from glinfer.generation.tokenizer import END_OF_TURN, Tokenizer
+from glinfer.gl.context import Device, Limits
+from glinfer.models.choice import DEFAULT_PLAN, DEFAULT_WEIGHTS
 from glinfer.models.gab import LOGITS, PROBS, TOKENS
 from glinfer.models.plan import DrawTable, Plan, draw_table
 from glinfer.models.session import Session
-from glinfer.models.tuning import kernels_for
 from glinfer.ops.kernels import Kernels
 
 if TYPE_CHECKING:
@@ -35,8 +42,6 @@ if TYPE_CHECKING:
 
 CHUNK = 8
 """How many tokens :meth:`Model.generate` has the GPU choose before it looks at them."""
-END_OF_TURN = "<|end|>"
-
 
 _CLOSED = "this model was closed; load it again"
 
@@ -71,25 +76,17 @@ class Model:
         kernels: how the fast plan's passes are shaped; the reference plan has no such choice.
     """
 
-    def __init__(
-        self,
-        config: ModelConfig,
-        tokenizer: Tokenizer | None,
-        bound: Session,
-        *,
-        weights: str,
-        kernels: Kernels,
-        owns_device: bool,
-        no_tokenizer_reason: str,
-    ) -> None:
+    def __init__(self, loaded: Loaded) -> None:
         """Use :func:`load_model`."""
-        self.config, self.tokenizer, self.bound = config, tokenizer, bound
-        self.weights, self.kernels = weights, kernels
-        self.device = bound.device
-        self._no_tokenizer_reason = no_tokenizer_reason
-        self._owns_device = owns_device
+        self.config, self.tokenizer, self.bound = loaded.config, loaded.tokenizer, loaded.bound
+        self.weights, self.kernels = loaded.weights, loaded.kernels
+        self.device = loaded.bound.device
+        self._no_tokenizer_reason = loaded.no_tokenizer_reason
+        self._owns_device = loaded.owns_device
         self._closed = False
-        self._own = self._session(bound)
+        self._prefill = Prefill(self.config, self.weights, self.kernels)
+        self._own = self._session(self.bound)
+        self._scorer: Scorer | None = None
 
     @property
     def plan(self) -> Plan:
@@ -109,7 +106,7 @@ class Model:
         """A sequence in the caches of ``bound``, or in caches of its own."""
         if self.plan.name == "fast":
             caches = self.bound.sharer() if bound is None else bound
-            return CachedSession(self.config, caches, flush_every=self.kernels.flush_every, owns=bound is None)
+            return CachedSession(self._prefill, caches, owns=bound is None)
         return RecomputeSession(
             self.config, self._whole_logits, self._whole_probs, count_draws=lambda: self.bound.draws_issued
         )
@@ -211,7 +208,7 @@ class Model:
             check_ids(ids, self.config),
             sampling,
             max_tokens=max_tokens,
-            stop_ids=default_stops if stop_ids is None else _check_stop_ids(stop_ids, self.config),
+            stop_ids=default_stops if stop_ids is None else check_stop_ids(stop_ids, self.config),
             on_end=on_end,
         )
         return TextStream(tokens, self.require_tokenizer(), stop) if is_text else tokens
@@ -220,15 +217,120 @@ class Model:
     def generate(self, prompt: str, **options: Unpack[StreamOptions]) -> str: ...
     @overload
     def generate(self, prompt: Sequence[int], **options: Unpack[StreamOptions]) -> list[int]: ...
-    def generate(self, prompt: str | Sequence[int], **options: Unpack[StreamOptions]) -> str | list[int]:
-        """The whole continuation at once: a string for text, a list of ids for ids; options as in stream."""
+    @overload
+    def generate(self, prompt: list[str], **options: Unpack[StreamOptions]) -> list[str]: ...
+    @overload
+    def generate(self, prompt: list[list[int]], **options: Unpack[StreamOptions]) -> list[list[int]]: ...
+    def generate(
+        self, prompt: str | Sequence[int] | list[str] | list[list[int]], **options: Unpack[StreamOptions]
+    ) -> str | list[int] | list[str] | list[list[int]]:
+        """The whole continuation at once: a string for text, a list of ids for ids; options as in stream.
+
+        For a list of prompts a list of continuations, decoded together; each is what it would be alone.
+        """
+        # Anything else, such as an array or no sequence at all, is a single prompt, and may be refused as one.
+        many = isinstance(prompt, (list, tuple)) and len(prompt) > 0
+        if many and all(isinstance(each, (str, list, tuple)) for each in prompt):
+            return self._generate_many(prompt, options)  # type: ignore[arg-type]
         if isinstance(prompt, str):
             text = self.stream(prompt, **options)
             text.chunk = CHUNK
             return "".join(text)
-        ids = self.stream(prompt, **options)
+        ids = self.stream(prompt, **options)  # type: ignore[arg-type]
         ids.chunk = CHUNK
         return list(ids)
+
+    def _generate_many(
+        self, prompts: Sequence[str | Sequence[int]], options: StreamOptions
+    ) -> list[str] | list[list[int]]:
+        then = options.pop("on_end", None)
+        found: list[Any] = [None] * len(prompts)
+        for result in self.batch([BatchRequest(each, options, place) for place, each in enumerate(prompts)]):
+            assert isinstance(result.request.key, int)
+            found[result.request.key] = result.ids if result.text is None else result.text
+        if then is not None:
+            then()
+        return found
+
+    def batch(
+        self, requests: Iterable[BatchRequest], *, slots: int | None = None, memory: int | None = None
+    ) -> Iterator[BatchResult]:
+        """Continue many prompts together; results come in the order in which they are finished.
+
+        Each is what :meth:`stream` gives alone with the same options and seed. When one is finished the next takes its
+        place. Nothing is run, and no memory taken, before the first result is asked for. A list is checked as a whole
+        at once, and its longest prompt says how large the caches are; of anything else each request is taken and
+        checked when there is a place for it, and every cache has room for a whole context. The reference plan runs one
+        after the other.
+
+        Args:
+            requests: the prompts with their options.
+            slots: how many sequences at once at most; left out, 32 or as many as there are.
+            memory: bytes of texture memory for their caches; left out, 1 GiB.
+
+        Raises:
+            InputError: a prompt or an option that cannot be run, or no memory for a single sequence.
+        """
+        self._require_open()
+        for name, number in (("slots", slots), ("memory", memory)):
+            if number is not None and whole_number(f"for {name}", number) < 1:
+                raise InputError(f"{name} is 0; expected at least 1")
+        longest = None
+        if isinstance(requests, (list, tuple)):
+            running = [self._checked(request) for request in requests]
+            if not running:
+                return iter(())
+            longest = max(len(each.prompt) + each.max_tokens for each in running)
+            slots = min(MOST_SLOTS if slots is None else slots, len(running))
+            waiting = iter(running)
+        elif isinstance(requests, Iterable):
+            waiting = map(self._checked, requests)
+        else:
+            raise InputError(f"the requests are {type(requests).__name__}; expected a list or an iterator of them")
+        if self.plan.name == "reference":
+            return (run_alone(each, self.session()) for each in waiting)
+        count, capacity = places_for(self.config, longest, slots, memory, self.device.limits.max_texture_size)
+
+        def results() -> Iterator[BatchResult]:
+            # In here, so that an iterator that is never asked for anything holds nothing.
+            batch = Batch(self.config, self.bound, self.weights, self.kernels, slots=count, capacity=capacity)
+            yield from batch.results(waiting)
+
+        return results()
+
+    def score(self, texts: Sequence[str | Sequence[int]], *, stride: int | None = None) -> list[TextScore]:
+        """How likely the model finds each of several texts: the log-probability of every token but the first.
+
+        Many tokens are run at once, and short texts together.
+
+        Args:
+            texts: strings (needs a tokenizer), or lists of ids; of at least two tokens each.
+            stride: a text longer than the context is read in windows, each beginning so many tokens after the one
+                before; left out, half of the context.
+
+        Raises:
+            InputError: a text that cannot be run, or the reference plan, which keeps no keys and values.
+        """
+        self._require_open()
+        if isinstance(texts, (str, bytes)) or not isinstance(texts, Iterable):
+            raise InputError(f"score takes a list of texts, and found {type(texts).__name__}; put a text into a list")
+        ids = []
+        for place, text in enumerate(texts):
+            tokens: Sequence[int] = self.require_tokenizer().encode(text) if isinstance(text, str) else text
+            ids.append(check_tokens(f"text {place}", tokens, self.config))
+        if self.plan.name != "fast":
+            raise InputError("score needs the fast plan; load the model without plan='reference'")
+        if not ids:
+            return []
+        if self._scorer is None:
+            self._scorer = Scorer(self.config, self.bound, self.weights, self.kernels)
+        return self._scorer.score(ids, stride=stride)
+
+    def _checked(self, request: BatchRequest) -> Running:
+        if not isinstance(request, BatchRequest):
+            raise InputError(f"a request is {type(request).__name__}; expected BatchRequest(prompt, options)")
+        is_text = isinstance(request.prompt, str)
+        return check_request(request, self.config, self.require_tokenizer() if is_text else None)
 
     def draws(self, tokens: int = 1) -> DrawTable:
         """The passes that the last of ``tokens`` tokens costs, by kind, with ``.total`` draw calls.
@@ -270,29 +372,6 @@ class Model:
         self.close()
 
 
-def check_ids(ids: Sequence[int], config: ModelConfig) -> list[int]:
-    """The ids as a plain list that a model of this shape can run.
-
-    Raises:
-        InputError: none at all, more than the context holds, no whole number, or one outside the vocabulary.
-    """
-    checked = whole_numbers("the prompt", ids)
-    if not checked:
-        raise InputError("the prompt is empty; expected at least one token")
-    context = config.max_position_embeddings
-    if len(checked) > context:
-        raise InputError(f"the prompt has {len(checked)} tokens; this model's context holds {context}")
-    return check_tokens("the prompt", checked, config)
-
-
-def _check_stop_ids(stop_ids: Sequence[int], config: ModelConfig) -> list[int]:
-    checked = whole_numbers("stop_ids", stop_ids)
-    for token in checked:
-        if not 0 <= token < config.vocab_size:
-            raise InputError(f"stop id {token} can never come; this vocabulary has ids 0 to {config.vocab_size - 1}")
-    return checked
-
-
 def load_model(
     path: str | PathLike[str],
     *,
@@ -330,56 +409,18 @@ def load_model(
         GlinferError: one of its children for a bad file, bad weights, a tokenizer that does not fit, a
             missing context, or a model too large for the renderer.
     """
-    if isinstance(device, Device) and (api is not None or limits is not None):
-        raise InputError("api and limits belong to opening a device; an open Device has its own, so leave them out")
-    check_choice(plan, "f32" if (plan, weights) == ("fast", AUTO) else weights)
-    if plan == "reference" and kernels is not None:
-        raise InputError("kernels shape the fast plan's passes; leave them out or use the fast plan")
-    path = find_model(path)
-    checkpoint = load_checkpoint(path)
-    checkpoint.check_finite()
-    config = checkpoint.config.with_gelu(gelu)
-    found, reason = find_tokenizer(path, tokenizer, config)
-    opened = device if isinstance(device, Device) else open_device(device, api=api, limits=limits)
-    try:
-        edge = opened.limits.max_texture_size
-        if weights == AUTO:
-            shaped = dataclasses.replace(checkpoint, config=config)
-            weights = choose_weights(shaped, opened, kernels or kernels_for(opened, config, "f32"))
-        kernels = kernels or kernels_for(opened, config, weights)
-        bound_plan = plan_for(config, plan, weights=weights, kernels=kernels, max_texture_size=edge)
-        arrays = weights_for(checkpoint, plan, weights)
-        del checkpoint  # folded weights are a copy, and textures may be a third one in the same memory
-        bound = Session(
-            bound_plan,
-            arrays,
-            opened,
-            shader_root=shader_root,
-            on_upload=None
-            if on_upload is None
-            else _running_total(bound_plan.texture_bytes(edge, "weight"), on_upload),
-        )
-    except BaseException:
-        if opened is not device:
-            opened.close()
-        raise
     return Model(
-        config,
-        found,
-        bound,
-        weights=weights,
-        kernels=kernels,
-        owns_device=opened is not device,
-        no_tokenizer_reason=reason,
+        load_parts(
+            path,
+            tokenizer=tokenizer,
+            plan=plan,
+            weights=weights,
+            kernels=kernels,
+            gelu=gelu,
+            device=device,
+            api=api,
+            limits=limits,
+            shader_root=shader_root,
+            on_upload=on_upload,
+        )
     )
-
-
-def _running_total(total: int, report: Callable[[int, int], None]) -> Callable[[int], None]:
-    done = 0
-
-    def add(count: int) -> None:
-        nonlocal done
-        done += count
-        report(min(done, total), total)
-
-    return add

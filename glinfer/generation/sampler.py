@@ -1,6 +1,7 @@
 """Choose the next token from a row of logits: penalties, filters, one draw. NumPy only.
 
-Penalties and filters are float64. The draw is float32, in the arithmetic of the shader that draws on the GPU.
+Penalties and filters are float64. The draw is float32, in the arithmetic of the shader that draws on the GPU; at the
+end, which tokens the GPU can choose, and how its choice is read.
 """
 
 from __future__ import annotations
@@ -14,8 +15,10 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 
+from glinfer.config import ModelConfig
 from glinfer.errors import InputError
 from glinfer.ops.noise import gumbel_at, noise_key
+from glinfer.ops.sample import best_candidate
 
 FloatArray = npt.NDArray[np.float64]
 History = Sequence[int] | npt.NDArray[Any]
@@ -23,6 +26,9 @@ History = Sequence[int] | npt.NDArray[Any]
 # Below this a temperature means greedy. Logits only 0.002 apart are e**20 apart in probability here; and further
 # down, logits divided by the temperature are so large that float32 has no digits left for the noise.
 MIN_TEMPERATURE = 1e-4
+
+# What shaders/pick.frag leaves where no logit was a number that can be compared.
+_NO_SCORE = np.float32(-3.4e38)
 
 
 @dataclass(frozen=True)
@@ -267,3 +273,28 @@ def _bad(name: str, value: object, expected: str) -> InputError:
     if len(shown) > 60:
         shown = shown[:57] + "..."
     return InputError(f"{name} is {shown}; expected {expected}")
+
+
+def gpu_chooses(options: SamplingOptions, config: ModelConfig) -> bool:
+    """Whether a token is chosen from all tokens, by their logits alone: what the plans' last pass can do."""
+    return (
+        not 0 < options.top_k < config.vocab_size
+        and options.top_p == 1.0
+        and options.min_p == 0.0
+        and options.repetition_penalty == 1.0
+    )
+
+
+def checked_choice(candidates: npt.NDArray[np.float32]) -> int:
+    """The token among the candidates [64] that a run left.
+
+    Raises:
+        InputError: the logits were no numbers that can be compared.
+    """
+    best = candidates[::4].max()
+    if not _NO_SCORE < best < np.inf:
+        raise InputError(
+            f"the best logit is {'no number' if best <= _NO_SCORE else best}; "
+            "expected finite numbers: the model's output is broken"
+        )
+    return best_candidate(candidates)

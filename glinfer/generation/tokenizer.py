@@ -23,6 +23,10 @@ _CONTROL = re.compile(rb"<\|[a-z_]+\|>")
 _BYTES = 256
 
 
+END_OF_TURN = "<|end|>"
+"""The special token that ends a turn of a chat."""
+
+
 class Tokenizer:
     """A byte-level BPE without a pre-tokeniser: merges apply in file order over the whole text.
 

@@ -119,23 +119,28 @@ class BlockLayout:
         return FORMATS["rgba32f"]
 
     @property
+    def in_one_line(self) -> bool:
+        """Whether a block of all slots lies in one line, slot after slot, and every block in a line of its own."""
+        return self.tiles == 1 and self.slot_step == 1 and self.block_step == self.columns
+
+    @property
     def blocks(self) -> int:
         """Blocks of one slot."""
         return blocks_for(self.cols)
 
-    def _places(self, rows: int) -> int:
+    def places_of(self, rows: int) -> int:
         """Blocks of one tile from its first to the last of ``rows`` slots."""
         return (rows - 1) * self.slot_step + (-(-self.blocks // self.tiles) - 1) * self.block_step + 1
 
     @property
     def width(self) -> int:
         """Texels in x."""
-        return (self.tiles - 1) * self.pitch + BLOCK_EDGE * min(self.columns, self._places(self.rows))
+        return (self.tiles - 1) * self.pitch + BLOCK_EDGE * min(self.columns, self.places_of(self.rows))
 
     @property
     def height(self) -> int:
         """Texels in y."""
-        return BLOCK_EDGE * -(-self._places(self.rows) // self.columns)
+        return BLOCK_EDGE * -(-self.places_of(self.rows) // self.columns)
 
     @property
     def nbytes(self) -> int:
@@ -167,7 +172,7 @@ class BlockLayout:
         """Width and height of the texels from the origin that hold the first ``rows`` slots."""
         if not (1 <= rows <= self.rows and 1 <= cols <= self.cols):
             raise PlanError(f"found a part of {rows}×{cols} elements; expected 1×1 to {self.rows}×{self.cols}")
-        return self.width, BLOCK_EDGE * -(-self._places(rows) // self.columns)
+        return self.width, BLOCK_EDGE * -(-self.places_of(rows) // self.columns)
 
     def places(self, rows: int, first: int = 0) -> tuple[npt.NDArray[np.intp], npt.NDArray[np.intp]]:
         """(x, y) of every texel of ``rows`` slots from ``first`` on, [rows, blocks × 16] in the order of the floats."""

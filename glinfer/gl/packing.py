@@ -5,8 +5,8 @@ texture holds them in the very order in which they are read: a line is half a bl
 :mod:`glinfer.gl.blocks`; llvmpipe computes 8 at once) and one step, 32 outputs × 16 inputs, and the lines of all
 steps of a half follow each other, so that a renderer streams the weights from memory once, front to back.
 
-A **word** is 32 bits: one float32, two 16-bit weights or four 8-bit weights, along the inputs. Word e of the
-4 inputs of a piece, of its 4 outputs, is one RGBA texel. ``texels`` is how many such texels a piece takes.
+A **word** is one float32 or half float, or 32 bits with two 16-bit or four 8-bit weights, along the inputs. Word e of
+the 4 inputs of a piece, of its 4 outputs, is one RGBA texel. ``texels`` is how many such texels a piece takes.
 """
 
 from __future__ import annotations
@@ -21,7 +21,7 @@ from glinfer.errors import PlanError
 from glinfer.gl.blocks import BLOCK_FLOATS, BLOCK_TEXELS, blocks_for
 from glinfer.gl.layout import FORMATS, TexelFormat
 
-PIECES = {"f32": 4, "f16": 2, "q16": 2, "q8": 1}
+PIECES = {"f32": 4, "f16": 4, "q16": 2, "q8": 1}
 """Texels of a 4×4 piece by weight format."""
 
 
@@ -144,8 +144,8 @@ class GemvLayout(_Packed):
 
     @property
     def format(self) -> TexelFormat:
-        """Floats for f32, else 32-bit words."""
-        return FORMATS["rgba32f" if self.weights == "f32" else "rgba32ui"]
+        """Floats where a weight is one, else 32-bit words."""
+        return FORMATS[{"f32": "rgba32f", "f16": "rgba16f"}.get(self.weights, "rgba32ui")]
 
     def region(self, rows: int, cols: int) -> tuple[int, int]:
         """The whole texture: no smaller rectangle holds the first rows."""

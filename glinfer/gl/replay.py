@@ -8,14 +8,54 @@ from functools import cached_property
 
 import moderngl
 
-from glinfer.gl.blocks import BlockLayout
+from glinfer.gl.blocks import BLOCK_EDGE, BlockLayout
 from glinfer.gl.context import Device
 from glinfer.gl.layout import Extent
 from glinfer.gl.program import Program
 from glinfer.gl.texture import Framebuffer, Texture
 
 Viewport = tuple[int, int, int, int]
-_MODES = {"triangle": moderngl.TRIANGLES, "points": moderngl.POINTS, "quads": moderngl.TRIANGLES}
+_MODES = {
+    "triangle": moderngl.TRIANGLES,
+    "strip": moderngl.TRIANGLES,
+    "points": moderngl.POINTS,
+    "quads": moderngl.TRIANGLES,
+}
+
+
+@dataclass(frozen=True)
+class Cells:
+    """Squares of ``edge`` blocks a side that cover the first slots of a layout.
+
+    ``across`` of them lie side by side in a tile, ``each`` in one tile, ``count`` in all. A few large ones are set up
+    faster than one for every block.
+    """
+
+    edge: int
+    across: int
+    each: int
+    count: int
+
+    @classmethod
+    def of(cls, layout: BlockLayout, slots: int, largest: int) -> Cells:
+        """The largest cells that cover next to nothing but the blocks of the first ``slots`` slots."""
+        places = layout.places_of(slots)
+        columns, lines = min(layout.columns, places), -(-places // layout.columns)
+        edge = largest
+        while True:
+            across, up = -(-columns // edge), -(-lines // edge)
+            little = across * up * edge * edge <= _MOST_COVERED * columns * lines
+            alone = layout.tiles == 1 or across * edge <= layout.columns  # no block of the next tile is drawn twice
+            # A point whose centre is outside of the target is not drawn.
+            right = (layout.tiles - 1) * layout.pitch + BLOCK_EDGE * (across - 1) * edge + BLOCK_EDGE * edge // 2
+            top = BLOCK_EDGE * (up - 1) * edge + BLOCK_EDGE * edge // 2
+            if edge == 1 or (little and alone and right < layout.width and top < layout.height):
+                return cls(edge, across, across * up, layout.tiles * across * up)
+            edge //= 2
+
+
+CELL_UNIFORMS = ("cell_edge", "cells_across", "cells_each")
+_MOST_COVERED = 1.1
 
 
 @dataclass(frozen=True)
@@ -26,7 +66,8 @@ class Draw:
     value it takes; everything else never changes after binding. ``cover`` is what is drawn, ``instances`` times: one
     ``triangle`` over the rectangle of those rows, or for rows in blocks ``points`` or ``quads``, one on every block
     from the uniform ``first_slot`` on. With ``adds`` blending adds to what the target holds, which ``clears`` sets to
-    zero first.
+    zero first. With ``largest_cell`` the points or quads may be as many blocks a side, where all slots from 0 on are
+    written. ``strip`` is a triangle too, over the slots from ``first`` on of a layout that has all of them in one line.
     """
 
     name: str
@@ -40,10 +81,13 @@ class Draw:
     instances: Extent = 1
     adds: bool = False
     clears: bool = False
+    largest_cell: int = 0
 
     def viewport(self, values: Mapping[str, int | float]) -> Viewport:
         """(x, y, width, height) in texels for one run's values."""
         layout = self.framebuffer.textures[0].layout
+        if self.cover == "strip":
+            return BLOCK_EDGE * int(values["strip_first"]), 0, BLOCK_EDGE * self._rows(values), layout.height
         if self.cover != "triangle":
             return 0, 0, layout.width, layout.height
         rows, cols = (extent if isinstance(extent, int) else int(values[extent]) for extent in self.size)
@@ -51,10 +95,25 @@ class Draw:
 
     def vertices(self, values: Mapping[str, int | float]) -> int:
         """How many vertices are drawn in one run."""
-        if self.cover == "triangle":
+        if self.cover in ("triangle", "strip"):
             return 3
-        rows = self.size[0] if isinstance(self.size[0], int) else int(values[self.size[0]])
-        return self._row_vertices * rows
+        return self._row_vertices * self._rows(values)
+
+    def _rows(self, values: Mapping[str, int | float]) -> int:
+        return self.size[0] if isinstance(self.size[0], int) else int(values[self.size[0]])
+
+    def cells(self, values: Mapping[str, int | float]) -> Cells:
+        """How the blocks of all slots are covered in one run."""
+        rows = self._rows(values)
+        if rows not in self._cells:
+            layout = self.framebuffer.textures[0].layout
+            assert isinstance(layout, BlockLayout)  # the plan was validated
+            self._cells[rows] = Cells.of(layout, rows, self.largest_cell)
+        return self._cells[rows]
+
+    @cached_property
+    def _cells(self) -> dict[int, Cells]:
+        return {}
 
     @cached_property
     def _row_vertices(self) -> int:
@@ -65,7 +124,7 @@ class Draw:
     @cached_property
     def _whole(self) -> Viewport | None:
         """The viewport, where it is the same in every run."""
-        return None if self.cover == "triangle" else self.viewport({})
+        return None if self.cover in ("triangle", "strip") else self.viewport({})
 
 
 def replay(
@@ -118,8 +177,15 @@ def replay(
                 device.gl.blend_func = moderngl.ONE, moderngl.ONE
             if draw.clears:
                 device.raw.clear_color(0, 0.0, integer=False)
+            if draw.largest_cell:
+                cells = draw.cells(values)
+                for name, number in zip(CELL_UNIFORMS, (cells.edge, cells.across, cells.each), strict=True):
+                    program.set(name, number)
+                vertices = cells.count * (1 if draw.cover == "points" else 6)
+            else:
+                vertices = draw.vertices(values)
             instances = draw.instances if isinstance(draw.instances, int) else int(values[draw.instances])
-            program.vertex_array.render(_MODES[draw.cover], draw.vertices(values), 0, instances)
+            program.vertex_array.render(_MODES[draw.cover], vertices, 0, instances)
             device.draws_issued += 1
             issued += 1
             if flush_every and issued % flush_every == 0:

@@ -7,10 +7,12 @@ from collections.abc import Mapping
 from glinfer.config import ModelConfig
 from glinfer.errors import InputError, PlanError
 from glinfer.formats import Checkpoint
+from glinfer.gl.context import Device
 from glinfer.models.fast import fast_plan
 from glinfer.models.fold import WEIGHT_FORMATS, fold
 from glinfer.models.gab import MAX_DRAWS, reference_plan
 from glinfer.models.plan import Plan
+from glinfer.models.session import Session
 from glinfer.ops.kernels import Kernels
 from glinfer.ops.spec import Array
 
@@ -82,3 +84,14 @@ def weights_for(checkpoint: Checkpoint, name: str, weights: str = DEFAULT_WEIGHT
         PlanError: a weight is missing, or beyond the range of the format.
     """
     return checkpoint.tensors if name == "reference" else fold(checkpoint.config, checkpoint.tensors, weights)
+
+
+def fast_session(checkpoint: Checkpoint, device: Device, weights: str, kernels: Kernels) -> Session:
+    """The fast plan of a checkpoint, bound.
+
+    Raises:
+        PlanError: it does not fit the renderer, or a weight is missing or beyond the range of the format.
+    """
+    edge = device.limits.max_texture_size
+    plan = plan_for(checkpoint.config, "fast", weights=weights, kernels=kernels, max_texture_size=edge)
+    return Session(plan, weights_for(checkpoint, "fast", weights), device)

@@ -7,24 +7,25 @@ one each for the embedding, the logits and the choice of the next token: ``6 × 
 
 from __future__ import annotations
 
-import math
-
 from glinfer.config import ModelConfig
-from glinfer.gl.blocks import BLOCK_FLOATS, BlockLayout, RowLayout, blocks_for
+from glinfer.gl.blocks import BLOCK_FLOATS
 from glinfer.gl.layout import Extent
-from glinfer.gl.packing import ConstantLayout, GemvLayout
-from glinfer.models.fold import head_floats, packings
-from glinfer.models.plan import Plan, PlanBuilder
-from glinfer.ops.cached import SLOT_TOKENS, cached_scores, cached_values, score_slots
+from glinfer.models.parts import PartsBuilder, cache_slots, kind_of
+from glinfer.models.plan import Plan
+from glinfer.ops.cached import cached_scores, cached_values, score_slots
 from glinfer.ops.embed import embed_token
+from glinfer.ops.gemm import shared_parts
 from glinfer.ops.gemv import gemv
 from glinfer.ops.kernels import Kernels
 from glinfer.ops.sample import pick
 from glinfer.ops.spec import RunValue, TensorSpec
 
-PICKS, LOGITS = "picks", "logits"
+PICKS, LOGITS, HIDDEN = "picks", "logits", "hidden.a"
 HEAD_DRAWS = 2
 """The last draws, logits and choice, which a token of the prompt can do without."""
+TAIL_DRAWS = HEAD_DRAWS + 5
+"""The last block's draws behind its keys and values, and those of the head: what is left to do for the last token of a
+prompt that was taken in in chunks. Its stream, as the last block finds it, is in HIDDEN."""
 
 
 def fast_plan(config: ModelConfig, *, weights: str, kernels: Kernels, max_texture_size: int) -> Plan:
@@ -59,43 +60,26 @@ def run_values(config: ModelConfig) -> list[RunValue]:
     ]
 
 
-class _FastBuilder:
+class _FastBuilder(PartsBuilder):
     def __init__(self, config: ModelConfig, weights: str, kernels: Kernels, max_texture_size: int) -> None:
-        self.config, self.kernels, self.max_texture_size = config, kernels, max_texture_size
-        self.packing, self.head_packing, self.table_format = packings(weights)
-        self.plan = PlanBuilder("fast", config.max_position_embeddings, run_values(config))
-        self.slots = score_slots(config.max_position_embeddings)
-        self.head_floats = head_floats(config)
-        self.attention_width = config.num_attention_heads * self.head_floats
-        first = self.vector("hidden.a", config.hidden_size)
+        context = config.max_position_embeddings
+        super().__init__("fast", context, run_values(config), config, weights, kernels, max_texture_size)
+        first = self.vector(HIDDEN, config.hidden_size)
         # Blending adds to the stream in place; otherwise it goes from one texture to the other and back.
         self.hidden = (first, first if kernels.part_steps else self.vector("hidden.b", config.hidden_size))
-        self.scores = self.blocks("attn.scores", self.slots, config.num_attention_heads * BLOCK_FLOATS)
+        self.scores = self.blocks("attn.scores", score_slots(context), config.num_attention_heads * BLOCK_FLOATS)
         self.mixed = self.vector("attn.mixed", self.attention_width)
         self.inner = self.vector("mlp.inner", config.intermediate_size)
         self.logits = self.vector(LOGITS, config.vocab_size)
         # Last token's choice is read while this token's is written a slot further, never in one draw.
-        self.picks = self.cache(PICKS, config.max_position_embeddings, BLOCK_FLOATS)
+        self.picks = self.cache(PICKS, context, BLOCK_FLOATS)
 
     def vector(self, name: str, floats: int) -> TensorSpec:
         return self.blocks(name, 1, floats)
 
-    def blocks(self, name: str, slots: int, floats: int) -> TensorSpec:
-        tiles, pitch = self.kernels.tiles, self.kernels.pitch
-        layout = BlockLayout.of((slots, floats), self.max_texture_size, tiles=tiles, pitch=pitch)
-        return self.plan.laid_out(name, "activation", layout)
-
-    def cache(self, name: str, slots: int, floats: int) -> TensorSpec:
-        layout = BlockLayout.by_block((slots, floats), self.max_texture_size)
-        return self.plan.laid_out(name, "cache", layout)
-
-    def table(self, name: str, rows: int) -> TensorSpec:
-        shape = (rows, self.config.hidden_size)
-        return self.plan.laid_out(name, "weight", RowLayout.of(shape, self.table_format, self.max_texture_size))
-
     def build(self) -> Plan:
         config, plan = self.config, self.plan
-        wte, wpe = self.table("wte", config.vocab_size), self.table("wpe", config.max_position_embeddings)
+        wte, wpe = self.tables()
         plan.draw(embed_token("embed", wte, wpe, self.picks, self.hidden[0], kernels=self.kernels))
         for block in range(config.num_hidden_layers):
             self.block(f"h.{block}")
@@ -108,7 +92,7 @@ class _FastBuilder:
     def block(self, block: str) -> None:
         config = self.config
         heads, floats, kernels = config.num_attention_heads, self.head_floats, self.kernels
-        cache = self.cache(f"{block}.attn.cache", self.slots * SLOT_TOKENS, 3 * self.attention_width)
+        cache = self.attention_cache(block, cache_slots(config))
         self.product(f"{block}.attn.qkv", self.hidden[0], cache, norm=True, first="position")
         self.plan.draw(
             cached_scores(f"{block}.attn.scores", cache, self.scores, heads=heads, head_floats=floats, kernels=kernels),
@@ -124,8 +108,7 @@ class _FastBuilder:
         if residual is not out:
             self.product(name, x, out, residual=residual)
         else:
-            steps = 4 * blocks_for(x.shape[1])
-            self.product(name, x, out, adds=True, parts=steps // math.gcd(steps, self.kernels.part_steps))
+            self.product(name, x, out, adds=True, parts=shared_parts(x.shape[1], self.kernels.part_steps))
 
     def product(
         self,
@@ -141,15 +124,11 @@ class _FastBuilder:
         adds: bool = False,
         parts: int = 1,
     ) -> None:
-        packing = packing or self.packing
-        outputs, quad, size = out.shape[1], self.kernels.quad, self.max_texture_size
-        weight = self.plan.laid_out(f"{name}.weight", "weight", GemvLayout.of(outputs, x.shape[1], packing, quad, size))
-        scaled = packing in ("q16", "q8")
-        consts = self.plan.laid_out(f"{name}.consts", "weight", ConstantLayout.of(outputs, scaled, quad, size))
+        weight, consts = self.weights(name, out.shape[1], x.shape[1], packing)
         self.plan.draw(
             gemv(
                 name,
-                name.split(".", 2)[-1] if name.startswith("h.") else name,
+                kind_of(name),
                 x,
                 weight,
                 consts,

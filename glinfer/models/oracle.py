@@ -16,13 +16,16 @@ RunValues = Mapping[str, int | float]
 def run_draw(draw: DrawSpec, inputs: Mapping[str, Array], values: RunValues) -> Array:
     """What one draw should write: float64 (rows, cols) of its extent, from its inputs by tensor name.
 
+    Of several outputs (outputs, rows, cols).
+
     A draw that adds to its output, and does not clear it, finds what it held before among the inputs, under the
     output's name.
     """
     by_sampler = {sampler: inputs[tensor] for sampler, tensor in draw.inputs}
     if draw.adds and not draw.clears:
         (rows, cols), first = draw.extent(values), draw.first_row(values)
-        by_sampler["output"] = inputs[draw.outputs[0]][first : first + rows, :cols]
+        held = [inputs[name][first : first + rows, :cols] for name in draw.outputs]
+        by_sampler["output"] = held[0] if len(held) == 1 else np.stack(held)
     return OPS[draw.op].oracle(by_sampler, draw.params(values), draw.extent(values))
 
 
@@ -51,13 +54,21 @@ def run_plan(
         state[tensor.name] = caches.setdefault(tensor.name, np.zeros(tensor.shape))
     for draw in plan.draws:
         written = run_draw(draw, state, values)
-        name = draw.outputs[0]
-        if name in caches:
-            (rows, cols), first = draw.extent(values), draw.first_row(values)
-            caches[name][first : first + rows, :cols] = written
-        else:
-            state[name] = written
+        for name, part in zip(draw.outputs, written if len(draw.outputs) > 1 else [written], strict=True):
+            if name in caches:
+                caches[name][written_rows(draw, state, values), : part.shape[1]] = part
+            else:
+                state[name] = part
         yield draw, written
+
+
+def written_rows(draw: DrawSpec, inputs: Mapping[str, Array], values: RunValues) -> Array:
+    """Which rows of its outputs a draw writes, in the order in which the oracle has them."""
+    (rows, _), first = draw.extent(values), draw.first_row(values)
+    places = OPS[draw.op].places
+    if places is None:
+        return np.arange(first, first + rows)
+    return places({sampler: inputs[tensor] for sampler, tensor in draw.inputs})[:rows]
 
 
 def final_tensors(
@@ -71,7 +82,10 @@ def final_tensors(
 
     The arguments are those of :func:`run_plan`.
     """
-    return {draw.outputs[0]: result for draw, result in run_plan(plan, weights, inputs, values, caches)}
+    found: dict[str, Array] = {}
+    for draw, result in run_plan(plan, weights, inputs, values, caches):
+        found.update(zip(draw.outputs, result if len(draw.outputs) > 1 else [result], strict=True))
+    return found
 
 
 MASK_LIMIT = 1e29

@@ -123,9 +123,10 @@ class Plan:
                     f"draw {draw.name} samples {len(draw.inputs)} textures; this renderer allows "
                     f"{limits.max_texture_units}"
                 )
-            if draw.cover == "points" and limits.max_point_size < BLOCK_EDGE:
+            edge = BLOCK_EDGE * max(1, draw.largest_cell)
+            if draw.cover == "points" and limits.max_point_size < edge:
                 raise PlanError(
-                    f"draw {draw.name} draws points of {BLOCK_EDGE}×{BLOCK_EDGE} pixels; this renderer allows "
+                    f"draw {draw.name} draws points of {edge}×{edge} pixels; this renderer allows "
                     f"{limits.max_point_size:g}"
                 )
 
@@ -200,6 +201,8 @@ def _check_shapes(draw: DrawSpec, table: Mapping[str, TensorSpec], values: Mappi
     if isinstance(layout, BlockLayout):
         if draw.cover == "triangle":
             raise PlanError(f"draw {draw.name}: a target in blocks is covered block by block")
+        if draw.cover == "strip" and not layout.in_one_line:
+            raise PlanError(f"draw {draw.name}: a strip needs a target with each block of all slots in one line")
     elif draw.cover != "triangle" or first:
         raise PlanError(f"draw {draw.name}: {draw.cover}, or a first row, need a target in blocks")
 

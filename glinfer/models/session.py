@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 
 import numpy as np
@@ -11,12 +11,13 @@ from glinfer.errors import PlanError
 from glinfer.gl.context import Device
 from glinfer.gl.layout import FORMATS, Layout
 from glinfer.gl.program import BLOCKS_SHADER, VERTEX_SHADER, ProgramCache
-from glinfer.gl.replay import Draw, replay
+from glinfer.gl.replay import CELL_UNIFORMS, Draw, replay
 from glinfer.gl.texture import Framebuffer, Texture
 from glinfer.models.plan import Plan, PlanLimits
 from glinfer.ops import DrawSpec, TensorSpec
 from glinfer.ops.spec import Array
 
+FIRST_SLOT = "first_slot"
 Hook = Callable[[DrawSpec], None]
 
 
@@ -39,6 +40,7 @@ class Session:
         shader_root: Path | None = None,
         on_upload: Callable[[int], None] | None = None,
         owner: Session | None = None,
+        lent: Mapping[str, Texture] | None = None,
     ) -> None:
         """Validate the plan against the device's limits, upload every weight, compile and bind.
 
@@ -48,8 +50,9 @@ class Session:
             device: where to run; it stays open when the session is released.
             shader_root: another folder of shader files, for trying out changed shaders.
             on_upload: told the bytes of each weight after its upload.
-            owner: another session of the same plan, whose weights and programs are used instead of new ones; see
-                :meth:`sharer`.
+            owner: another session whose programs are used and kept, and which releases this one when it is released
+                itself; see :meth:`sharer` and :meth:`companion`.
+            lent: textures of other sessions that are used instead of new ones, by tensor name.
 
         Raises:
             PlanError: the plan or the weights do not fit.
@@ -60,6 +63,7 @@ class Session:
         self.runs = self.draws_issued = 0
         self._released = False
         self._owner, self._sharers = owner, list[Session]()
+        self._lent = dict(lent or {})
         self._textures: dict[str, Texture] = {}
         self._framebuffers: dict[tuple[str, ...], Framebuffer] = {}
         self._programs: ProgramCache = ProgramCache(device, shader_root) if owner is None else owner._programs
@@ -67,8 +71,8 @@ class Session:
             owner._sharers.append(self)
         try:
             for tensor in plan.tensors:
-                if owner is not None and tensor.kind == "weight":
-                    self._textures[tensor.name] = owner.texture(tensor.name)
+                if tensor.name in self._lent:
+                    self._textures[tensor.name] = self._borrow(tensor)
                     continue
                 self._textures[tensor.name] = self._allocate(tensor, weights)
                 if on_upload is not None and tensor.kind == "weight":
@@ -88,9 +92,36 @@ class Session:
         Raises:
             PlanError: this session was released.
         """
+        return self.companion(self.plan, ("weight",))
+
+    def companion(
+        self,
+        plan: Plan,
+        kinds: Sequence[str] = ("weight", "cache"),
+        *,
+        names: Sequence[str] = (),
+        scratch: Session | None = None,
+    ) -> Session:
+        """A session of another plan over the same weights and programs, and the same caches, as ``kinds`` says.
+
+        What has the same name in both plans, and is of one of the kinds or among the names, is shared; with
+        ``scratch``, another session of ``plan``, so is everything else of that. It belongs to the owner of this one,
+        like a sharer.
+
+        Raises:
+            PlanError: this session was released, or what has one name is laid out in two ways.
+        """
         self.require_alive()
-        owner = self if self._owner is None else self._owner
-        return Session(self.plan, {}, self.device, owner=owner)
+        lent = {} if scratch is None else dict(scratch._textures)
+        own = self._textures.items()
+        lent.update({name: each for name, each in own if self.plan.table[name].kind in kinds or name in names})
+        return Session(
+            plan,
+            {},
+            self.device,
+            owner=self if self._owner is None else self._owner,
+            lent={name: texture for name, texture in lent.items() if name in plan.table},
+        )
 
     def copy_caches(self, other: Session) -> None:
         """Copy every cache of another session of this plan, on the GPU.
@@ -115,6 +146,12 @@ class Session:
         """Distinct compiled programs."""
         return len(self._programs)
 
+    def _borrow(self, tensor: TensorSpec) -> Texture:
+        texture = self._lent[tensor.name]
+        if texture.layout != tensor.layout_within(self.device.limits.max_texture_size):
+            raise PlanError(f"tensor {tensor.name} of plan {self.plan.name} is laid out otherwise where it is lent")
+        return texture
+
     def _allocate(self, tensor: TensorSpec, weights: Mapping[str, Array]) -> Texture:
         layout = tensor.layout_within(self.device.limits.max_texture_size)
         if tensor.kind != "weight":
@@ -127,24 +164,21 @@ class Session:
     def _bind(self, spec: DrawSpec) -> Draw:
         targets = [self._textures[name] for name in spec.outputs]
         textures = tuple(self._textures[name] for name in spec.reads)
-        defines = dict(spec.defines)
-        layout, blocks = targets[0].layout, spec.cover != "triangle"
+        vertex_shader, defines, by_cover = shading(spec)
+        layout = targets[0].layout
         if any(isinstance(used.layout, Layout) and used.layout.wrapped for used in (*targets, *textures)):
             defines.update(WRAPPED=1, OUT_WIDTH=layout.width, OUT_ROWS=layout.rows)
-        if blocks:
-            defines["POINTS"] = int(spec.cover == "points")
-        vertex_shader = BLOCKS_SHADER if blocks else VERTEX_SHADER
-        program = self._programs.get(spec.op, defines, [sampler for sampler, _ in spec.inputs], vertex_shader)
+        program = self._programs.get(spec.shader, defines, [sampler for sampler, _ in spec.inputs], vertex_shader)
         uniforms, per_run = spec.uniforms, spec.per_run
-        if blocks and isinstance(spec.first, int):
-            uniforms = (*uniforms, ("first_slot", spec.first))
-        elif blocks:
-            per_run = (*per_run, ("first_slot", str(spec.first)))
-        given = {name for name, _ in (*uniforms, *per_run)}
+        if FIRST_SLOT in by_cover and isinstance(spec.first, int):
+            uniforms = (*uniforms, (FIRST_SLOT, spec.first))
+        elif FIRST_SLOT in by_cover:
+            per_run = (*per_run, (FIRST_SLOT, str(spec.first)))
+        given = {name for name, _ in (*uniforms, *per_run)} | by_cover
         if given != program.uniform_names:
             odd = sorted(given ^ program.uniform_names)[0]
             fault = "the shader does not use it" if odd in given else "the draw does not set it"
-            raise PlanError(f"draw {spec.name}, shader {spec.op}: uniform {odd!r}: {fault}")
+            raise PlanError(f"draw {spec.name}, shader {spec.shader}: uniform {odd!r}: {fault}")
         for name, value in uniforms:
             program.set(name, value)  # a value of the wrong type is found here, not in the first run
         return Draw(
@@ -159,6 +193,7 @@ class Session:
             instances=spec.instances,
             adds=spec.adds,
             clears=spec.clears,
+            largest_cell=spec.largest_cell,
         )
 
     def _framebuffer(self, outputs: tuple[str, ...]) -> Framebuffer:
@@ -195,12 +230,13 @@ class Session:
         self,
         values: Mapping[str, int | float],
         *,
+        first: int = 0,
         draws: int | None = None,
         flush_every: int = 0,
         before: Hook | None = None,
         after: Hook | None = None,
     ) -> int:
-        """Replay every draw once with these run values, or the first ``draws`` of them; returns the draw calls issued.
+        """Replay every draw once with these run values, or draws [first, draws); returns the draw calls issued.
 
         ``before`` and ``after`` are told each draw's spec around it; ``flush_every`` as in
         :func:`glinfer.gl.replay.replay`.
@@ -213,7 +249,7 @@ class Session:
             value.check(values.get(value.name))
         issued = replay(
             self.device,
-            self.draws[:draws],
+            self.draws[first:draws],
             values,
             None if before is None else lambda draw: before(self._specs[draw.name]),
             None if after is None else lambda draw: after(self._specs[draw.name]),
@@ -234,7 +270,7 @@ class Session:
         for framebuffer in self._framebuffers.values():
             framebuffer.release()
         for name, texture in self._textures.items():
-            if self._owner is None or self.plan.table[name].kind != "weight":
+            if name not in self._lent:
                 texture.release()
         if self._owner is None:
             self._programs.release()
@@ -243,6 +279,16 @@ class Session:
         self._framebuffers.clear()
         self._textures.clear()
         self.draws = ()
+
+
+def shading(spec: DrawSpec) -> tuple[str, dict[str, int | float], set[str]]:
+    """What a draw's cover adds to it: its vertex shader, all defines, and the uniforms that are set for the cover."""
+    defines = dict(spec.defines)
+    if spec.cover not in ("points", "quads"):
+        return spec.vertex or VERTEX_SHADER, defines, set()
+    defines.update(POINTS=int(spec.cover == "points"), CELLS=int(spec.largest_cell > 0))
+    uniforms = set(CELL_UNIFORMS) if spec.largest_cell else set() if spec.vertex else {FIRST_SLOT}
+    return spec.vertex or BLOCKS_SHADER, defines, uniforms
 
 
 def check_fits(plan: Plan, device: Device) -> None:

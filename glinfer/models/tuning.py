@@ -90,14 +90,18 @@ def _cores() -> int:
 def kernels_for(device: Device, config: ModelConfig, weights: str) -> Kernels:
     """The kernels to run a model with: the tuned ones where there are some, else a good default."""
     tuned = load_tuned(TuningKey.of(device, config, weights))
-    return default_for(device) if tuned is None or not runs_on(device, tuned.kernels) else tuned.kernels
+    return default_for(device, weights) if tuned is None or not runs_on(device, tuned.kernels) else tuned.kernels
 
 
-def default_for(device: Device) -> Kernels:
+def default_for(device: Device, weights: str = "f32") -> Kernels:
     """A good choice for a device that was not tuned, within what it can do: whether it can is tried out."""
-    kernels = default_kernels(device.renderer, device.limits.max_point_size)
+    kernels = default_kernels(device.renderer, device.limits.max_point_size, weights)
+    kernels = dataclasses.replace(
+        kernels, targets=min(kernels.targets, 8 if device.limits.max_draw_buffers >= 8 else 4)
+    )
     if not runs_on(device, kernels):
-        kernels = dataclasses.replace(kernels, part_steps=0, split_values=False)
+        # Without blending the stream is an input, dealt like the others, and there are no more than 16 of them.
+        kernels = dataclasses.replace(kernels, part_steps=0, split_values=False, blends=False, targets=4)
     if kernels.quad and not exact_derivatives(device):
         kernels = dataclasses.replace(kernels, quad=False)
     return kernels
@@ -111,8 +115,12 @@ def points_fit(device: Device) -> bool:
 def runs_on(device: Device, kernels: Kernels) -> bool:
     """Whether a device has what the kernels need: points of a block's size, blending of float targets."""
     blends = device.api == "desktop" or _FLOAT_BLEND in device.extensions
-    blending = kernels.part_steps > 0 or kernels.split_values
-    return (points_fit(device) or kernels.cover != "points") and (blends or not blending)
+    blending = kernels.part_steps > 0 or kernels.split_values or kernels.blends
+    return (
+        (points_fit(device) or kernels.cover != "points")
+        and (blends or not blending)
+        and kernels.targets <= device.limits.max_draw_buffers
+    )
 
 
 def kernels_file(key: TuningKey) -> Path | None:

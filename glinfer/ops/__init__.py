@@ -1,6 +1,6 @@
 """One module per family of passes; importing this package registers every op."""
 
-from glinfer.ops import attention, cached, embed, gemv, linear, norm, sample, softmax
+from glinfer.ops import attention, cached, embed, gemm, gemv, linear, norm, sample, score, softmax, tiles
 from glinfer.ops.spec import OPS, DrawSpec, Op, TensorSpec
 
 __all__ = [
@@ -11,9 +11,12 @@ __all__ = [
     "attention",
     "cached",
     "embed",
+    "gemm",
     "gemv",
     "linear",
     "norm",
     "sample",
+    "score",
     "softmax",
+    "tiles",
 ]

@@ -1,4 +1,8 @@
-"""Attention of one new token over a cache: scores, then softmax and weighted sum in one pass, all heads at once."""
+"""Attention of one new token over a cache: scores, then softmax and weighted sum in one pass, all heads at once.
+
+Of one sequence, or of many: then the table of rows (:mod:`glinfer.ops.rows`) has each one's position, and the cache
+slot, a multiple of 64, where it begins.
+"""
 
 from __future__ import annotations
 
@@ -9,6 +13,7 @@ import numpy as np
 from glinfer.errors import PlanError
 from glinfer.gl.blocks import BLOCK_FLOATS, BlockLayout
 from glinfer.ops.kernels import Kernels
+from glinfer.ops.rows import BASE, POSITION, table_layout
 from glinfer.ops.spec import Array, DrawSpec, Op, Params, Shapes, TensorSpec, float64, register
 
 SLOT_TOKENS = BLOCK_FLOATS
@@ -44,26 +49,33 @@ def cached_scores(
     heads: int,
     head_floats: int,
     kernels: Kernels,
+    rows: TensorSpec | None = None,
 ) -> DrawSpec:
     """``out[t] = q[position] · k[t]`` for each head and every token t up to position; -1e30 after it.
 
     cache [positions, 3 · heads · head_floats] = q | k | v, the query already scaled; out [slots, heads · 64], a slot
     64 tokens of each head. Run values: position, score_slots.
+
+    With the table ``rows``, of each of its rows: group g of 64 tokens of row r in slot ``rows · g + r`` of out. Run
+    value: score_slots, of all rows together.
     """
+    many = rows is not None
     return DrawSpec(
         name=name,
         kind="attn.scores",
-        op="cached_scores",
-        inputs=(("cache", cache.name),),
+        op="row_scores" if many else "cached_scores",
+        inputs=(("cache", cache.name), *_table(rows)),
         outputs=(out.name,),
         size=("score_slots", out.shape[1]),
         defines=(
             *_defines(name, heads, head_floats, CACHE=cache, OUT=out),
+            *_many(rows),
             ("QUAD", int(kernels.quad)),
             ("LOOKUP_TEXTURE", int(kernels.lookup_texture)),
         ),
-        per_run=(("position", "position"),),
+        per_run=() if many else (("position", "position"),),
         cover=kernels.cover,
+        shader="cached_scores",
     )
 
 
@@ -76,31 +88,46 @@ def cached_values(
     heads: int,
     head_floats: int,
     kernels: Kernels,
+    rows: TensorSpec | None = None,
 ) -> DrawSpec:
     """``out = softmax(scores) @ v`` for each head, [1, heads · head_floats]; see :func:`cached_scores`.
 
     With ``kernels.split_values`` an instance takes 64 tokens, and blending adds the instances up.
+
+    With the table ``rows``, of each of its rows: out [rows, heads · head_floats]. Run value: groups, the most that one
+    row has.
     """
+    many = rows is not None
     parts: list[tuple[str, int | float]] = [("PARTS", 1)] if kernels.split_values else []
     return DrawSpec(
         name=name,
         kind="attn.values",
-        op="cached_values",
-        inputs=(("scores", scores.name), ("cache", cache.name)),
+        op="row_values" if many else "cached_values",
+        inputs=(("scores", scores.name), ("cache", cache.name), *_table(rows)),
         outputs=(out.name,),
-        size=(1, out.shape[1]),
+        size=(rows.shape[0] if rows is not None else 1, out.shape[1]),
         defines=(
             *_defines(name, heads, head_floats, SCORES=scores, CACHE=cache, OUT=out),
+            *_many(rows),
             *parts,
             ("QUAD", int(kernels.quad)),
             ("LOOKUP_TEXTURE", int(kernels.lookup_texture)),
         ),
-        per_run=(("position", "position"),),
+        per_run=() if many else (("position", "position"),),
         cover=kernels.cover,
-        instances="score_slots" if parts else 1,
+        instances=("groups" if many else "score_slots") if parts else 1,
         clears=bool(parts),
         adds=bool(parts),
+        shader="cached_values",
     )
+
+
+def _table(rows: TensorSpec | None) -> list[tuple[str, str]]:
+    return [] if rows is None else [("rows", rows.name)]
+
+
+def _many(rows: TensorSpec | None) -> list[tuple[str, int]]:
+    return [] if rows is None else [("MANY", rows.shape[0]), *table_layout(rows).defines("ROWS")]
 
 
 def _check_cache(shapes: Shapes, params: Params) -> int:
@@ -122,32 +149,86 @@ def _check_values(shapes: Shapes, params: Params) -> None:
     shapes.expect("scores", shapes.rows("cache") // SLOT_TOKENS, params["HEADS"] * SLOT_TOKENS)
 
 
-def _heads(cache: Array, params: Params, part: int) -> Array:
-    """[heads, positions, head_floats] of the queries (part 0), keys (1) or values (2)."""
+def heads_of(cache: Array, params: Params, part: int) -> Array:
+    """For an oracle: [heads, positions, head_floats] of the queries (part 0), keys (1) or values (2)."""
     heads, floats = int(params["HEADS"]), int(params["HEAD_TEXELS"]) * 4
     columns = cache[:, part * heads * floats : (part + 1) * heads * floats]
     return np.asarray(columns.reshape(cache.shape[0], heads, floats).transpose(1, 0, 2))
 
 
+def scores_of(queries: Array, keys: Array, position: int, slots: int) -> Array:
+    """For an oracle: one query's scores [slots, heads · 64]; queries [heads, floats], keys [heads, tokens, floats]."""
+    heads = len(queries)
+    padded = np.full((heads, slots * SLOT_TOKENS), MASKED)
+    padded[:, : position + 1] = np.einsum("hd,htd->ht", queries, keys[:, : position + 1])
+    return padded.reshape(heads, slots, SLOT_TOKENS).transpose(1, 0, 2).reshape(slots, -1)
+
+
+def values_of(scores: Array, values: Array, position: int) -> Array:
+    """For an oracle: one query's weighted sum [heads · floats]; scores [slots, heads · 64], values like keys."""
+    heads = len(values)
+    by_head = scores.reshape(len(scores), heads, SLOT_TOKENS).transpose(1, 0, 2).reshape(heads, -1)[:, : position + 1]
+    weights = np.exp(by_head - by_head.max(axis=1, keepdims=True))
+    weights /= weights.sum(axis=1, keepdims=True)
+    return np.asarray(np.einsum("ht,htd->hd", weights, values[:, : position + 1]).reshape(-1))
+
+
 def _oracle_scores(inputs: Mapping[str, Array], params: Params, size: tuple[int, int]) -> Array:
     (cache,) = float64(inputs, ["cache"])
-    heads, position = int(params["HEADS"]), int(params["position"])
-    used = cache[: position + 1]
-    scores = np.einsum("hd,htd->ht", _heads(used, params, 0)[:, -1], _heads(used, params, 1))
-    padded = np.full((heads, size[0] * SLOT_TOKENS), MASKED)
-    padded[:, : position + 1] = scores
-    return padded.reshape(heads, size[0], SLOT_TOKENS).transpose(1, 0, 2).reshape(size)
+    position = int(params["position"])
+    return scores_of(heads_of(cache, params, 0)[:, position], heads_of(cache, params, 1), position, size[0])
 
 
 def _oracle_values(inputs: Mapping[str, Array], params: Params, size: tuple[int, int]) -> Array:
     cache, scores = float64(inputs, ["cache", "scores"])
-    heads, position = int(params["HEADS"]), int(params["position"])
-    slots = score_slots(position + 1)
-    by_head = scores[:slots].reshape(slots, heads, SLOT_TOKENS).transpose(1, 0, 2).reshape(heads, -1)[:, : position + 1]
-    weights = np.exp(by_head - by_head.max(axis=1, keepdims=True))
-    weights /= weights.sum(axis=1, keepdims=True)
-    return np.asarray(np.einsum("ht,htd->hd", weights, _heads(cache[: position + 1], params, 2)).reshape(size))
+    position = int(params["position"])
+    used = scores[: score_slots(position + 1)]
+    return values_of(used, heads_of(cache, params, 2), position)[None]
+
+
+def _check_row_scores(shapes: Shapes, params: Params) -> None:
+    _check_rows(shapes, params)
+    groups = shapes.rows("output") // int(params["MANY"])
+    shapes.expect("output", groups * params["MANY"], params["HEADS"] * SLOT_TOKENS)
+
+
+def _check_row_values(shapes: Shapes, params: Params) -> None:
+    width = _check_rows(shapes, params)
+    shapes.expect("output", params["MANY"], width)
+    shapes.expect("scores", None, params["HEADS"] * SLOT_TOKENS)
+
+
+def _check_rows(shapes: Shapes, params: Params) -> int:
+    width = int(params["HEADS"] * params["HEAD_TEXELS"] * 4)
+    shapes.expect("cache", None, 3 * width)
+    shapes.require(shapes.rows("cache") % SLOT_TOKENS == 0, f"the cache has {shapes.rows('cache')} rows")
+    shapes.expect("rows", params["MANY"], None)
+    return width
+
+
+def _oracle_row_scores(inputs: Mapping[str, Array], params: Params, size: tuple[int, int]) -> Array:
+    (cache,) = float64(inputs, ["cache"])
+    rows, groups = int(params["MANY"]), size[0] // int(params["MANY"])
+    found = np.full((groups, rows, size[1]), MASKED)
+    for row, info in enumerate(inputs["rows"].astype(np.intp)):
+        position, own = info[POSITION], cache[info[BASE] :]
+        found[:, row] = scores_of(
+            heads_of(own, params, 0)[:, position], heads_of(own, params, 1), position, max(groups, position // 64 + 1)
+        )[:groups]
+    return found.reshape(size)
+
+
+def _oracle_row_values(inputs: Mapping[str, Array], params: Params, size: tuple[int, int]) -> Array:
+    cache, scores = float64(inputs, ["cache", "scores"])
+    found = np.zeros(size)
+    for row, info in enumerate(inputs["rows"].astype(np.intp)):
+        position = info[POSITION]
+        own = scores[row :: int(params["MANY"])][: score_slots(position + 1)]
+        found[row] = values_of(own, heads_of(cache[info[BASE] :], params, 2), position)
+    return found
 
 
 register(Op("cached_scores", ("cache",), (), _check_scores, _oracle_scores))
 register(Op("cached_values", ("scores", "cache"), (), _check_values, _oracle_values))
+register(Op("row_scores", ("cache", "rows"), (), _check_row_scores, _oracle_row_scores, ("rows",)))
+register(Op("row_values", ("scores", "cache", "rows"), (), _check_row_values, _oracle_row_values, ("rows",)))

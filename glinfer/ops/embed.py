@@ -8,7 +8,9 @@ import numpy as np
 
 from glinfer.errors import PlanError
 from glinfer.gl.blocks import BlockLayout, RowLayout
+from glinfer.gl.layout import Extent
 from glinfer.ops.kernels import Kernels
+from glinfer.ops.rows import POSITION, TOKEN, Dealt, dealt, table_layout
 from glinfer.ops.sample import best_candidate
 from glinfer.ops.spec import Array, DrawSpec, Op, Params, Shapes, TensorSpec, float64, register
 
@@ -104,3 +106,51 @@ def _oracle_token(inputs: Mapping[str, Array], params: Params, size: tuple[int, 
 
 
 register(Op("embed_token", ("wte", "wpe", "picks"), (), _check_token, _oracle_token))
+
+
+def embed_rows(
+    name: str, rows: TensorSpec, wte: TensorSpec, wpe: TensorSpec, out: Dealt, *, slots: Extent, kernels: Kernels
+) -> DrawSpec:
+    """``out[r] = wte[token] + wpe[position]`` of the rows of the first ``slots`` slots, as the table rows says.
+
+    wte [V, D] and wpe [S, D] are row tables; see :mod:`glinfer.ops.rows`.
+    """
+    if not isinstance(wte.layout, RowLayout) or not isinstance(wpe.layout, RowLayout):
+        raise PlanError(f"draw {name}: expected tables of rows")
+    return DrawSpec(
+        name=name,
+        kind=name,
+        op="embed_rows",
+        inputs=(("rows", rows.name), ("wte", wte.name), ("wpe", wpe.name)),
+        outputs=out.names,
+        size=(slots, out.cols),
+        defines=(
+            *table_layout(rows).defines("ROWS"),
+            *wte.layout.defines("WTE"),
+            *wpe.layout.defines("WPE"),
+            *out.layout.defines("OUT"),
+            ("ROWS", len(out.tensors)),
+            ("LOOKUP_TEXTURE", int(kernels.lookup_texture)),
+            ("QUAD", 0),
+        ),
+        cover=kernels.cover,
+        largest_cell=kernels.largest_cell,
+    )
+
+
+def _check_rows(shapes: Shapes, params: Params) -> None:
+    shapes.expect("wpe", None, shapes.by_name["wte"][1])
+    shapes.expect("output", None, shapes.by_name["wte"][1])
+    slots = shapes.rows("output")
+    shapes.require(shapes.rows("rows") >= slots * params["ROWS"], f"the table has {shapes.rows('rows')} rows")
+
+
+def _oracle_rows(inputs: Mapping[str, Array], params: Params, size: tuple[int, int]) -> Array:
+    wte, wpe = float64(inputs, ["wte", "wpe"])
+    table = inputs["rows"][: size[0] * int(params["ROWS"])]
+    # Rows that only fill up the last slot may have positions behind the last one, and are worth nothing.
+    positions = np.minimum(table[:, POSITION], len(wpe) - 1)
+    return dealt(wte[table[:, TOKEN]] + wpe[positions], int(params["ROWS"]))
+
+
+register(Op("embed_rows", ("rows", "wte", "wpe"), (), _check_rows, _oracle_rows, ("rows",)))

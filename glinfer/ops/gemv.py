@@ -95,7 +95,8 @@ def gemv(
     )
 
 
-def _format_name(params: Params) -> str:
+def format_name(params: Params) -> str:
+    """The weight format that a draw was built for."""
     return next(name for name, number in WEIGHTS.items() if number == params["WEIGHTS"])
 
 
@@ -105,7 +106,7 @@ def _check(shapes: Shapes, params: Params) -> None:
     shapes.expect("weight", outputs, None)
     shapes.expect("consts", outputs, 5 if params["SCALED"] else 1)
     shapes.expect("residual", 1, outputs)
-    words = PIECES[_format_name(params)] * -(-shapes.by_name["x"][1] // 4)
+    words = PIECES[format_name(params)] * -(-shapes.by_name["x"][1] // 4)
     shapes.expect("weight", outputs, words)
     parts = int(params.get("PARTS", 1))
     shapes.require(params["STEPS"] % (parts * int(params["UNROLL"])) == 0, f"{params['STEPS']} steps in {parts} parts")
@@ -119,7 +120,7 @@ def _check(shapes: Shapes, params: Params) -> None:
 def _oracle(inputs: Mapping[str, Array], params: Params, size: tuple[int, int]) -> Array:
     (x,) = float64(inputs, ["x"])
     consts = inputs["consts"]
-    name = _format_name(params)
+    name = format_name(params)
     weight = decode(inputs["weight"], consts[:, :4] if params["SCALED"] else None, name, x.shape[1])
     y: Array = x @ weight.T
     if params.get("NORM"):

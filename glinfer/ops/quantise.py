@@ -4,7 +4,7 @@
 name a word holds                                      scale
 ==== ================================================= ======================
 f32  one float32                                       none
-f16  two IEEE half floats, the first in the low bits   none
+f16  one IEEE half float, and is no more than 16 bits   none
 q16  two 16-bit integers, the first in the high bits   one a row and group
 q8   four 8-bit integers, the first in the high bits   one a row and group
 ==== ================================================= ======================
@@ -26,7 +26,7 @@ from glinfer.errors import PlanError
 from glinfer.gl.packing import PIECES
 
 FloatMatrix = npt.NDArray[np.float32]
-Words = npt.NDArray[np.float32] | npt.NDArray[np.uint32]
+Words = npt.NDArray[np.float32] | npt.NDArray[np.float16] | npt.NDArray[np.uint32]
 BITS = {"q16": 16, "q8": 8}
 GROUPS = 4
 
@@ -52,7 +52,7 @@ def encode(weights: FloatMatrix, name: str) -> tuple[Words, FloatMatrix | None]:
             halves = weights.astype(np.float16)
         if not np.isfinite(halves).all():
             raise PlanError(f"a weight of {np.abs(weights).max():.3g} is beyond float16's 65504; use f32 or q16")
-        return halves.view(np.uint32), None
+        return halves, None
     return _encode_integers(weights, BITS[name])
 
 
@@ -81,10 +81,8 @@ def _encode_integers(weights: FloatMatrix, bits: int) -> tuple[Words, FloatMatri
 
 def decode(words: Words, scales: FloatMatrix | None, name: str, inputs: int) -> npt.NDArray[np.float64]:
     """The weights [outputs, inputs] that the words stand for, float64: what an oracle multiplies with."""
-    if name == "f32":
+    if name in ("f32", "f16"):
         return words[:, :inputs].astype(np.float64)
-    if name == "f16":
-        return words.view(np.float16)[:, :inputs].astype(np.float64)
     if scales is None:
         raise PlanError(f"weights in {name} need their scales")
     bits = BITS[name]

@@ -11,6 +11,16 @@ from glinfer.gl.blocks import BLOCK_FLOATS, BLOCK_TEXELS, BlockLayout
 from glinfer.gl.layout import Extent
 from glinfer.ops.kernels import Kernels
 from glinfer.ops.noise import gumbel_at
+from glinfer.ops.rows import (
+    INVERSE_TEMPERATURE,
+    NOISE,
+    NOISE_KEY,
+    Dealt,
+    check_same,
+    gathered,
+    optional_names,
+    table_layout,
+)
 from glinfer.ops.spec import Array, DrawSpec, Op, Params, Shapes, TensorSpec, register
 
 
@@ -62,11 +72,16 @@ def _check(shapes: Shapes, params: Params) -> None:
 
 
 def _oracle(inputs: Mapping[str, Array], params: Params, size: tuple[int, int]) -> Array:
+    logits = np.asarray(inputs["logits"])[0]
+    return _candidates(logits, bool(params["noise"]), params["inverse_temperature"], int(params["noise_key"]))[None]
+
+
+def _candidates(logits: Array, noise: bool, inverse_temperature: float, noise_key: int) -> Array:
+    """The candidates [64] of one row of logits [vocab]."""
     # In float32 as the shader computes: which of two nearly equal scores is larger is the result itself.
-    scores = np.asarray(inputs["logits"], dtype=np.float32)[0]
-    if params["noise"]:
-        noise = gumbel_at(int(params["noise_key"]), np.arange(scores.size))
-        scores = scores * np.float32(params["inverse_temperature"]) + noise
+    scores = logits.astype(np.float32)
+    if noise:
+        scores = scores * np.float32(inverse_temperature) + gumbel_at(noise_key, np.arange(scores.size))
     ids = np.arange(scores.size)
     lane = (ids // 4) % BLOCK_TEXELS
     found = np.zeros((BLOCK_TEXELS, 4))
@@ -76,7 +91,60 @@ def _oracle(inputs: Mapping[str, Array], params: Params, size: tuple[int, int]) 
         if mine.size:
             best = mine[np.argmax(scores[mine])]
             found[number, :2] = scores[best], best
-    return found.reshape(size)
+    return found.reshape(-1)
 
 
 register(Op("pick", ("logits",), (), _check, _oracle))
+
+
+def pick_rows(
+    name: str,
+    logits: Dealt,
+    rows: TensorSpec,
+    out: TensorSpec,
+    *,
+    vocab: int,
+    count: Extent,
+    kernels: Kernels,
+) -> DrawSpec:
+    """:func:`pick` for the first ``count`` rows, each into its slot of out [rows, 64]; the table rows says how."""
+    if not isinstance(out.layout, BlockLayout):
+        raise PlanError(f"draw {name}: expected candidates in blocks")
+    return DrawSpec(
+        name=name,
+        kind="pick",
+        op="pick_rows",
+        inputs=(*logits.inputs(), ("rows", rows.name)),
+        outputs=(out.name,),
+        size=(count, out.shape[1]),
+        defines=(
+            *logits.layout.defines("LOGITS"),
+            *table_layout(rows).defines("ROWS"),
+            *out.layout.defines("OUT"),
+            ("ROWS", len(logits.tensors)),
+            ("VOCAB", vocab),
+            ("LOOKUP_TEXTURE", int(kernels.lookup_texture)),
+            ("QUAD", 0),
+        ),
+        cover=kernels.cover,
+        shader="pick",
+    )
+
+
+def _check_rows(shapes: Shapes, params: Params) -> None:
+    check_same(shapes, params, None, params["VOCAB"])
+    shapes.expect("output", None, BLOCK_FLOATS)
+
+
+def _oracle_rows(inputs: Mapping[str, Array], params: Params, size: tuple[int, int]) -> Array:
+    logits, table = gathered(inputs, int(params["ROWS"])), np.ascontiguousarray(inputs["rows"])
+    inverse = table[:, INVERSE_TEMPERATURE].copy().view(np.float32)
+    return np.stack(
+        [
+            _candidates(logits[row], bool(table[row, NOISE]), inverse[row], int(table[row, NOISE_KEY]))
+            for row in range(size[0])
+        ]
+    )
+
+
+register(Op("pick_rows", ("rows",), optional_names(), _check_rows, _oracle_rows, ("rows",)))

@@ -1,6 +1,6 @@
 """What a pass is, as a value: TensorSpec, DrawSpec, and the registry of ops. No GL object appears here.
 
-An op joins three things under one name: the shader ``shaders/<name>.frag``, a shape check, and an oracle
+An op joins three things under one name: a shader, mostly ``shaders/<name>.frag``, a shape check, and an oracle
 that computes the same values in float64 NumPy. A builder beside them makes the DrawSpecs.
 """
 
@@ -17,7 +17,7 @@ from glinfer.errors import PlanError
 from glinfer.gl.layout import FORMATS, Extent, Layout, TexelLayout
 
 KINDS = ("weight", "input", "activation", "cache")
-COVERS = ("triangle", "points", "quads")
+COVERS = ("triangle", "strip", "points", "quads")
 
 Array = npt.NDArray[Any]
 Params = Mapping[str, int | float]
@@ -106,13 +106,14 @@ class DrawSpec:
     Attributes:
         name: unique in its plan, such as ``h.3.attn.scores.5``.
         kind: what tables group by, such as ``attn.scores``.
-        op: the op's name, which is also the shader's: ``shaders/<op>.frag``.
+        op: the op's name.
         inputs: (sampler, tensor) pairs; samplers take texture units in this order.
         outputs: tensors by attachment.
         size: (rows, cols) of the output matrix that the pass writes; a number or a per-run value's name.
         first: the first row that the pass writes, likewise.
         cover: what is drawn: one ``triangle`` over all rows of a matrix; for rows in blocks ``points``, one of 4×4
-            pixels on every block, or ``quads``, two triangles on every block.
+            pixels on every block, or ``quads``, two triangles on every block; ``strip``, one triangle over all blocks
+            of the slots from the run value ``strip_first`` on, in a layout that has each block of all slots in a line.
         instances: how many times that is drawn, in one draw call; a number or a run value's name.
         adds: whether blending adds what is drawn to what the output holds already; the oracle finds that among its
             inputs as ``output``.
@@ -120,6 +121,10 @@ class DrawSpec:
         defines: compile-time constants of the shader.
         uniforms: values set before the draw, the same in every run.
         per_run: (uniform, per-run value) pairs.
+        shader: the shader, ``shaders/<shader>.frag``; the op's name where it is left out.
+        largest_cell: how many blocks a side one point or quad may cover, where all slots from 0 on are written and
+            what lies behind them does not matter; 0 for exactly one block.
+        vertex: another vertex shader than the one that ``cover`` asks for, which finds the blocks by itself.
     """
 
     name: str
@@ -136,6 +141,14 @@ class DrawSpec:
     instances: Extent = 1
     adds: bool = False
     clears: bool = False
+    shader: str = ""
+    vertex: str = ""
+    largest_cell: int = 0
+
+    def __post_init__(self) -> None:
+        """The shader is the op's where no other is named."""
+        if not self.shader:
+            object.__setattr__(self, "shader", self.op)
 
     @property
     def reads(self) -> tuple[str, ...]:
@@ -170,7 +183,7 @@ class DrawSpec:
 
 
 Oracle = Callable[[Mapping[str, Array], Params, tuple[int, int]], Array]
-"""(inputs by sampler, params, (rows, cols) to write) → float64 [rows, cols]."""
+"""(inputs by sampler, params, (rows, cols) to write) → float64 [rows, cols]; of several outputs with them first."""
 ShapeCheck = Callable[["Shapes", Params], None]
 
 
@@ -179,7 +192,8 @@ class Op:
     """A registered op: its required and optional samplers, its shape check and its float64 oracle.
 
     ``integers`` names the samplers, and ``"output"``, that hold whole numbers, ``either`` those that may; all others
-    hold floats.
+    hold floats. ``places`` says, from the inputs, which rows of the output a draw writes, where they do not follow each
+    other from the draw's first row on.
     """
 
     name: str
@@ -189,6 +203,7 @@ class Op:
     oracle: Oracle
     integers: tuple[str, ...] = ()
     either: tuple[str, ...] = ()
+    places: Callable[[Mapping[str, Array]], Array] | None = None
 
 
 OPS: dict[str, Op] = {}

@@ -1,99 +1,28 @@
 """How fast tokens come from the fast plan, in one weight format or several, and from other engines beside it.
 
 Everything that is compared holds the same model and is timed in the same call, in short turns: decoding one token
-after the other at the end of contexts that are really full, and taking a prompt in. Warm-ups do not count.
+after the other at the end of contexts that are really full, taking a prompt in, and decoding many sequences together.
+Warm-ups do not count.
 """
 
 from __future__ import annotations
 
 import dataclasses
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from os import PathLike
-from typing import Any, Protocol
-
-import numpy as np
+from typing import Any
 
 from glinfer.config import ModelConfig
 from glinfer.errors import InputError
-from glinfer.generation.decode import DecodeSession
 from glinfer.generation.model import Model, load_model
 from glinfer.gl.context import Device
 from glinfer.models.plan import Plan
+from glinfer.tools.bench_engines import BatchEngine, Engine, FastEngine
+from glinfer.tools.bench_turns import BLOCK_TOKENS, Progress, Spread, Times, Turns
 from glinfer.tools.ceiling import CeilingReport
 from glinfer.tools.draws import example_ids
-
-BLOCK_TOKENS = 16
-"""How many tokens one engine decodes before it is the next one's turn."""
-
-_PAUSE_SECONDS = 0.02  # before a turn: the threads of other engines go on spinning for a while after their own
-_PREFILL_SECONDS = 3.0  # for all prefills of one engine at one length
-
-Progress = Callable[[int, int], None]
-
-
-class Engine(Protocol):
-    """What is timed: see :class:`glinfer.tools.peers.Peer`, whose methods these are."""
-
-    @property
-    def label(self) -> str:
-        """What runs."""
-
-    def prefill(self, ids: Sequence[int]) -> object:
-        """Empty the cache and run ``ids``."""
-
-    def decode_greedy(self, token: int, count: int) -> list[int]:
-        """Append ``token``, go on greedily, read each choice back."""
-
-    def rewind(self, length: int) -> None:
-        """Cut the cache back to its first ``length`` tokens."""
-
-
-class FastEngine:
-    """The fast plan as an engine; ``decode_pipelined`` reads all choices back together."""
-
-    def __init__(self, label: str, session: DecodeSession) -> None:
-        """Takes over an empty session."""
-        self.label, self.session = label, session
-
-    def prefill(self, ids: Sequence[int]) -> object:
-        """Empty the cache, run ``ids``; the logits after the last of them."""
-        self.session.rewind(len(self.session))
-        self.session.prefill(ids)
-        return self.session.logits()
-
-    def decode_greedy(self, token: int, count: int) -> list[int]:
-        """Append ``token`` and go on with the likeliest, each read back; the tokens chosen."""
-        self.session.step(token)
-        return [self.session.generate_ids(1)[0] for _ in range(count)]
-
-    def decode_pipelined(self, token: int, count: int) -> list[int]:
-        """The same tokens with one readback for all of them."""
-        self.session.step(token)
-        return self.session.generate_ids(count)
-
-    def rewind(self, length: int) -> None:
-        """Cut the sequence back to its first ``length`` tokens."""
-        self.session.rewind(len(self.session) - length)
-
-
-@dataclass(frozen=True)
-class Spread:
-    """A few measurements of one thing, in milliseconds."""
-
-    median: float
-    lower_quartile: float
-    upper_quartile: float
-    fastest: float
-    slowest: float
-    samples: int
-
-    @classmethod
-    def of(cls, times: Sequence[float]) -> Spread:
-        """Of at least one measurement."""
-        lower, median, upper = (float(value) for value in np.quantile(times, (0.25, 0.5, 0.75)))
-        return cls(median, lower, upper, min(times), max(times), len(times))
 
 
 @dataclass(frozen=True)
@@ -108,7 +37,7 @@ class EngineReport:
         compile_seconds: from the last weight's upload to the first token: compiling, and running it.
         load_seconds: from the checkpoint's path to a bound plan, on an open device.
         first_token_seconds: from there to a token in Python, the opening of the device included.
-        texture_bytes: of all textures, by kind.
+        texture_bytes: of the textures of the plan that decodes, by kind.
         weight_bytes: of the weights that one token has to fetch.
         weight_texture: the texture format that most of them are in.
         kernels: how the passes are shaped.
@@ -132,7 +61,7 @@ class DecodeRow:
     """One engine at one context length.
 
     ``decode`` and ``pipelined`` are milliseconds a token with each token read back, and with one readback for all
-    of a block; ``prefill`` is milliseconds for ``context`` tokens.
+    of a block; ``prefill`` is milliseconds from a prompt of ``context`` tokens to the next one's logits in Python.
     """
 
     label: str
@@ -158,6 +87,35 @@ class DecodeRow:
 
 
 @dataclass(frozen=True)
+class BatchRow:
+    """So many sequences decoded together at one context length, the same as in a :class:`DecodeRow` of the engine.
+
+    ``step`` is milliseconds for one token of each, read back; ``single_tokens_per_second`` what that row has reached.
+    """
+
+    label: str
+    context: int
+    sequences: int
+    step: Spread
+    single_tokens_per_second: float
+
+    @property
+    def tokens_per_second(self) -> float:
+        """Of all sequences together."""
+        return 1000.0 * self.sequences / self.step.median
+
+    @property
+    def times_single(self) -> float:
+        """How many times as many as one sequence alone, read token by token."""
+        return self.tokens_per_second / self.single_tokens_per_second
+
+    def to_json(self) -> dict[str, Any]:
+        """The row, and what follows from it."""
+        rates = {"tokens_per_second": self.tokens_per_second, "times_single": self.times_single}
+        return {**dataclasses.asdict(self), **rates}
+
+
+@dataclass(frozen=True)
 class DecodeReport:
     """Engines on one machine; ``notes`` say what was left out, ``ceiling`` what this renderer can do at most."""
 
@@ -169,12 +127,14 @@ class DecodeReport:
     rows: tuple[DecodeRow, ...]
     notes: tuple[str, ...] = ()
     ceiling: CeilingReport | None = None
+    batch: tuple[BatchRow, ...] = ()
 
     def to_json(self) -> dict[str, Any]:
         """The report as plain JSON values."""
         rows = [{**row.to_json(), "of_fetch_ceiling": self.of_fetch_ceiling(row)} for row in self.rows]
         ceiling = None if self.ceiling is None else self.ceiling.to_json()
-        return {**dataclasses.asdict(self), "rows": rows, "ceiling": ceiling}
+        batch = [row.to_json() for row in self.batch]
+        return {**dataclasses.asdict(self), "rows": rows, "batch": batch, "ceiling": ceiling}
 
     def of_fetch_ceiling(self, row: DecodeRow) -> float | None:
         """Weight bytes a second of a row as a share of what a pass that only fetches reaches; None if not measured."""
@@ -267,6 +227,11 @@ def contexts_within(config: ModelConfig, contexts: Sequence[int]) -> tuple[list[
     return kept, [f"a context of {context} tokens is left out: this model holds {longest}" for context in dropped]
 
 
+def batch_context(kept: Sequence[int], wanted: int) -> int:
+    """The context length at which batches are timed: the one wanted, or else the longest below it that is timed."""
+    return max((context for context in kept if context <= wanted), default=min(kept))
+
+
 def bench_decoding(
     engines: Sequence[tuple[Engine, EngineReport]],
     config: ModelConfig,
@@ -274,9 +239,21 @@ def bench_decoding(
     runs: int,
     *,
     renderer: str,
+    batches: Mapping[str, Sequence[BatchEngine]] | None = None,
+    batches_at: int = 0,
     on_run: Progress = lambda done, total: None,
 ) -> DecodeReport:
     """Time engines that hold the same model, in turns.
+
+    Args:
+        engines: what is timed, each with what is known of it.
+        config: the model's shape.
+        contexts: in tokens; those beyond the model's context are left out.
+        runs: counted runs of each.
+        renderer: for the report.
+        batches: by the label of an engine, what takes turns with it; room for ``batches_at`` tokens in each sequence.
+        batches_at: the context length at which they do; see :func:`batch_context`.
+        on_run: told (turns taken, turns in all) of one context length after the other.
 
     Raises:
         InputError: there is nothing to time, or no context that the model has.
@@ -284,82 +261,33 @@ def bench_decoding(
     if runs < 1 or not engines:
         raise InputError(f"found {runs} runs of {len(engines)} engines; expected at least one of each")
     kept, notes = contexts_within(config, contexts)
-    rows = []
+    rows, together = list[DecodeRow](), list[BatchRow]()
     for place, context in enumerate(kept):
         ids = [int(token) for token in example_ids(config, context)]
 
         def advance(done: int, total: int, place: int = place) -> None:
             on_run(place * total + done, len(kept) * total)
 
-        timed = _Timing([engine for engine, _ in engines], ids, runs, advance).run()
-        rows += [
-            dataclasses.replace(row, label=about.label, weight_bytes=about.weight_bytes)
-            for row, (_, about) in zip(timed, engines, strict=True)
-        ]
+        here = batches if batches is not None and context == batches_at else {}
+        held = [here.get(about.label, ()) for _, about in engines]
+        timed = Turns([engine for engine, _ in engines], ids, runs, advance, held).run()
+        for times, beside, (_, about) in zip(timed, held, engines, strict=True):
+            rows.append(_row(about, context, times))
+            single = rows[-1].rates["tokens_per_second"] or 0.0
+            together += [
+                BatchRow(about.label, context, batch.sequences, Spread.of(found), single)
+                for batch, found in zip(beside, times.batches, strict=True)
+            ]
     reports = tuple(about for _, about in engines)
-    return DecodeReport("fast", renderer, BLOCK_TOKENS, runs, reports, tuple(rows), tuple(notes))
+    return DecodeReport("fast", renderer, BLOCK_TOKENS, runs, reports, tuple(rows), tuple(notes), batch=tuple(together))
 
 
-class _Timing:
-    """All engines at one context length: prefill first, which fills the caches, then decoding at their ends."""
-
-    def __init__(self, engines: Sequence[Engine], ids: Sequence[int], runs: int, on_run: Progress) -> None:
-        self.engines, self.ids, self.runs, self.on_run = engines, ids, runs, on_run
-        # One token before the block warms up where there is one; the block ends where the context is full.
-        self.count = min(BLOCK_TOKENS, max(1, len(ids) - 1))
-        self.start = len(ids) - self.count
-        self.done = 0
-
-    def run(self) -> list[DecodeRow]:
-        """A row for each engine."""
-        prefill = self._prefill()
-        decode: list[list[float]] = [[] for _ in self.engines]
-        pipelined: list[list[float]] = [[] for _ in self.engines]
-        for run in range(self.runs + 1):
-            for place, engine in enumerate(self.engines):
-                time.sleep(_PAUSE_SECONDS)
-                taken = self._block(engine, engine.decode_greedy)
-                together = self._block(engine, engine.decode_pipelined) if isinstance(engine, FastEngine) else None
-                if run > 0:  # the first ones warm up
-                    decode[place].append(taken)
-                    pipelined[place] += [] if together is None else [together]
-                self._advance()
-        return [
-            DecodeRow(
-                label=engine.label,
-                context=len(self.ids),
-                decode=Spread.of(decode[place]),
-                pipelined=Spread.of(pipelined[place]) if pipelined[place] else None,
-                prefill=Spread.of(prefill[place]),
-                weight_bytes=None,
-            )
-            for place, engine in enumerate(self.engines)
-        ]
-
-    def _advance(self) -> None:
-        self.done += 1
-        self.on_run(self.done, 2 * (self.runs + 1) * len(self.engines))
-
-    def _block(self, engine: Engine, decode: Callable[[int, int], object]) -> float:
-        """Milliseconds a token of one block, the first token's warming up excluded."""
-        token = self.ids[self.start]
-        if self.start > 0:
-            engine.rewind(self.start - 1)
-            decode(self.ids[self.start - 1], 1)
-        engine.rewind(self.start)
-        started = time.perf_counter()
-        decode(token, self.count)
-        return 1000.0 * (time.perf_counter() - started) / self.count
-
-    def _prefill(self) -> list[list[float]]:
-        """Milliseconds for the whole prompt, by engine; slow ones run fewer times."""
-        times: list[list[float]] = [[] for _ in self.engines]
-        for run in range(self.runs + 1):
-            for found, engine in zip(times, self.engines, strict=True):
-                if run == 0 or sum(found) + found[-1] < 1000.0 * _PREFILL_SECONDS:
-                    time.sleep(_PAUSE_SECONDS)
-                    started = time.perf_counter()
-                    engine.prefill(self.ids)
-                    found.append(1000.0 * (time.perf_counter() - started))
-                self._advance()
-        return [found[1:] or found for found in times]  # the first one warms up
+def _row(about: EngineReport, context: int, times: Times) -> DecodeRow:
+    return DecodeRow(
+        label=about.label,
+        context=context,
+        decode=Spread.of(times.decode),
+        pipelined=Spread.of(times.pipelined) if times.pipelined else None,
+        prefill=Spread.of(times.prefill),
+        weight_bytes=about.weight_bytes,
+    )

@@ -1,29 +1,37 @@
 """What fragment passes can do at most here: texels fetched, multiply-adds, and what a pass costs by itself.
 
 Measured with passes that do nothing else. Decoding has to fetch every weight once a token, so the bytes of the
-weights over the fetch rate are the least that a token can take, however it is computed.
+weights over the fetch rate are the least that a token can take, however it is computed. Taking in a prompt fetches a
+weight for many tokens at once and is bound by multiply-adds instead: how near the plan's own large matrix products come
+to their ceiling is measured too (:func:`measure_products`).
 """
 
 from __future__ import annotations
 
+import contextlib
 import dataclasses
 import itertools
 import math
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
 
+from glinfer.generation.model import Model
+from glinfer.generation.prefill import Prefill
 from glinfer.gl.context import Device
 from glinfer.gl.layout import FORMATS, Layout
 from glinfer.gl.program import Program
 from glinfer.gl.replay import Draw, replay
 from glinfer.gl.texture import Texture
+from glinfer.tools.draws import example_ids
 
 FETCHED = ("rgba32f", "rgba32ui", "rgba16f", "r32f")
 """The texture formats that are measured, by their names in :data:`glinfer.gl.layout.FORMATS`."""
+PRODUCTS = ("h.0.mlp.fc_in", "h.0.mlp.fc_out")
+"""The draws of the chunk plan that are timed alone: the largest matrix products of a block."""
 STANDARD_BYTES = 1 << 24
 """Of the texture that is fetched, unless another size is asked for."""
 
@@ -54,15 +62,37 @@ class FetchRate:
 
 
 @dataclass(frozen=True)
+class ProductRate:
+    """How fast one draw of a model's chunk plan multiplies [rows, inputs] by [inputs, outputs], run alone.
+
+    A multiply-add is one multiplication and one addition, as in ``CeilingReport.multiply_adds_per_second``. Only those
+    that the matrices ask for count: ``rows · inputs · outputs``, not the padding to whole blocks, norm or activation.
+    """
+
+    label: str
+    draw: str
+    rows: int
+    inputs: int
+    outputs: int
+    milliseconds: float
+
+    @property
+    def multiply_adds_per_second(self) -> float:
+        """What the product needs over the time that it took."""
+        return 1000.0 * self.rows * self.inputs * self.outputs / self.milliseconds
+
+
+@dataclass(frozen=True)
 class CeilingReport:
     """A renderer's ceilings; times in microseconds.
 
     Attributes:
         fetches: by format, and by size where others were asked for.
-        multiply_adds_per_second: of float32 in fragments.
+        multiply_adds_per_second: of float32 in fragments, without any fetch; twice as many floating-point operations.
         pass_us: from pass to pass in a chain in which each reads what the one before wrote, 32×32 texels.
         issue_us: Python's time to issue such a draw where it depends on none.
         readback_us: to read one texel back when nothing is left to draw.
+        products: matrix products of the models that were measured beside it.
     """
 
     renderer: str
@@ -71,16 +101,29 @@ class CeilingReport:
     pass_us: float
     issue_us: float
     readback_us: float
+    products: tuple[ProductRate, ...] = ()
 
     def fetch(self, format_name: str, size: int) -> FetchRate:
         """The rate of a format for the texture that is nearest to so many bytes."""
         measured = [rate for rate in self.fetches if rate.format == format_name]
         return min(measured, key=lambda rate: abs(math.log2(rate.texture_bytes / size)))
 
+    def of_multiply_adds(self, product: ProductRate) -> float:
+        """Multiply-adds a second of a product as a share of what a pass that does nothing else reaches."""
+        return product.multiply_adds_per_second / self.multiply_adds_per_second
+
     def to_json(self) -> dict[str, Any]:
         """The report as plain JSON values."""
         fetches = [{**dataclasses.asdict(rate), "bytes_per_second": rate.bytes_per_second} for rate in self.fetches]
-        return {**dataclasses.asdict(self), "fetches": fetches}
+        products = [
+            {
+                **dataclasses.asdict(product),
+                "multiply_adds_per_second": product.multiply_adds_per_second,
+                "of_multiply_adds": self.of_multiply_adds(product),
+            }
+            for product in self.products
+        ]
+        return {**dataclasses.asdict(self), "fetches": fetches, "products": products}
 
 
 def measure_ceilings(
@@ -112,6 +155,38 @@ def measure_ceilings(
     pass_us, issue_us, readback_us = _overheads(device)
     on_step(total, total)
     return CeilingReport(device.description, tuple(fetches), multiply_adds, pass_us, issue_us, readback_us)
+
+
+def measure_products(model: Model, label: str, *, sample_seconds: float = _SAMPLE_SECONDS) -> tuple[ProductRate, ...]:
+    """Time :data:`PRODUCTS` of the model's chunk plan alone, each at a full chunk; none where it has no such draw.
+
+    The last block of the chunk plan ends with its keys and values, so a model of one block has none.
+
+    Args:
+        model: with the fast plan; it stays as it is.
+        label: for the rows.
+        sample_seconds: how long one of five samples takes at least; the fastest counts.
+
+    Raises:
+        PlanError: the chunk plan does not fit the renderer.
+    """
+    found = []
+    with contextlib.ExitStack() as held:
+        caches = model.bound.sharer()  # the model's own hold what it has run
+        held.callback(caches.release)
+        chunks = Prefill(model.config, model.weights, model.kernels).into(caches)
+        session = chunks.session
+        held.callback(session.release)
+        rows = session.plan.max_rows
+        chunks.run(example_ids(model.config, rows).tolist(), 0)  # what is multiplied are then real numbers
+        values = session.plan.values_for(rows)
+        for spec, draw in zip(session.plan.draws, session.draws, strict=True):
+            if spec.name in PRODUCTS:
+                # Flushed one by one: a tiler would run all of them tile by tile, out of its caches.
+                seconds = _seconds(model.device, [draw], sample_seconds, values, flush_every=1)
+                inputs, outputs = (session.plan.table[name].shape[1] for name in (spec.input("x0"), spec.outputs[0]))
+                found.append(ProductRate(label, spec.name, rows, inputs, outputs, 1000.0 * seconds))
+    return tuple(found)
 
 
 def _texels(format_name: str, size: int) -> int:
@@ -186,26 +261,35 @@ class _Bench:
         program = self.program("ceiling_fetch", defines, ["x"])
         return [self.draw(program, target, [source]) for target in targets]
 
-    def seconds(self, draws: Sequence[Draw], least: float) -> float:
-        """Of one draw: the fastest of a few samples, each of at least so many seconds. Draws take turns.
 
-        One after the other goes to another target: a tiler would run all draws of one target tile by tile, and find
-        the texels of the draw before in its cache.
-        """
-        count, best = len(draws), float("inf")
-        self._sample(draws, count)  # compiles, in the drivers that do so at the first draw
-        while (taken := self._sample(draws, count)) < least and count < 1 << 14:
-            count *= 2
-        for _ in range(_SAMPLES):
-            best = min(best, taken)
-            taken = self._sample(draws, count)
-        return min(best, taken) / count
+def _seconds(
+    device: Device,
+    draws: Sequence[Draw],
+    least: float,
+    values: Mapping[str, int | float] | None = None,
+    *,
+    flush_every: int = 0,
+) -> float:
+    """Of one draw: the fastest of a few samples, each of at least so many seconds. Draws take turns.
 
-    def _sample(self, draws: Sequence[Draw], count: int) -> float:
+    One after the other goes to another target: a tiler would run all draws of one target tile by tile, and find
+    the texels of the draw before in its cache.
+    """
+
+    def sample(count: int) -> float:
         started = time.perf_counter()
-        replay(self.device, [draws[place % len(draws)] for place in range(count)], {})
+        replay(device, [draws[place % len(draws)] for place in range(count)], values or {}, flush_every=flush_every)
         draws[(count - 1) % len(draws)].framebuffer.read(0, 1, 1)  # waits for all of them
         return time.perf_counter() - started
+
+    count, best = len(draws), float("inf")
+    sample(count)  # compiles, in the drivers that do so at the first draw
+    while (taken := sample(count)) < least and count < 1 << 14:
+        count *= 2
+    for _ in range(_SAMPLES):
+        best = min(best, taken)
+        taken = sample(count)
+    return min(best, taken) / count
 
 
 def _fetch_rate(device: Device, format_name: str, texels: int, least: float) -> FetchRate:
@@ -219,7 +303,7 @@ def _fetch_rate(device: Device, format_name: str, texels: int, least: float) -> 
             targets = [bench.texture(edge, edge) for _ in range(2)]
             steps, lookup = texels // (edge * edge), function == "texture"
             draws = bench.fetching(source, targets, steps, rounds=_FETCH_ROUNDS, lookup=lookup)
-            reached = _FETCH_ROUNDS * texels / bench.seconds(draws, least)
+            reached = _FETCH_ROUNDS * texels / _seconds(device, draws, least)
             found[function] = max(found.get(function, 0.0), reached)
     best = max(found, key=lambda name: found[name])
     return FetchRate(format_name, texels * FORMATS[format_name].bytes_per_texel, best, found[best])
@@ -231,7 +315,7 @@ def _multiply_adds(device: Device, least: float) -> float:
         program = bench.program("ceiling_alu", {"ROUNDS": _ALU_ROUNDS}, [])
         constants = (("factor", 0.999), ("addend", 0.5))
         draws = [bench.draw(program, bench.texture(edge, edge), constants=constants) for _ in range(2)]
-        return 96 * _ALU_ROUNDS * edge * edge / bench.seconds(draws, least)
+        return 96 * _ALU_ROUNDS * edge * edge / _seconds(device, draws, least)
 
 
 def _overheads(device: Device) -> tuple[float, float, float]:

@@ -5,21 +5,20 @@ from __future__ import annotations
 import dataclasses
 import math
 import time
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
 import numpy as np
 
+from glinfer.config import ModelConfig
 from glinfer.errors import InputError
 from glinfer.formats import Checkpoint
-from glinfer.generation.decode import CachedSession
-from glinfer.generation.model import check_ids
+from glinfer.generation.ids import check_ids
+from glinfer.generation.score import Scorer, TextScore, check_stride, windows
 from glinfer.generation.tokenizer import Tokenizer
 from glinfer.gl.context import Device
-from glinfer.models import fast
-from glinfer.models.choice import check_choice
-from glinfer.models.fold import fold
+from glinfer.models.choice import check_choice, fast_session
 from glinfer.models.gab import LOGITS, TOKENS, reference_plan
 from glinfer.models.session import Session
 from glinfer.models.tuning import kernels_for
@@ -66,49 +65,20 @@ class EvalReport:
         return dataclasses.replace(self, agreement=float(same / len(self.likeliest)))
 
 
-def windows(count: int, context: int, stride: int) -> Iterator[tuple[int, int, int]]:
-    """Sliding windows over ``count`` tokens: (start, stop, scored), stepping by ``stride``.
-
-    The model reads tokens [start, stop); the window scores its predictions of tokens [scored, stop]. Over all
-    windows every token but the first is scored exactly once.
-    """
-    start, scored = 0, 1
-    while scored < count:
-        stop = min(start + context, count - 1)
-        yield start, stop, scored
-        scored, start = stop + 1, start + stride
-
-
-class _Whole:
-    """Logits after every position of a window from one run of the reference plan."""
-
-    def __init__(self, checkpoint: Checkpoint, device: Device) -> None:
-        plan = reference_plan(checkpoint.config, all_rows=True)
-        self.session = Session(plan, checkpoint.tensors, device)
-
-    def logits(self, ids: Sequence[int], first: int) -> Array:
-        self.session.write(TOKENS, np.asarray(ids, dtype=np.int32)[:, None])
-        self.session.run({"rows": len(ids)})
-        return self.session.read(LOGITS, rows=len(ids))[first:]
-
-
-class _TokenByToken:
-    """The same from the fast plan, a token a run."""
-
-    def __init__(self, checkpoint: Checkpoint, device: Device, weights: str, kernels: Kernels) -> None:
-        edge = device.limits.max_texture_size
-        plan = fast.fast_plan(checkpoint.config, weights=weights, kernels=kernels, max_texture_size=edge)
-        self.session = Session(plan, fold(checkpoint.config, checkpoint.tensors, weights), device)
-        self.decoding = CachedSession(checkpoint.config, self.session, flush_every=kernels.flush_every)
-
-    def logits(self, ids: Sequence[int], first: int) -> Array:
-        self.decoding.rewind(len(self.decoding))
-        self.decoding.prefill(ids[:first])
-        rows = []
-        for token in ids[first:]:
-            self.decoding.step(token)
-            rows.append(self.decoding.logits())
-        return np.array(rows)
+def _score_whole(
+    session: Session, config: ModelConfig, ids: list[int], stride: int, on_window: Callable[[int, int], None]
+) -> TextScore:
+    """Log-probabilities by the reference plan: all rows of a window, their logits read back."""
+    logprobs, likeliest = np.zeros(len(ids) - 1), np.zeros(len(ids) - 1, dtype=np.intp)
+    spans = list(windows(len(ids), config.max_position_embeddings, stride))
+    for done, (start, stop, scored) in enumerate(spans, start=1):
+        session.write(TOKENS, np.asarray(ids[start:stop], dtype=np.int32)[:, None])
+        session.run({"rows": stop - start})
+        logits = session.read(LOGITS, rows=stop - start)[scored - 1 - start :]
+        logprobs[scored - 1 : stop] = log_likelihoods(logits, ids[scored : stop + 1])
+        likeliest[scored - 1 : stop] = logits.argmax(axis=1)
+        on_window(done, len(spans))
+    return TextScore(ids, logprobs, likeliest)
 
 
 def evaluate(
@@ -141,33 +111,34 @@ def evaluate(
     """
     check_choice(plan, weights)
     context = checkpoint.config.max_position_embeddings
-    stride = max(1, context // 2) if stride is None else stride
-    if not 1 <= stride <= context:
-        raise InputError(f"the stride is {stride}; expected 1 to {context}, the context of this model")
+    stride = check_stride(stride, context)
     ids = tokenizer.encode(text)
     if len(ids) < 2:
         raise InputError(f"the text has {len(ids)} tokens; expected at least 2, one to predict from another")
     check_ids(ids[:context], checkpoint.config)
-    spans = list(windows(len(ids), context, stride))
-    kernels = kernels or kernels_for(device, checkpoint.config, weights)
-    runner = _Whole(checkpoint, device) if plan == "reference" else _TokenByToken(checkpoint, device, weights, kernels)
-    started = time.perf_counter()
-    nats, likeliest = 0.0, []
+    if plan == "reference":
+        session = Session(reference_plan(checkpoint.config, all_rows=True), checkpoint.tensors, device)
+    else:
+        kernels = kernels or kernels_for(device, checkpoint.config, weights)
+        session = fast_session(checkpoint, device, weights, kernels)
     try:
-        for done, (start, stop, scored) in enumerate(spans, start=1):
-            logits = runner.logits(ids[start:stop], scored - 1 - start)
-            nats += negative_log_likelihood(logits, ids[scored : stop + 1])
-            likeliest += logits.argmax(axis=1).tolist()
-            on_window(done, len(spans))
+        weight_bytes = session.plan.texture_bytes(device.limits.max_texture_size, "weight")
+        started = time.perf_counter()
+        if plan == "reference" or kernels is None:
+            score = _score_whole(session, checkpoint.config, ids, stride, on_window)
+        else:
+            scorer = Scorer(checkpoint.config, session, weights, kernels)
+            score = scorer.score([ids], stride=stride, on_window=on_window)[0]
+        seconds = time.perf_counter() - started
     finally:
-        runner.session.release()
-    seconds = time.perf_counter() - started
+        session.release()
+    spans = list(windows(len(ids), context, stride))
     size = sum(len(tokenizer.token_bytes(token)) for token in ids[1:])
     return EvalReport(
         tokens=len(ids) - 1,
         bytes=size,
-        bits_per_byte=nats / math.log(2) / size,
-        perplexity=math.exp(nats / (len(ids) - 1)),
+        bits_per_byte=-score.total / math.log(2) / size,
+        perplexity=score.perplexity,
         context=context,
         stride=stride,
         windows=len(spans),
@@ -175,15 +146,15 @@ def evaluate(
         milliseconds=1000.0 * seconds / sum(stop - start for start, stop, _ in spans),
         plan=plan,
         weights=weights,
-        weight_bytes=runner.session.plan.texture_bytes(device.limits.max_texture_size, "weight"),
+        weight_bytes=weight_bytes,
         renderer=device.description,
-        likeliest=tuple(likeliest),
+        likeliest=tuple(score.likeliest.tolist()),
     )
 
 
-def negative_log_likelihood(logits: Array, targets: Sequence[int]) -> float:
-    """The sum over rows of −log softmax(logits)[target], in nats, computed in float64."""
+def log_likelihoods(logits: Array, targets: Sequence[int]) -> Array:
+    """log softmax(logits)[target] of each row, in nats, computed in float64."""
     wide = np.asarray(logits, dtype=np.float64)
     largest = wide.max(axis=1)
     log_sum = largest + np.log(np.exp(wide - largest[:, None]).sum(axis=1))
-    return float(np.sum(log_sum - wide[np.arange(len(targets)), list(targets)]))
+    return np.asarray(wide[np.arange(len(targets)), list(targets)] - log_sum)

@@ -11,7 +11,7 @@ from typing import Any
 import numpy as np
 
 from glinfer.formats import Checkpoint
-from glinfer.generation.model import check_ids
+from glinfer.generation.ids import check_ids
 from glinfer.gl.blocks import BlockLayout
 from glinfer.gl.context import Device
 from glinfer.gl.layout import Layout, TexelLayout

@@ -1,11 +1,11 @@
 // Weights packed into 32-bit words (glinfer/ops/quantise.py), and the product of one 4×4 piece with four inputs.
-// WEIGHTS: 0 f32, 1 f16, 2 q16, 3 q8. PIECE is the number of texels of a piece: 4, 2, 2, 1.
-#define WEIGHTS_F32 0
+// WEIGHTS: 0 f32, 1 f16, 2 q16, 3 q8. PIECE is the number of texels of a piece: 4, 4, 2, 1. Half floats are floats once
+// they are fetched.
 #define WEIGHTS_F16 1
 #define WEIGHTS_Q16 2
 #define WEIGHTS_Q8 3
 
-#if WEIGHTS == WEIGHTS_F32
+#if WEIGHTS <= WEIGHTS_F16
 #define PIECE 4
 #define WEIGHT_SAMPLER sampler2D
 #define WORDS vec4
@@ -19,21 +19,9 @@
 #define WORDS uvec4
 #endif
 
-#if WEIGHTS == WEIGHTS_F32
+#if WEIGHTS <= WEIGHTS_F16
 vec4 piece(vec4 w0, vec4 w1, vec4 w2, vec4 w3, vec4 x) {
     return (w0 * x.x + w1 * x.y) + (w2 * x.z + w3 * x.w);
-}
-#elif WEIGHTS == WEIGHTS_F16
-vec4 low_halves(uvec4 w) {
-    return vec4(unpackHalf2x16(w.x).x, unpackHalf2x16(w.y).x, unpackHalf2x16(w.z).x, unpackHalf2x16(w.w).x);
-}
-
-vec4 high_halves(uvec4 w) {
-    return vec4(unpackHalf2x16(w.x).y, unpackHalf2x16(w.y).y, unpackHalf2x16(w.z).y, unpackHalf2x16(w.w).y);
-}
-
-vec4 piece(uvec4 w0, uvec4 w1, vec4 x) {
-    return (low_halves(w0) * x.x + high_halves(w0) * x.y) + (low_halves(w1) * x.z + high_halves(w1) * x.w);
 }
 #else
 // Whole numbers of 32 bits as floats, times UNIT. By conversion they come as they are; GPUs convert at an eighth of

@@ -28,6 +28,7 @@ from glinfer.ops.kernels import Kernels
 from glinfer.ops.quantise import encode
 from glinfer.ops.sample import pick
 from glinfer.ops.spec import DrawSpec, RunValue, TensorSpec
+from glinfer.tools.tune_rows import ROW_FIELDS
 
 Array = np.ndarray[Any, Any]
 Values = Mapping[str, int | float]
@@ -298,8 +299,9 @@ def every_form() -> dict[str, Callable[[], BlockDraw]]:
 
 
 def varied_fields() -> dict[str, int]:
-    """How many values each field of Kernels takes in the table."""
+    """How many values each field of Kernels that shapes a single row's passes takes in the table."""
     return {
         field.name: len({getattr(kernels, field.name) for kernels in KERNELS.values()})
         for field in dataclasses.fields(Kernels)
+        if field.name not in ROW_FIELDS
     }

@@ -14,13 +14,14 @@ import numpy as np
 import pytest
 from block_draw import every_form as every_block_form
 from one_draw import OneDraw, concat_draw, every_form, values_draw
+from row_forms import row_forms
 
 from glinfer.errors import PlanError, ShaderError
 from glinfer.gl.context import Device, open_device
 from glinfer.gl.layout import Layout
 from glinfer.gl.program import (
-    BLOCKS_SHADER,
     DESKTOP_VERSION,
+    VERTEX_SHADER,
     Program,
     ProgramCache,
     Source,
@@ -30,11 +31,12 @@ from glinfer.gl.program import (
 )
 from glinfer.gl.replay import Draw, replay
 from glinfer.gl.texture import Texture
-from glinfer.models.session import Session
+from glinfer.models.session import Session, shading
 from glinfer.ops import OPS, DrawSpec
 
 FORMS = dict(every_form(rows=2, max_rows=3, heads=2, head_dim=3, other=5, head=1))
 BLOCK_FORMS = every_block_form()
+ROW_FORMS = row_forms()
 WRAPPED = {"WRAPPED": 1, "OUT_WIDTH": 7, "OUT_ROWS": 3}
 NOT_OPS = {"copy", "probe_quad", "ceiling_fetch", "ceiling_alu"}  # shaders that tools run by themselves
 
@@ -361,29 +363,31 @@ def test_one_and_one_point_nought_are_two_programs(device: Device, tmp_path: Pat
 
 
 def test_every_shader_file_belongs_to_an_op_or_a_tool() -> None:
-    assert {path.stem for path in shader_root().glob("*.frag")} == set(OPS) | NOT_OPS
+    shaders = {spec.shader for spec in every_spec()}
+    assert {path.stem for path in shader_root().glob("*.frag")} == shaders | NOT_OPS
+
+
+def every_spec() -> list[DrawSpec]:
+    return [*(make().spec for make in (*FORMS.values(), *BLOCK_FORMS.values())), *ROW_FORMS.values()]
 
 
 def test_the_forms_cover_every_op_and_every_if() -> None:
-    specs = [make().spec for make in (*FORMS.values(), *BLOCK_FORMS.values())]
+    specs = every_spec()
     assert {spec.op for spec in specs} == set(OPS)
-    for op in OPS:
-        text = (shader_root() / f"{op}.frag").read_text("utf-8")
-        seen = [dict(spec.defines) for spec in specs if spec.op == op]
-        for name in set(re.findall(r"^#if(?:n?def) (\w+)", text, re.MULTILINE)):
-            assert any(name in names for names in seen), f"{op} {name}"
-            assert any(name not in names for names in seen), f"{op} {name}"
+    for shader in {spec.shader for spec in specs}:
+        text = (shader_root() / f"{shader}.frag").read_text("utf-8")
+        seen = [dict(spec.defines) for spec in specs if spec.shader == shader]
+        for name in set(re.findall(r"^#(?:ifn?def|(?:el)?if defined\() ?(\w+)", text, re.MULTILINE)):
+            assert any(name in names for names in seen), f"{shader} {name}"
+            assert any(name not in names for names in seen), f"{shader} {name}"
         for name in set(re.findall(r"^#if !?(\w+)", text, re.MULTILINE)) & set().union(*seen):
-            assert len({names[name] for names in seen}) > 1, f"{op} {name}"
-
-
-def block_defines(spec: DrawSpec) -> dict[str, int | float]:
-    return {**dict(spec.defines), "POINTS": int(spec.cover == "points")}
+            assert len({names.get(name) for names in seen}) > 1, f"{shader} {name}"
 
 
 def block_program(device: Device, spec: DrawSpec) -> Program:
+    vertex, defines, _ = shading(spec)
     samplers = [sampler for sampler, _ in spec.inputs]
-    return Program(device, spec.op, block_defines(spec), samplers, vertex_shader=BLOCKS_SHADER)
+    return Program(device, spec.shader, defines, samplers, vertex_shader=vertex)
 
 
 @pytest.mark.parametrize("api", ["es", pytest.param("desktop", marks=pytest.mark.desktop)])
@@ -402,6 +406,12 @@ def test_every_form_of_every_shader_compiles_and_uses_what_the_op_gives(api: str
             given = {uniform for uniform, _ in (*make().spec.uniforms, *make().spec.per_run)}
             assert program.uniform_names == given | {"first_slot"}, name
             program.release()
+        # Compiling all of them takes long; each shader in some of its forms is run by other tests.
+        for name, spec in () if wrapped else list(ROW_FORMS.items())[::7]:
+            program = block_program(device, spec)
+            given = {uniform for uniform, _ in (*spec.uniforms, *spec.per_run)} | shading(spec)[2]
+            assert program.uniform_names == given, name
+            program.release()
         Program(device, "copy", {"COLS": 5, **(WRAPPED if wrapped else {})}, ["x"])
 
 
@@ -418,8 +428,14 @@ def test_every_form_is_glsl_es_by_the_reference_compiler(tmp_path: Path) -> None
             sources[f"{number}-{'wrapped' if wrapped else 'natural'}-{spec.op}.frag"] = text
     for number, make in enumerate(BLOCK_FORMS.values()):
         spec = make().spec
-        for shader, kind in ((f"{spec.op}.frag", "frag"), (BLOCKS_SHADER, "vert")):
-            sources[f"block-{number}.{kind}"] = load_source(shader, block_defines(spec), api="es").text
+        vertex, defines, _ = shading(spec)
+        for shader, kind in ((f"{spec.shader}.frag", "frag"), (vertex, "vert")):
+            sources[f"block-{number}.{kind}"] = load_source(shader, defines, api="es").text
+    for number, spec in enumerate(ROW_FORMS.values()):
+        vertex, defines, _ = shading(spec)
+        given = {} if vertex == VERTEX_SHADER else defines
+        sources[f"rows-{number}.frag"] = load_source(f"{spec.shader}.frag", defines, api="es").text
+        sources[f"rows-{number}.vert"] = load_source(vertex, given, api="es").text
     sources["copy.frag"] = load_source("copy.frag", {"COLS": 5}, api="es").text
     for name, text in sources.items():
         (tmp_path / name).write_text(text)

@@ -18,6 +18,7 @@ from glinfer.formats import save_checkpoint, write_bpe
 from glinfer.generation.model import Model
 from glinfer.generation.tokenizer import Tokenizer
 from glinfer.gl.context import Limits, open_device
+from glinfer.models.fast import TAIL_DRAWS
 from glinfer.tools.demo import demo_tokenizer
 
 PROMPT = [13, 132, 251, 70]
@@ -116,13 +117,18 @@ class TestGenerating:
     def test_draws_of_the_fast_plan(self, small: Path, full_file: Path, options: str, draws: int) -> None:
         with glinfer.load(full_file if options == "" else small) as model:
             assert 6 * model.config.num_hidden_layers + 3 == draws
+            chunk_draws = 9 * model.config.num_hidden_layers - 4
             assert model.draws().total == int(model.draws(5)) == draws
             assert sum(row.count for row in model.draws().rows) == draws
             for max_tokens in (1, 4):
                 stream = model.stream([*PROMPT, max_tokens], max_tokens=max_tokens)
                 before = model.device.draws_issued
                 list(stream)
-                assert stream.stats.draws_per_token == draws
+                if max_tokens == 1:
+                    # The prompt was a chunk, its last token too as far as a chunk goes: the rest of that one is left.
+                    assert (stream.stats.draws, stream.stats.prompt_draws) == (TAIL_DRAWS, chunk_draws)
+                else:
+                    assert stream.stats.draws_per_token == draws
                 issued = model.device.draws_issued - before
                 assert issued == stream.stats.draws + stream.stats.prompt_draws
             # Of the second prompt only the last token was new: it counts as the first one generated.
@@ -130,8 +136,12 @@ class TestGenerating:
             context = model.config.max_position_embeddings
             if context <= 64:
                 list(stream := model.stream([7] * context, max_tokens=context))
-                assert stream.stats.draws_per_token == draws, "running the newer half again is no part of a token"
-                assert stream.stats.prompt_draws == (draws - 2) * (context - 1 + 2 * (context // 2))
+                # The prompt is one chunk, and so is the newer half, each time it runs again: no part of a token, but
+                # each leaves only the rest of its last one.
+                assert stream.stats.draws == (context - 3) * draws + 3 * TAIL_DRAWS
+                assert context < model.kernels.chunk
+                assert stream.stats.dropped == 2 * (context // 2)
+                assert stream.stats.prompt_draws == 3 * chunk_draws
             list(stream := model.stream([9, 8, 7], max_tokens=1))
             assert stream.stats.prompt_draws == 2 * (draws - 2), (
                 "no logits and no choice behind a prompt's inner tokens"
@@ -292,7 +302,10 @@ class TestSeveralModels:
             streams = [model.stream(prompt, max_tokens=6, seed=2) for prompt in ([5, 6], [7, 8, 9])]
             pairs = list(zip(*streams, strict=True))
             assert [list(ids) for ids in zip(*pairs, strict=True)] == alone
-            assert [stream.stats.draws for stream in streams] == [6 * FAST_SMALL_DRAWS] * 2
+            # Each takes the model from the other, and has to have all its tokens run again: up to three one by one,
+            # more as a chunk, which leaves only the rest of the last one.
+            whole, rest = FAST_SMALL_DRAWS, TAIL_DRAWS
+            assert [stream.stats.draws for stream in streams] == [2 * whole + 4 * rest, whole + 5 * rest]
 
     def test_two_models_share_a_device(self, small: Path, tmp_path: Path) -> None:
         other = random_file(tmp_path / "other.gab", "vocab=77,dim=24,heads=3,blocks=1,context=40", seed=9)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import dataclasses
 import importlib
 import json
 from collections.abc import Sequence
@@ -10,20 +11,32 @@ from typing import Any
 
 import numpy as np
 import pytest
-from scripted_models import SMALL_DRAWS
+from scripted_models import SMALL_DRAWS, random_file
 
 import glinfer
 from glinfer.cli.app import run
 from glinfer.config import ModelConfig
 from glinfer.errors import InputError
+from glinfer.formats import load_checkpoint
+from glinfer.generation.batch import MEMORY, sequence_bytes
+from glinfer.generation.prefill import Chunks
 from glinfer.gl.context import Device
-from glinfer.gl.replay import replay
-from glinfer.tools import bench_decoding as timing
+from glinfer.gl.replay import Draw, replay
+from glinfer.tools import bench_turns as timing
 from glinfer.tools import ceiling
 from glinfer.tools.bench import bench
-from glinfer.tools.bench_decoding import EngineReport, FastEngine, load_fast, weight_bytes
-from glinfer.tools.ceiling import CeilingReport, FetchRate, measure_ceilings
+from glinfer.tools.bench_decoding import (
+    DecodeReport,
+    EngineReport,
+    batch_context,
+    bench_decoding,
+    load_fast,
+    weight_bytes,
+)
+from glinfer.tools.bench_engines import BatchEngine, FastEngine, room_for, rotated
+from glinfer.tools.ceiling import CeilingReport, FetchRate, ProductRate, measure_ceilings, measure_products
 from glinfer.tools.draws import example_ids
+from glinfer.tools.peers import open_peers
 
 Capture = pytest.CaptureFixture[str]
 Patch = pytest.MonkeyPatch
@@ -51,8 +64,10 @@ class Clock:
 class Scripted:
     """An engine that notes what it is asked, and takes known milliseconds: ten times as many for what is new to it."""
 
-    def __init__(self, clock: Clock, label: str, token_ms: float, prefill_ms: float) -> None:
-        self.clock, self.label = clock, label
+    def __init__(
+        self, clock: Clock, label: str, token_ms: float, prefill_ms: float, log: list[str] | None = None
+    ) -> None:
+        self.clock, self.label, self.log = clock, label, [] if log is None else log
         self.token_ms, self.prefill_ms = token_ms, prefill_ms
         self.length, self.blocks = 0, list[tuple[int, int]]()
         self.prefilled = list[int]()
@@ -70,6 +85,7 @@ class Scripted:
     def decode_greedy(self, token: int, count: int) -> list[int]:
         self.take("block" if count > 1 else "token", self.token_ms * count)
         self.blocks.append((self.length, count))
+        self.log.append(self.label)
         self.length += count
         return [0] * count
 
@@ -78,9 +94,34 @@ class Scripted:
         self.length = length
 
 
-def timed(engines: list[Scripted], contexts: list[int], runs: int) -> timing.DecodeReport:
+class ScriptedBatch:
+    """A batch that does the same; the first block is ten times as slow too."""
+
+    def __init__(self, clock: Clock, log: list[str], sequences: int, step_ms: float) -> None:
+        self.clock, self.log, self.sequences, self.step_ms = clock, log, sequences, step_ms
+        self.filled, self.blocks = 0, list[tuple[int, int]]()
+
+    def prefill(self, ids: Sequence[int]) -> None:
+        self.filled = len(ids)
+
+    def decode_greedy(self, start: int, count: int) -> list[list[int]]:
+        assert start + count <= self.filled, "beyond what was taken in"
+        first = not any(each > 1 for _, each in self.blocks)
+        self.clock.now += self.step_ms * count / 1000.0 * (10 if first else 1)
+        self.blocks.append((start, count))
+        self.log.append(f"batch of {self.sequences}")
+        return []
+
+
+def timed(
+    engines: list[Scripted],
+    contexts: list[int],
+    runs: int,
+    batches: dict[str, list[Any]] | None = None,
+    batches_at: int = 0,
+) -> DecodeReport:
     both = [(engine, EngineReport(engine.label)) for engine in engines]
-    return timing.bench_decoding(both, CONFIG, contexts, runs, renderer="none")
+    return bench_decoding(both, CONFIG, contexts, runs, renderer="none", batches=batches, batches_at=batches_at)
 
 
 class TestTiming:
@@ -111,12 +152,34 @@ class TestTiming:
             assert row.rates["tokens_per_second"] == pytest.approx(1000 / token_ms)
             assert row.rates["prefill_tokens_per_second"] == pytest.approx(40_000 / prefill_ms)
 
-    def test_a_slow_prefill_is_run_once(self, monkeypatch: Patch) -> None:
+    def test_a_slow_prefill_is_counted_once(self, monkeypatch: Patch) -> None:
         clock = Clock(monkeypatch)
-        slow, fast = Scripted(clock, "slow", 1.0, 400.0), Scripted(clock, "fast", 1.0, 1.0)
+        slow, fast = Scripted(clock, "slow", 1.0, 2000.0), Scripted(clock, "fast", 1.0, 1.0)
         rows = timed([slow, fast], [32], 4).rows
         assert [row.prefill.samples for row in rows] == [1, 4]
-        assert (slow.prefilled, len(fast.prefilled)) == ([32], 5)
+        assert rows[0].prefill.median == pytest.approx(2000.0), "its warm-up is no sample either"
+        assert (len(slow.prefilled), len(fast.prefilled)) == (2, 5)
+
+    def test_batches_take_turns_at_one_context(self, monkeypatch: Patch) -> None:
+        clock, log = Clock(monkeypatch), list[str]()
+        engines = [Scripted(clock, "one", 2.0, 5.0, log), Scripted(clock, "two", 4.0, 7.0, log)]
+        batches = [ScriptedBatch(clock, log, size, 3.0) for size in (1, 8)]
+        report = timed(engines, [40, 64], 3, {"one": list(batches)}, 40)
+        assert [(row.label, row.context, row.sequences) for row in report.batch] == [("one", 40, 1), ("one", 40, 8)]
+        # A token that warms up, and the block.
+        turn = [name for name in ("one", "batch of 1", "batch of 8", "two") for _ in range(2)]
+        assert log[: 4 * len(turn)] == 4 * turn
+        assert "batch of 1" not in log[4 * len(turn) :]
+        for row, batch in zip(report.batch, batches, strict=True):
+            assert set(batch.blocks) == {(23, 1), (24, 16)}
+            assert (row.step.samples, row.step.slowest) == (3, pytest.approx(3.0))
+            assert row.tokens_per_second == pytest.approx(1000 * row.sequences / 3)
+            assert row.times_single == pytest.approx(row.sequences * 2 / 3)
+
+    def test_the_context_of_batches(self) -> None:
+        assert batch_context([32, 128, 512], 128) == 128
+        assert batch_context([32, 64], 128) == 64
+        assert batch_context([8, 20], 5) == 8
 
     def test_what_lies_outside_the_context_is_left_out(self, monkeypatch: Patch) -> None:
         report = timed([Scripted(Clock(monkeypatch), "one", 1.0, 1.0)], [8, 65, 8, 2000], 1)
@@ -139,6 +202,7 @@ class TestTiming:
 def test_the_fast_engine_decodes_what_the_model_generates(small: Path, device: Device) -> None:
     ids = [int(token) for token in example_ids(CONFIG, 30)]
     model, engine, about = load_fast(small, "f32", device, opening_seconds=1.0)
+    programs = model.bound.program_count
     with model:
         assert isinstance(engine, FastEngine)
         assert np.allclose(engine.prefill(ids), model.logits(ids), rtol=0, atol=1e-5)
@@ -149,8 +213,72 @@ def test_the_fast_engine_decodes_what_the_model_generates(small: Path, device: D
         assert engine.decode_pipelined(ids[20], 10) == expected
         assert np.allclose(engine.prefill(ids), model.logits(ids), rtol=0, atol=1e-5), "prefill begins anew"
         assert about.first_token_seconds > 1.0 + about.load_seconds > 1.0
-        assert (about.draws, about.programs) == (FAST_DRAWS, model.bound.program_count)
+        assert (about.draws, about.programs) == (FAST_DRAWS, programs)
+        assert model.bound.program_count > programs, "a prompt is taken in by programs of its own"
         assert about.weight_bytes == sum(weight_bytes(model.plan, device.limits.max_texture_size).values())
+
+
+def test_a_prompt_is_taken_in_by_chunks(small: Path, device: Device, monkeypatch: Patch) -> None:
+    ids = [int(token) for token in example_ids(CONFIG, 60)]
+    model, engine, _ = load_fast(small, "f32", device)
+    chunks = list[int]()
+    run_chunk = Chunks.run
+    monkeypatch.setattr(Chunks, "run", lambda *given: chunks.append(run_chunk(*given)) or chunks[-1])
+    with model:
+        found = engine.prefill(ids)
+        assert isinstance(found, np.ndarray)
+        assert found.shape == (300,)
+        assert len(chunks) == 1
+        assert chunks[0] in (59, 60), "the decoding plan runs the last one, or goes on with it"
+        token_by_token = model.session()
+        for token in ids:
+            token_by_token.step(token)
+        assert np.allclose(found, token_by_token.logits(), rtol=0, atol=1e-5)
+
+
+def test_torch_takes_a_prompt_in_with_one_forward_pass(small: Path, monkeypatch: Patch) -> None:
+    pytest.importorskip("torch", reason="PyTorch is not installed (pip install 'glinfer[peers]')")
+    from glinfer.tools.peers_torch import EagerPeer
+
+    forward, passes = EagerPeer._forward, list[tuple[int, int]]()
+
+    def noted(peer: EagerPeer, ids: Any, start: int) -> Any:
+        passes.append((len(ids), start))
+        return forward(peer, ids, start)
+
+    monkeypatch.setattr(EagerPeer, "_forward", noted)
+    (peer, *others) = open_peers(["torch"], load_checkpoint(small))
+    for each in (peer, *others):
+        passes.clear()
+        assert each.prefill(range(50)).shape == (300,)
+        assert passes == [(50, 0)]
+        each.close()
+
+
+def test_a_batch_decodes_what_each_prompt_does_alone(small: Path, device: Device) -> None:
+    ids = [int(token) for token in example_ids(CONFIG, 40)]
+    with glinfer.load(small, device=device, plan="fast") as model:
+        batch = BatchEngine(model, 3, room_for(CONFIG, [3], 40, 1 << 14))
+        batch.prefill(ids)
+        found = batch.decode_greedy(24, 16)
+        assert found == [model.generate(rotated(ids, place)[:25], max_tokens=16, temperature=0) for place in range(3)]
+        assert len({tuple(each) for each in found}) > 1, "or this test shows little"
+        assert batch.decode_greedy(23, 1) == [each[:1] for each in batch.decode_greedy(23, 2)]
+        assert batch.decode_greedy(24, 16) == found
+        batch.close()
+        assert np.isfinite(model.logits(ids)).all(), "the model goes on"
+
+
+def test_batches_share_what_memory_there_is() -> None:
+    each = sequence_bytes(CONFIG, 64)
+    most = MEMORY // each
+    assert room_for(CONFIG, [8, 32], 40, 1 << 20) == 64
+    with pytest.raises(InputError, match="found a batch of 0 sequences"):
+        room_for(CONFIG, [0], 40, 1 << 14)
+    with pytest.raises(InputError, match=f"found room for {most - 10} sequences of 64 tokens, expected {most - 9}"):
+        room_for(CONFIG, [10, most - 9], 40, 1 << 20)
+    with pytest.raises(InputError, match="the cache of one sequence of 64 tokens takes"):
+        room_for(CONFIG, [1], 40, 32)
 
 
 def test_weight_bytes_are_whole_matrices_and_one_row_of_each_table(small: Path, device: Device) -> None:
@@ -188,12 +316,38 @@ class TestCommand:
             assert row["bytes_per_second"] == pytest.approx(1000 * row["weight_bytes"] / best)
             assert row["decode"]["samples"] == row["pipelined"]["samples"] == 2
 
+    def test_json_of_batches(self, small: Path, capsys: Capture) -> None:
+        arguments = ["--weights", "f32,q8", "--contexts", "24,8", "--runs", "2", "--batch", "3,1,3", "--json"]
+        told = json.loads(ran(capsys, "bench", small, *arguments))
+        assert [(row["label"], row["context"], row["sequences"]) for row in told["batch"]] == [
+            (f"glinfer {name}", 24, size) for name in ("f32", "q8") for size in (3, 1)
+        ]
+        single = {row["label"]: row["tokens_per_second"] for row in told["rows"] if row["context"] == 24}
+        for row in told["batch"]:
+            assert row["step"]["samples"] == 2
+            assert row["single_tokens_per_second"] == single[row["label"]]
+            assert row["tokens_per_second"] == pytest.approx(1000 * row["sequences"] / row["step"]["median"])
+            assert row["times_single"] == pytest.approx(row["tokens_per_second"] / single[row["label"]])
+
+    def test_tables(self, small: Path, capsys: Capture) -> None:
+        out = ran(capsys, "bench", small, "--runs", "1", "--batch", "2")
+        decoding, prefill, batch = out.split("\n\n")[:3]
+        assert "ms/token" in decoding
+        assert [line.split()[:3] for line in prefill.splitlines()] == [
+            *[["prompt", "to", "logits"], ["glinfer", "f32", "32"]],
+        ]
+        assert batch.splitlines()[1].split()[:4] == ["glinfer", "f32", "32", "2"], "128 tokens are more than it holds"
+        assert "× one alone" not in ran(capsys, "bench", small, "--runs", "1", "--contexts", "8")
+
     def test_table_with_ceiling(self, small: Path, capsys: Capture, monkeypatch: Patch) -> None:
         monkeypatch.setattr(importlib.import_module("glinfer.cli.bench"), "measure_ceilings", lambda *_, **__: CEILING)
         out = ran(capsys, "bench", small, "--weights", "q8", "--contexts", "8,99", "--runs", "1", "--ceiling")
         assert any(line.startswith("glinfer q8 ") and line.endswith("%") for line in map(str.strip, out.splitlines()))
         assert f"{FAST_DRAWS} draws/token" in out
         assert "RGBA32UI  16.8 MB        1.00  16.0" in out
+        (product,) = (line.split() for line in out.splitlines() if " h.0.mlp.fc_in " in line)
+        assert product[:6] == ["glinfer", "q8", "h.0.mlp.fc_in", "64", "32", "128"]
+        assert product[-1].endswith("%")
         assert "note: a context of 99 tokens is left out: this model holds 64" in out
 
     def test_peers_stand_in_the_same_table(self, small: Path, capsys: Capture) -> None:
@@ -204,6 +358,7 @@ class TestCommand:
         assert labels[1].startswith("torch eager fp32, ")
         assert [about["label"] for about in told["engines"]] == labels
         assert (told["rows"][1]["pipelined"], told["rows"][1]["bytes_per_second"]) == (None, None)
+        assert all(row["prefill_tokens_per_second"] > 0 for row in told["rows"])
 
     @pytest.mark.parametrize(
         ("arguments", "words"),
@@ -213,6 +368,12 @@ class TestCommand:
             (["--plan", "reference", "--weights", "q8"], "--weights belongs to --plan fast"),
             (["--plan", "reference", "--peers", "torch"], "--peers belongs to --plan fast"),
             (["--plan", "reference", "--ceiling"], "--ceiling belongs to --plan fast"),
+            (["--plan", "reference", "--batch", "8"], "--batch belongs to --plan fast"),
+            (["--batch", "0"], "found '0' for --batch; expected numbers of sequences of at least 1"),
+            (["--batch", "8,-1"], "found '8,-1' for --batch"),
+            (["--batch", ""], "found '' for --batch"),
+            (["--batch", "x"], "found 'x' in the batch sizes"),
+            (["--batch", "1,99999999"], "expected 99999999: "),
             (["--contexts", "0"], "found a context of 0 tokens"),
             (["--contexts", "1,x"], "found 'x' in the contexts"),
             (["--contexts", ""], "no context is left"),
@@ -264,6 +425,45 @@ class TestCeiling:
         assert min(report.pass_us, report.issue_us, report.readback_us) > 0
         assert steps[-1] == (5, 5)
         assert device.live_objects() == {}
+
+    def test_products_are_timed_alone_over_a_full_chunk(self, small: Path, device: Device, monkeypatch: Patch) -> None:
+        issued = list[tuple[str, int]]()
+        replay_ = ceiling.replay
+
+        def noted(device: Device, draws: Sequence[Draw], values: dict[str, int | float], **options: int) -> int:
+            issued.extend((draw.name, int(values["row_slots"])) for draw in draws)
+            assert options == {"flush_every": 1}, "or a tiler keeps its caches from draw to draw"
+            return replay_(device, draws, values, **options)
+
+        monkeypatch.setattr(ceiling, "replay", noted)
+        with glinfer.load(small, device=device, plan="fast", weights="q8") as model:
+            expected = model.logits(range(41))
+            model.logits([*range(40), 7])
+            owned = device.live_objects()
+            found = measure_products(model, "here", sample_seconds=1e-5)
+            assert device.live_objects()["Texture"] == owned["Texture"]
+            found_again = model.logits(range(41))  # 40 of them are in the model's caches
+            assert np.array_equal(found_again, expected)
+            slots = -(-64 // model.kernels.targets)
+        assert [(each.label, each.draw, each.rows, each.inputs, each.outputs) for each in found] == [
+            *[("here", "h.0.mlp.fc_in", 64, 32, 128), ("here", "h.0.mlp.fc_out", 64, 128, 32)],
+        ]
+        assert set(issued) == {(each.draw, slots) for each in found}
+        assert all(each.milliseconds > 0 for each in found)
+
+    def test_the_last_block_of_a_chunk_has_no_products(self, tmp_path: Path, device: Device) -> None:
+        path = random_file(tmp_path / "one.gab", "vocab=300,dim=32,heads=4,blocks=1,context=64")
+        with glinfer.load(path, device=device, plan="fast") as model:
+            assert measure_products(model, "here") == ()
+
+    def test_a_product_is_a_share_of_the_multiply_adds(self) -> None:
+        product = ProductRate("here", "h.0.mlp.fc_in", 100, 200, 500, 20.0)
+        assert product.multiply_adds_per_second == pytest.approx(5e8)
+        report = dataclasses.replace(CEILING, products=(product,))
+        assert report.of_multiply_adds(product) == pytest.approx(0.25)
+        (told,) = report.to_json()["products"]
+        assert (told["of_multiply_adds"], told["multiply_adds_per_second"]) == (0.25, 5e8)
+        assert CEILING.to_json()["products"] == []
 
     def test_the_nearest_size_is_compared_with(self) -> None:
         rates = tuple(FetchRate("rgba32ui", 1 << power, "texture", power * 1e9) for power in (24, 26))

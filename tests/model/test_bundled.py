@@ -11,8 +11,8 @@ import pytest
 
 from glinfer.cli.app import run
 from glinfer.formats import bundled_models, load_checkpoint
-from glinfer.generation.model import plan_for
 from glinfer.generation.tokenizer import Tokenizer
+from glinfer.models.choice import plan_for
 from glinfer.tools.draws import planned
 
 TRAIN = Path(__file__).resolve().parents[2] / "examples" / "train" / "train.py"

@@ -14,6 +14,7 @@ from glinfer.cli.app import run
 from glinfer.formats import save_checkpoint, write_bpe
 from glinfer.generation.decode import CachedSession
 from glinfer.generation.model import Model
+from glinfer.generation.prefill import FEWEST
 from glinfer.generation.tokenizer import Tokenizer
 from glinfer.models.session import Session
 from glinfer.tools.demo import demo_tokenizer
@@ -99,11 +100,17 @@ def test_a_reply_ends_also_where_the_model_would_speak_for_the_user(
 def test_a_turn_runs_its_new_tokens_only(tmp_path: Path, chat: Any, monkeypatch: pytest.MonkeyPatch, plan: str) -> None:
     turns = [("hi", [*b"hello", END]), ("again", [*b"yes", END]), ("more", [*b"no", END])]
     path = write_script(tmp_path, turns)
-    runs: list[int] = []
+    runs: list[list[int]] = []
     run_plan = Session.run
 
     def spy(self: Session, values: Any, **options: Any) -> int:
-        runs.append(values["position"] if plan == "fast" else values["rows"] - 1)
+        """The positions that a run computes: those of a chunk, one of the fast plan, and the last of the reference."""
+        if self.plan.name == "chunk":
+            runs.append([*range(values["strip_first"], values["strip_first"] + values["rows"])])
+        elif options.get("first"):
+            assert runs[-1][-1] == values["position"], "the rest of what the chunk before left half done"
+        else:
+            runs.append([values["position"] if plan == "fast" else values["rows"] - 1])
         return run_plan(self, values, **options)
 
     monkeypatch.setattr(Session, "run", spy)
@@ -111,9 +118,14 @@ def test_a_turn_runs_its_new_tokens_only(tmp_path: Path, chat: Any, monkeypatch:
     # Everything but the very last token, which was only chosen: each once, in order.
     last = sum(len([USER, *plain(message), END, ASSISTANT, *reply]) for message, reply in turns) - 2
     if plan == "fast":
-        assert runs == list(range(last + 1))
+        assert [position for run in runs for position in run] == list(range(last + 1))
+        prompts = [len([USER, *plain(message), END, ASSISTANT]) for message, _ in turns]
+        # A prompt is one run, and so is each token after it. The end that the turn before was cut at was only chosen:
+        # it is run with the next prompt.
+        assert min(prompts) > FEWEST
+        assert [len(run) for run in runs if len(run) > 1] == [prompts[0], prompts[1] + 1, prompts[2] + 1]
     else:
-        assert (len(runs), runs[-1]) == (sum(len(reply) for _, reply in turns), last)
+        assert (len(runs), runs[-1]) == (sum(len(reply) for _, reply in turns), [last])
 
 
 def test_a_reply_ends_at_max_tokens(tmp_path: Path, chat: Any) -> None:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import dataclasses
 import gc
 import itertools
 from collections.abc import Callable, Iterator
@@ -19,10 +20,12 @@ from glinfer.errors import ContextError, InputError, PlanError
 from glinfer.formats import find_model, load_checkpoint
 from glinfer.generation.decode import CachedSession, DecodeSession
 from glinfer.generation.model import Model
+from glinfer.generation.prefill import FEWEST
 from glinfer.generation.sampler import Sampler, SamplingOptions
 from glinfer.gl.context import open_device
 from glinfer.gl.program import Program, ProgramCache
 from glinfer.models.choice import PLANS, plan_for
+from glinfer.models.fast import TAIL_DRAWS
 from glinfer.models.fold import WEIGHT_FORMATS
 from glinfer.models.gab import LOGITS, TOKENS, reference_plan
 from glinfer.models.session import Session
@@ -327,7 +330,7 @@ class TestCached:
     """What only the fast plan does."""
 
     def test_only_new_tokens_are_run_and_only_the_last_to_its_end(self, model: Model) -> None:
-        body = FAST_SMALL_DRAWS - 2
+        body, chunk, rest = FAST_SMALL_DRAWS - 2, 9 * 2 - 4, TAIL_DRAWS
         with model.session() as session:
             issued = []
 
@@ -335,10 +338,14 @@ class TestCached:
                 issued.append(session.draws_issued)
                 return issued[-1] - (issued[-2] if len(issued) > 1 else 0)
 
+            session.prefill(PROMPT[:3])
+            assert count() == 2 * body, "so few go one by one"
+            session.rewind(3)
             session.prefill(PROMPT)
-            assert count() == 3 * body
+            assert len(PROMPT) == FEWEST + 1
+            assert count() == chunk, "more are one run, the last one with them but for the rest of its last block"
             session.logits()
-            assert count() == body + 1
+            assert count() == rest - 1
             session.step(5)
             assert count() == 0
             session.step(6)
@@ -355,7 +362,26 @@ class TestCached:
                 other.step(3)
                 other.logits()
                 assert other.draws_issued == body + 1
+                other.prefill(range(FEWEST + 1))
+                assert other.draws_issued == body + 1 + chunk
+                with other.fork() as third:
+                    assert np.array_equal(third.logits(), other.logits())
+                    assert third.draws_issued == body + 1, "what is left of a token is not copied: it runs once more"
+                assert other.draws_issued == body + 1 + chunk + rest - 1
             assert count() == 0
+
+    @pytest.mark.parametrize("size", [1, 2, 5, 64])
+    def test_a_prompt_is_as_many_runs_as_it_has_chunks(self, small: Path, size: int) -> None:
+        with glinfer.load(small) as model:
+            kernels = dataclasses.replace(model.kernels, chunk=size)
+        with glinfer.load(small, kernels=kernels) as model, model.session() as session:
+            for tokens in (4, 6, 11, 64):
+                issued = session.draws_issued
+                session.hold([tokens] * tokens)
+                assert session.draws_issued - issued == -(-tokens // size) * (9 * 2 - 4)
+                issued = session.draws_issued
+                session.generate_ids(1)
+                assert session.draws_issued - issued == TAIL_DRAWS
 
     def test_the_gpu_chooses_only_from_all_tokens_by_their_logits(self, model: Model) -> None:
         with model.session() as session:
@@ -378,15 +404,17 @@ class TestCached:
         with model.session() as session:
             assert "texture" in made, "the spies work"
             session.prefill(PROMPT)
+            assert isinstance(session, CachedSession)
             session.generate_ids(2, Sampler(SAMPLERS[name]))
             session.logits()
+            assert session._chunks is not None, "the chunk plan was bound with the first prompt"
             alive, programs = model.device.live_objects(), model.bound.program_count
             made.clear()
             monkeypatch.setattr(ProgramCache, "get", None)
             monkeypatch.setattr(Program, "__init__", None)
             monkeypatch.setattr(Session, "texture", None)
             monkeypatch.setattr(Session, "_framebuffer", None)
-            session.prefill([1, 2, 3])
+            session.prefill([1, 2, 3, 4, 5])
             session.generate_ids(10, Sampler(SAMPLERS[name]))
             session.rewind(3)
             session.logits()
@@ -417,6 +445,7 @@ class TestCached:
             assert len(gc.get_objects()) - before <= 5
 
     def test_a_fork_shares_weights_and_programs_and_frees_what_is_its_own(self, model: Model) -> None:
+        model.logits(PROMPT)  # the chunk plan's programs and scratch textures are made once, for all sequences
         alive, programs = model.device.live_objects(), model.bound.program_count
         with model.session() as session:
             session.prefill(PROMPT)
@@ -428,21 +457,29 @@ class TestCached:
                 assert isinstance(session, CachedSession)
                 assert isinstance(other, CachedSession)
                 assert other._bound._owner is session._bound._owner is model.bound
+                other.prefill(PROMPT)
+                assert model.device.live_objects() - alive == own + own
         assert model.device.live_objects() == alive
         assert model.bound.program_count == programs
 
     def test_a_session_that_is_forgotten_goes_with_its_model(self, small: Path) -> None:
         with open_device() as device:
             model = glinfer.load(small, device=device)
-            model.session().prefill(PROMPT)
+            first = model.session()
+            first.prefill(PROMPT)
             forgotten = model.session().fork()
+            forgotten.prefill([7, *PROMPT])
             model.close()
             assert sum(device.live_objects().values()) == 0
             with pytest.raises(PlanError, match="was released; bind the plan again"):
                 forgotten.fork()
+            for ids in ([1, 2], [1, 2, 3, 4]):
+                with pytest.raises(PlanError, match="was released; bind the plan again"):
+                    forgotten.prefill(ids)
             with pytest.raises(PlanError, match="was released; bind the plan again"):
-                forgotten.prefill([1, 2])
+                first.prefill(PROMPT)
             forgotten.close()
+            first.close()
 
     def test_sessions_of_two_models_on_one_device(self, small: Path, tiny: Path) -> None:
         with open_device() as device, glinfer.load(small, device=device) as one, glinfer.load(

@@ -13,10 +13,11 @@ import pytest
 
 from glinfer.cli.app import run
 from glinfer.formats import bundled_models, load_checkpoint
+from glinfer.generation.score import windows
 from glinfer.generation.tokenizer import Tokenizer
 from glinfer.models.gab import LOGITS, TOKENS, reference_plan
 from glinfer.models.oracle import final_tensors
-from glinfer.tools.evaluate import negative_log_likelihood, windows
+from glinfer.tools.evaluate import log_likelihoods
 
 TRAIN = Path(__file__).resolve().parents[2] / "examples" / "train"
 TEXT = "ROMEO:\nBut, soft! what light through yonder window breaks?\nIt is the east, and Juliet is the sun.\n" * 3
@@ -45,7 +46,7 @@ def test_it_agrees_with_float64(small: Path, text_file: Path, capsys: pytest.Cap
     for start, stop, scored in windows(len(ids), 64, stride):
         tokens = np.array(ids[start:stop], np.int32)[:, None]
         logits = final_tensors(plan, checkpoint.tensors, {TOKENS: tokens}, {"rows": stop - start})[LOGITS]
-        nats += negative_log_likelihood(logits[scored - 1 - start :], ids[scored : stop + 1])
+        nats -= float(log_likelihoods(logits[scored - 1 - start :], ids[scored : stop + 1]).sum())
     size = 200 - len(tokenizer.token_bytes(ids[0]))
     assert report["bits_per_byte"] == pytest.approx(nats / math.log(2) / size, abs=1e-5)
     assert report["perplexity"] == pytest.approx(math.exp(nats / (len(ids) - 1)), rel=1e-5)

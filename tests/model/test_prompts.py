@@ -46,14 +46,14 @@ class TestPrompts:
         [
             [1.0, 2.0],
             [1, 2.5],
-            ["1", "2"],
             [True, False],
+            [1, "2"],
+            [1, [2]],
+            [b"Once"],
             [np.True_],
             np.array([1.0, 2.0]),
             np.array([[1, 2], [3, 4]]),
             [None],
-            [[1, 2]],
-            ["Once"],
             5,
             None,
             object(),
@@ -63,6 +63,13 @@ class TestPrompts:
     def test_what_is_no_id_is_refused(self, model: Model, prompt: Any, use: str) -> None:
         with pytest.raises(InputError, match="the prompt is no sequence of whole numbers"):
             getattr(model, use)(prompt)
+
+    @pytest.mark.parametrize("prompts", [["1", "2"], [[1, 2]], ["Once"], ([1], (2, 3))])
+    @pytest.mark.parametrize("use", ["stream", "logits", "probs", "forward"])
+    def test_a_list_of_prompts_is_for_generate_alone(self, model: Model, prompts: Any, use: str) -> None:
+        assert len(model.generate(prompts, max_tokens=1)) == len(prompts)
+        with pytest.raises(InputError, match="the prompt is no sequence of whole numbers"):
+            getattr(model, use)(prompts)
 
     @pytest.mark.parametrize("prompt", [b"Once", bytearray(b"Once")])
     def test_bytes_are_not_taken_for_ids(self, model: Model, prompt: Any) -> None:

@@ -11,9 +11,11 @@ from typing import Any
 
 import numpy as np
 import pytest
+from scripted_models import random_file
 
 import glinfer
 from glinfer.cli.app import run
+from glinfer.config import ModelConfig
 from glinfer.errors import InputError
 from glinfer.formats import load_checkpoint
 from glinfer.gl.context import Device
@@ -21,13 +23,22 @@ from glinfer.gl.program import shader_root
 from glinfer.models.tuning import TuningKey, default_for, kernels_file, kernels_for, load_kernels
 from glinfer.ops.kernels import Kernels
 from glinfer.tools import tune as module
-from glinfer.tools.tune import MOVES, PLAINEST, Candidate, Trial, descend, difference, moves_for, ratios, tune
+from glinfer.tools.draws import example_ids
+from glinfer.tools.tune import MOVES, PLAINEST, Candidate, moves_for, row_moves_for, tune
+from glinfer.tools.tune_rows import ROW_FIELDS, RowsCandidate
+from glinfer.tools.tune_search import Trial, descend, difference, ratios
 
 Capture = pytest.CaptureFixture[str]
 Patch = pytest.MonkeyPatch
 FEW: Mapping[str, Sequence[Mapping[str, Any]]] = {
     "quad": [{"quad": True}, {"quad": False}],
     "unroll": [{"unroll": 1}, {"unroll": 2}],
+}
+FEW_ROWS: Mapping[str, Sequence[Mapping[str, Any]]] = {
+    "targets": [{"targets": 2}],
+    "largest_cell": [{"largest_cell": 2}, {"largest_cell": 1}],
+    "blends": [{"blends": False}],
+    "chunk": [{"chunk": 128}],
 }
 
 
@@ -45,6 +56,18 @@ def favour(patch: Patch, **wanted: Any) -> None:
         return 10.0 - sum(getattr(candidate.kernels, name) == value for name, value in wanted.items())
 
     patch.setattr(Candidate, "milliseconds", milliseconds)
+
+
+def favour_rows(patch: Patch, **wanted: Any) -> list[tuple[Kernels, int]]:
+    """The same for prompts; the kernels that are measured, and how many tokens they take in."""
+    measured = list[tuple[Kernels, int]]()
+
+    def milliseconds(candidate: RowsCandidate, count: int, tokens: int) -> float:
+        measured.append((candidate.kernels, tokens))
+        return 100.0 - 10 * sum(getattr(candidate.kernels, name) == value for name, value in wanted.items())
+
+    patch.setattr(RowsCandidate, "milliseconds", milliseconds)
+    return measured
 
 
 class TestDescent:
@@ -102,11 +125,22 @@ def test_only_what_means_something_here_is_tried(device: Device, monkeypatch: Pa
 
     assert "mantissa" in fields("q8")
     assert "mantissa" not in fields("f32")
-    device.limits = dataclasses.replace(device.limits, max_point_size=1.0)
+    device.limits = dataclasses.replace(device.limits, max_point_size=1.0, max_draw_buffers=4)
     device.extensions = frozenset({"GL_EXT_color_buffer_float"})
     covers = {change.get("cover") for changes in moves_for(device, "f32") for change in changes}
     parts = {change.get("part_steps", 0) for changes in moves_for(device, "f32") for change in changes}
     assert (covers, parts) == ({"quads", None}, {0})
+    assert not fields("q8") & set(ROW_FIELDS), "those are measured by prompts"
+
+    def row_changes(context: int) -> list[Mapping[str, Any]]:
+        config = ModelConfig.from_options(f"context={context}")
+        return [change for changes in row_moves_for(device, config) for change in changes]
+
+    assert [change["targets"] for change in row_changes(2048) if "targets" in change] == [4, 2]
+    assert [change["blends"] for change in row_changes(2048) if "blends" in change] == [False]
+    assert {change["chunk"] for change in row_changes(2048) if "chunk" in change} == {128, 256, 512, 1024}
+    assert {change["chunk"] for change in row_changes(300) if "chunk" in change} == {128, 256}
+    assert row_changes(3) == [], "so short a prompt is run token by token"
 
 
 class TestSameness:
@@ -191,6 +225,114 @@ class TestSearch:
         assert not PLAINEST.part_steps
 
 
+@pytest.fixture(scope="module")
+def long(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """A tiny model with a context of several chunks."""
+    path = tmp_path_factory.mktemp("long") / "long.gab"
+    return random_file(path, "vocab=300,dim=32,heads=4,blocks=2,context=600")
+
+
+class TestRows:
+    """What is chosen by the time of a prompt, after everything else."""
+
+    @pytest.fixture(autouse=True)
+    def moves(self, cache: Path, monkeypatch: Patch) -> None:
+        monkeypatch.setattr(module, "MOVES", {**FEW, **FEW_ROWS})
+
+    def test_the_faster_kernels_win(self, long: Path, device: Device, monkeypatch: Patch) -> None:
+        favour(monkeypatch, unroll=2)
+        wanted = {"targets": 2, "largest_cell": 1, "blends": False, "chunk": 128}
+        measured = favour_rows(monkeypatch, **wanted)
+        report = tune(device, load_checkpoint(long), "q8", seconds=60)
+        assert report.tuned.kernels == dataclasses.replace(default_for(device), unroll=2, **wanted)
+        assert report.tuned.milliseconds == 9.0, "a token's time, as ever"
+        assert report.prompt == module.PromptTimes(512, 60.0, 100.0)
+        assert report.finished
+        assert device.live_objects() == {}
+        first = next(place for place, trial in enumerate(report.trials) if set(trial.change) & set(ROW_FIELDS))
+        assert not any(set(trial.change) & set(FEW) for trial in report.trials[first:])
+        assert all(kernels.unroll == 2 for kernels, _ in measured), "single tokens come first"
+        # A chunk shows what it is worth on a prompt that is longer than it.
+        assert {tokens for _, tokens in measured} == {512, 1024}
+
+    def test_what_is_not_faster_does_not_win(self, long: Path, device: Device, monkeypatch: Patch) -> None:
+        favour(monkeypatch)
+        favour_rows(monkeypatch)
+        report = tune(device, load_checkpoint(long), "f32", seconds=60)
+        assert report.tuned.kernels == default_for(device)
+        assert report.prompt == module.PromptTimes(512, 100.0, 100.0)
+
+    def test_it_really_measures_whole_prompts(self, long: Path, device: Device, monkeypatch: Patch) -> None:
+        favour(monkeypatch)
+        monkeypatch.setattr(module, "MOVES", {"chunk": [{"chunk": 128}, {"chunk": 16}]})
+        report = tune(device, load_checkpoint(long), "f32", seconds=60)
+        assert [trial.change for trial in report.trials[:2]] == [{"chunk": 128}, {"chunk": 16}]
+        assert report.prompt is not None
+        assert 0 < report.prompt.milliseconds <= report.prompt.default_milliseconds
+        small = report.trials[1].ratio
+        assert small is not None
+        assert small > 1.5, "38 chunks of 16 tokens cost more than a few large ones"
+
+    def test_a_candidate_takes_in_what_a_session_does(self, long: Path, device: Device) -> None:
+        with glinfer.load(long, device=device, plan="fast") as model:
+            kernels = dataclasses.replace(model.kernels, chunk=100)
+            candidate = RowsCandidate(model.config, model.bound, "f32", kernels)
+            ids = [int(token) for token in example_ids(model.config, 512)]
+            found = candidate.logits()
+            candidate.release()
+            assert found.shape == (1, 300)
+            assert np.allclose(found[0], model.logits(ids), rtol=0, atol=1e-5)
+
+    def test_a_chunk_as_long_as_the_context_is_not_measured_twice(
+        self, small: Path, device: Device, monkeypatch: Patch
+    ) -> None:
+        monkeypatch.setattr(module, "MOVES", {"chunk": [{"chunk": 64}, {"chunk": 32}]})
+        favour(monkeypatch)
+        measured = favour_rows(monkeypatch, chunk=64)
+        report = tune(device, load_checkpoint(small), "f32", seconds=60)
+        assert report.trials[0] == Trial({"chunk": 64}, None, "the same within a context of 64")
+        assert {kernels.chunk for kernels, _ in measured} == {512, 32}
+        assert report.prompt is not None
+        assert report.prompt.tokens == 64
+
+    def test_rows_that_compute_something_else_never_win(
+        self, long: Path, tmp_path: Path, device: Device, monkeypatch: Patch
+    ) -> None:
+        """The shader of two rows at once is spoilt; that of the others is not."""
+        root = Path(shutil.copytree(shader_root(), tmp_path / "shaders"))
+        gemm = root / "gemm.frag"
+        source = gemm.read_text("utf-8")
+        spoilt = source.replace("ADD_RESIDUAL(R, Y)\n\nvoid", "ADD_RESIDUAL(R, Y) SPOIL(Y)\n\nvoid")
+        assert spoilt != source
+        head, body = spoilt.split("\n", 1)
+        with_macro = f"{head}\n#if ROWS == 2\n#define SPOIL(Y) Y *= 1.01;\n#else\n#define SPOIL(Y)\n#endif\n{body}"
+        gemm.write_text(with_macro, encoding="utf-8")
+        favour(monkeypatch)
+        favour_rows(monkeypatch, targets=2)
+        report = tune(device, load_checkpoint(long), "f32", seconds=60, shader_root=root)
+        assert report.tuned.kernels == default_for(device)
+        (refused,) = (trial for trial in report.trials if trial.change == {"targets": 2})
+        assert "other logits" in refused.verdict
+        assert device.live_objects() == {}
+
+    def test_without_time_rows_are_the_default(self, long: Path, device: Device) -> None:
+        report = tune(device, load_checkpoint(long), "f32", seconds=1e-9)
+        assert (report.tuned.kernels, report.prompt, report.finished) == (default_for(device), None, False)
+
+    def test_the_command_shows_and_keeps_them(self, long: Path, capsys: Capture, monkeypatch: Patch) -> None:
+        favour(monkeypatch)
+        favour_rows(monkeypatch, largest_cell=2)
+        assert run(["tune", str(long)]) == 0
+        out = capsys.readouterr().out
+        assert [line.split() for line in out.splitlines() if line.startswith("ms/prompt")] == [
+            ["ms/prompt", "of", "512", "tokens", "90.00", "100.00"]
+        ]
+        (kept,) = tuned(capsys, long)
+        assert (kept["searched"], kept["prompt"], kept["kernels"]["largest_cell"]) == (False, None, 2)
+        (redone,) = tuned(capsys, long, "--redo")
+        assert redone["prompt"] == {"tokens": 512, "milliseconds": 90.0, "default_milliseconds": 100.0}
+
+
 def tuned(capsys: Capture, *arguments: str | Path) -> list[dict[str, Any]]:
     assert run(["tune", *map(str, arguments), "--json"]) == 0
     found: list[dict[str, Any]] = json.loads(capsys.readouterr().out)
@@ -220,6 +362,22 @@ class TestCommand:
         assert redone["searched"]
         assert redone["kernels"] != first["kernels"]
         assert load_kernels(key) == Kernels(**redone["kernels"])
+
+    def test_what_was_kept_before_a_field_came_is_searched_again(
+        self, small: Path, device: Device, capsys: Capture, monkeypatch: Patch
+    ) -> None:
+        favour(monkeypatch, unroll=2)
+        (first,) = tuned(capsys, small)
+        path = Path(first["file"])
+        kept = json.loads(path.read_text("utf-8"))
+        for name in ROW_FIELDS:
+            del kept["kernels"][name]
+        path.write_text(json.dumps(kept), encoding="utf-8")
+        config = load_checkpoint(small).config
+        assert kernels_for(device, config, "f32") == default_for(device)
+        (again,) = tuned(capsys, small)
+        assert again["searched"]
+        assert load_kernels(TuningKey.of(device, config, "f32")) == Kernels(**again["kernels"])
 
     def test_text(self, small: Path, capsys: Capture, monkeypatch: Patch) -> None:
         favour(monkeypatch, unroll=2)

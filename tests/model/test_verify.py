@@ -263,8 +263,8 @@ FAST_FAULTS = {
     "no activation": ("gemv", "activation(total.x)", "total.x", "h.0.mlp.fc_in", {}),
     "scores of the token before": (
         "cached_scores",
-        "place(position, query",
-        "place(position - 1, query",
+        "place(base + position, query",
+        "place(base + position - 1, query",
         "h.0.attn.scores",
         {},
     ),
@@ -391,8 +391,8 @@ class TestFastPlan:
     @pytest.mark.parametrize(
         ("old", "new", "unwritten"),
         [
-            ("vec2 at = vec2(", "vec2 at = vec2(OUT_BLOCK_STEP > 1 ? 2 : 0, 0) + vec2(", 96),
-            ("vertex == 4 ? 4 : 0,", "vertex == 4 ? (OUT_BLOCK_STEP > 1 ? 6 : 4) : 0,", 0),
+            ("vec2(origin)", "vec2(OUT_BLOCK_STEP > 1 ? 2 : 0, 0) + vec2(origin)", 96),
+            ("float(4 * edge) * vec2(", "vec2(OUT_BLOCK_STEP > 1 ? 6 : 4, 4) * vec2(", 0),
         ],
         ids=["too far right", "too wide"],
     )
@@ -400,7 +400,7 @@ class TestFastPlan:
         self, planted: Callable[[str, str, str], Path], old: str, new: str, unwritten: int
     ) -> None:
         """Half a block too far to the right, in a cache, is half in the next token's slot."""
-        root, checkpoint = planted("common/blocks.vert", old, new), small_checkpoint()
+        root, checkpoint = planted("common/block_cover.glsl", old, new), small_checkpoint()
         with open_device() as device:
             plan, arrays = fast_plan_of(checkpoint, device, "q8", tiles=1), weights_for(checkpoint, "fast", "q8")
             checks = verify_draws(checkpoint, plan, device, IDS, weights=arrays, shader_root=root)

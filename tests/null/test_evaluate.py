@@ -9,7 +9,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from glinfer.tools.evaluate import negative_log_likelihood, windows
+from glinfer.generation.score import windows
+from glinfer.tools.evaluate import log_likelihoods
 
 
 @given(count=st.integers(0, 300), context=st.integers(1, 40), data=st.data())
@@ -34,8 +35,8 @@ def test_gabs_windows_by_hand() -> None:
 
 def test_likelihood_of_known_distributions() -> None:
     uniform = np.zeros((3, 8), np.float32)
-    assert negative_log_likelihood(uniform, [0, 5, 7]) == pytest.approx(3 * math.log(8))
-    odds = np.log(np.array([[1.0, 3.0]], np.float64))
-    assert negative_log_likelihood(odds, [1]) == pytest.approx(math.log(4 / 3))
+    assert log_likelihoods(uniform, [0, 5, 7]) == pytest.approx([-math.log(8)] * 3)
+    odds = np.log(np.array([[1.0, 3.0], [1.0, 3.0]], np.float64))
+    assert log_likelihoods(odds, [1, 0]) == pytest.approx([math.log(3 / 4), math.log(1 / 4)])
     large = np.array([[1e4, 1e4 - 1.0]], np.float32)
-    assert negative_log_likelihood(large, [0]) == pytest.approx(math.log(1 + math.exp(-1)))
+    assert log_likelihoods(large, [0]) == pytest.approx([-math.log(1 + math.exp(-1))])

@@ -16,6 +16,7 @@ from glinfer.gl.packing import PIECES, ConstantLayout, GemvLayout
 Array = np.ndarray[Any, Any]
 EDGES = st.sampled_from([1, 2, 3, 4, 5, 15, 16, 17, 36, 63, 64, 65, 127, 129, 200, 301])
 FORMATS = st.sampled_from(sorted(PIECES))
+BYTES = {"f32": 4, "f16": 2, "q16": 2, "q8": 1}
 BIGGEST = st.sampled_from([256, 300, 2048])
 
 
@@ -42,8 +43,9 @@ def constants(draw: st.DrawFn) -> ConstantLayout:
 
 
 def numbered(layout: GemvLayout | ConstantLayout) -> Array:
-    """A matrix whose element i, counted row by row, is i + 1."""
-    return np.arange(1, layout.rows * layout.cols + 1).reshape(layout.rows, layout.cols).astype(layout.format.dtype)
+    """A matrix whose element i, counted row by row, is i + 1, or as near as a half float has whole numbers."""
+    numbers = np.arange(layout.rows * layout.cols).reshape(layout.rows, layout.cols)
+    return (numbers % (2039 if layout.format.dtype == np.float16 else 2**31) + 1).astype(layout.format.dtype)
 
 
 # Weights
@@ -64,10 +66,11 @@ def test_weights_come_back_and_nothing_else_is_in_the_texture(layout: GemvLayout
 @given(st.sampled_from([(1, 1), (5, 17), (65, 130), (301, 36)]), FORMATS, st.booleans(), st.integers(0, 2**32))
 def test_every_bit_of_a_word_is_kept(shape: tuple[int, int], name: str, quad: bool, seed: int) -> None:
     layout = GemvLayout.of(*shape, name, quad, 2048)
-    bits = np.random.default_rng(seed).integers(0, 2**32, (layout.rows, layout.cols), dtype=np.uint32)
+    whole = np.uint16 if name == "f16" else np.uint32
+    bits = np.random.default_rng(seed).integers(0, np.iinfo(whole).max + 1, (layout.rows, layout.cols), dtype=whole)
     words = bits.view(np.dtype(layout.format.dtype))
     back = layout.unpack(layout.pack(words), layout.rows, layout.cols)
-    assert np.array_equal(np.ascontiguousarray(back).view(np.uint32), bits)
+    assert np.array_equal(np.ascontiguousarray(back).view(whole), bits)
 
 
 @given(weights(), st.data())
@@ -115,13 +118,13 @@ def test_weights_stay_within_the_limit_or_are_refused(
 def test_gabs_matrices_fit_what_webgl2_guarantees_and_little_is_wasted(outputs: int, inputs: int, name: str) -> None:
     layout = GemvLayout.of(outputs, inputs, name, True, 2048)
     assert max(layout.width, layout.height) <= 2048
-    assert 1 <= layout.nbytes / (outputs * inputs * PIECES[name]) <= 1.2
+    assert 1 <= layout.nbytes / (outputs * inputs * BYTES[name]) <= 1.2
 
 
 @pytest.mark.parametrize("name", sorted(PIECES))
 def test_texture_memory_falls_with_the_format(name: str) -> None:
     layout = GemvLayout.of(512, 512, name, True, 2048)
-    assert layout.nbytes == 512 * 512 * PIECES[name]
+    assert layout.nbytes == 512 * 512 * BYTES[name]
 
 
 # Constants

@@ -20,6 +20,7 @@ from glinfer.models import gab
 from glinfer.models.fast import fast_plan
 from glinfer.models.gab import MAX_DRAWS, reference_plan
 from glinfer.models.plan import Plan, PlanBuilder, PlanLimits, draw_table
+from glinfer.models.rows import batch_plan, chunk_plan
 from glinfer.ops import OPS, DrawSpec, TensorSpec
 from glinfer.ops.kernels import Kernels
 from glinfer.ops.linear import linear
@@ -570,6 +571,11 @@ def test_plans_need_no_opengl() -> None:
 
 
 def test_every_op_belongs_to_a_plan_and_has_an_oracle_and_a_check() -> None:
-    fast = fast_plan(SMALL, weights="f32", kernels=Kernels(), max_texture_size=2048)
-    assert {draw.op for draw in (*GOOD.draws, *fast.draws)} == set(OPS)
-    assert {draw.op for draw in GOOD.draws}.isdisjoint(draw.op for draw in fast.draws)
+    many: dict[str, Any] = {"weights": "f32", "kernels": Kernels(), "max_texture_size": 2048}
+    fast = fast_plan(SMALL, **many)
+    chunk = chunk_plan(SMALL, rows=8, cache_slots=64, hands_over=True, **many)
+    score = chunk_plan(SMALL, rows=8, cache_slots=64, likelihoods=True, **many)
+    batch = batch_plan(SMALL, sequences=3, capacity=64, **many)
+    ops = [{draw.op for draw in plan.draws} for plan in (GOOD, fast, chunk, score, batch)]
+    assert set.union(*ops) == set(OPS)
+    assert ops[0].isdisjoint(set.union(*ops[1:]))

@@ -52,7 +52,7 @@ def test_words_have_the_size_that_their_format_says(weights: Array, name: str) -
     words, scales = encode(weights / 1000, name)
     # A piece of 4 inputs of 4 outputs takes so many texels of four words.
     assert words.shape == (weights.shape[0], -(-weights.shape[1] // 4) * PIECES[name])
-    assert words.dtype == (np.float32 if name == "f32" else np.uint32)
+    assert words.dtype == {"f32": np.float32, "f16": np.float16}.get(name, np.uint32)
     assert words.flags.c_contiguous
     if name in BITS:
         assert scales is not None

@@ -1,0 +1,342 @@
+"""Many sequences decoded together: one token of each in a run, and a finished one's place given to the next.
+
+Each gives what it gives alone with the same seed: a pass computes a row of its targets without regard to the others.
+"""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass, field, fields
+from typing import Any
+
+import numpy as np
+import numpy.typing as npt
+
+from glinfer.config import ModelConfig
+from glinfer.errors import InputError, PlanError
+from glinfer.generation.decode import DecodeSession
+from glinfer.generation.ids import check_ids, check_max_tokens, check_stop_ids
+from glinfer.generation.loop import GenerationStats
+from glinfer.generation.prefill import Prefill
+from glinfer.generation.sampler import Sampler, SamplingOptions, checked_choice, gpu_chooses
+from glinfer.generation.text import TextAssembler
+from glinfer.generation.tokenizer import END_OF_TURN, Tokenizer
+from glinfer.gl.blocks import BlockLayout
+from glinfer.models.fold import head_floats
+from glinfer.models.parts import cache_slots
+from glinfer.models.rows import LOGITS, PICKS, ROWS, batch_plan
+from glinfer.models.session import Session
+from glinfer.ops.cached import SLOT_TOKENS, score_slots
+from glinfer.ops.kernels import Kernels
+from glinfer.ops.rows import BASE, INVERSE_TEMPERATURE, NOISE, NOISE_KEY, POSITION, TOKEN, row_table
+
+MOST_SLOTS = 32
+"""Sequences at once where nobody says how many: more of them bring little, and each needs a cache."""
+MEMORY = 1 << 30
+"""Bytes of texture memory for their caches where nobody says how many."""
+
+
+@dataclass(frozen=True)
+class BatchRequest:
+    """One prompt, text or ids, with the options that :meth:`glinfer.generation.model.Model.stream` takes.
+
+    ``key`` is the caller's own, and comes back with the result.
+    """
+
+    prompt: str | Sequence[int]
+    options: Mapping[str, Any] = field(default_factory=dict)
+    key: object = None
+
+
+@dataclass(frozen=True)
+class BatchResult:
+    """What came of a request: the ids, the text of a text prompt, and counts.
+
+    ``stats.draws`` are those of all runs that the sequence took part in, most of them shared with others, and
+    ``stats.seconds`` the time from its prompt to its end.
+    """
+
+    request: BatchRequest
+    ids: list[int]
+    text: str | None
+    stats: GenerationStats
+
+
+@dataclass
+class Running:
+    """A checked request on its way: its tokens, how the next one is chosen, and when it ends.
+
+    Ends are those of :class:`glinfer.generation.loop.TokenStream` and :class:`glinfer.generation.stream.TextStream`.
+    """
+
+    request: BatchRequest
+    prompt: list[int]
+    sampling: SamplingOptions
+    max_tokens: int
+    stop_ids: frozenset[int]
+    stop: Sequence[str]
+    tokenizer: Tokenizer | None
+
+    def __post_init__(self) -> None:
+        """Nothing was chosen yet."""
+        self.held, self.ids = list(self.prompt), list[int]()
+        self.sampler = Sampler(self.sampling)
+        self.stats = GenerationStats(prompt_tokens=len(self.prompt))
+        self.assembler = TextAssembler(self.stop)
+        self.pieces: list[str] = []
+        self.cached = 0
+
+    def push(self, token: int) -> None:
+        """Take the next token; ``stats.finish_reason`` says whether it was the last one."""
+        self.held.append(token)
+        self.stats.tokens += 1
+        if token in self.stop_ids:
+            self._finish("stop")
+            return
+        self.ids.append(token)
+        if self.tokenizer is not None:
+            self.pieces.append(self.assembler.push(self.tokenizer.token_bytes(token)))
+        if self.assembler.stopped:
+            self.stats.finish_reason = "stop"
+        elif self.stats.tokens >= self.max_tokens:
+            self._finish("length")
+
+    def _finish(self, reason: str) -> None:
+        self.pieces.append(self.assembler.finish())
+        self.stats.finish_reason = "stop" if self.assembler.stopped else reason
+
+    @property
+    def result(self) -> BatchResult:
+        """What came of it."""
+        return BatchResult(self.request, self.ids, None if self.tokenizer is None else "".join(self.pieces), self.stats)
+
+
+def check_request(request: BatchRequest, config: ModelConfig, tokenizer: Tokenizer | None) -> Running:
+    """A request that can be run; ``tokenizer`` is None for a prompt of ids.
+
+    Raises:
+        InputError: a prompt or an option that cannot be run.
+    """
+    options = {**DEFAULTS, **request.options}
+    if unknown := sorted(set(options) - set(DEFAULTS)):
+        raise InputError(f"there is no option {unknown[0]!r} for a batch; expected some of {', '.join(DEFAULTS)}")
+    max_tokens, stop, stop_ids = (options.pop(name) for name in ("max_tokens", "stop", "stop_ids"))
+    sampling = SamplingOptions(**options)
+    if isinstance(request.prompt, str):
+        assert tokenizer is not None  # the model has one, or refused the prompt
+        ids: Sequence[int] = tokenizer.encode(request.prompt)
+        end = tokenizer.special_id(END_OF_TURN)
+        default_stops = () if end is None else (end,)
+    else:
+        ids, default_stops, tokenizer = request.prompt, (), None
+        if stop:
+            raise InputError("stop strings need a text prompt; use stop_ids with a prompt of ids")
+    return Running(
+        request,
+        check_ids(ids, config),
+        sampling,
+        check_max_tokens(max_tokens),
+        frozenset(default_stops if stop_ids is None else check_stop_ids(stop_ids, config)),
+        stop,
+        tokenizer,
+    )
+
+
+DEFAULTS: Mapping[str, Any] = {
+    "max_tokens": 128,
+    **{each.name: each.default for each in fields(SamplingOptions)},
+    "stop": (),
+    "stop_ids": None,
+}
+"""The options of a request, with what they are when left out."""
+
+
+def sequence_bytes(config: ModelConfig, capacity: int) -> int:
+    """Texture memory of the caches of one sequence of up to ``capacity`` tokens."""
+    floats = BlockLayout.by_block((capacity, 3 * config.num_attention_heads * head_floats(config)), 1 << 20).blocks
+    return config.num_hidden_layers * capacity * floats * SLOT_TOKENS * 4
+
+
+def places_for(
+    config: ModelConfig, longest: int | None, wanted: int | None, memory: int | None, max_texture_size: int
+) -> tuple[int, int]:
+    """(how many sequences at once, how many tokens each may hold) within the bounds that are given.
+
+    Args:
+        config: the model's shape.
+        longest: tokens of the longest sequence; left out, a whole context.
+        wanted: how many at once at most; left out, :data:`MOST_SLOTS`.
+        memory: bytes of texture memory for the caches; left out, :data:`MEMORY`.
+        max_texture_size: of the renderer, in texels.
+
+    Raises:
+        InputError: there is no room for one.
+    """
+    most = cache_slots(config)
+    capacity = most if longest is None else min(most, score_slots(longest) * SLOT_TOKENS)
+    each, bound = sequence_bytes(config, capacity), MEMORY if memory is None else memory
+    count = min(MOST_SLOTS if wanted is None else wanted, bound // each)
+    while count > 0 and not _fits(config, count * capacity, max_texture_size):
+        count -= 1
+    if count < 1:
+        raise InputError(
+            f"the cache of one sequence of {capacity} tokens takes {each / 1e6:.1f} MB in textures of at most "
+            f"{max_texture_size} texels a side; found room for {bound / 1e6:.1f} MB; allow more, or ask for less"
+        )
+    return count, capacity
+
+
+def _fits(config: ModelConfig, slots: int, max_texture_size: int) -> bool:
+    try:
+        BlockLayout.by_block((slots, 3 * config.num_attention_heads * head_floats(config)), max_texture_size)
+    except PlanError:
+        return False
+    return True
+
+
+class Batch:
+    """``slots`` sequences at once, in caches of their own; close it, or use it in a ``with`` block."""
+
+    def __init__(
+        self, config: ModelConfig, root: Session, weights: str, kernels: Kernels, *, slots: int, capacity: int
+    ) -> None:
+        """Bind the plans over the weights of ``root``.
+
+        Raises:
+            PlanError: they do not fit the renderer.
+        """
+        self.config, self.slots, self.capacity = config, slots, capacity
+        self._flush_every, self._targets = kernels.flush_every, kernels.targets
+        edge = root.device.limits.max_texture_size
+        plan = batch_plan(
+            config, weights=weights, kernels=kernels, max_texture_size=edge, sequences=slots, capacity=capacity
+        )
+        self.session = root.companion(plan, ("weight",))
+        try:
+            self._chunks = Prefill(config, weights, kernels, sequences=slots, capacity=capacity, hands_over=False).into(
+                self.session
+            )
+        except BaseException:
+            self.session.release()
+            raise
+        self._rows = plan.table[ROWS].shape[0]
+        self._table = row_table(self._rows)
+        self._table[:slots, BASE] = np.arange(slots) * capacity
+
+    @property
+    def draws_issued(self) -> int:
+        """Draw calls so far."""
+        return self.session.draws_issued + self._chunks.session.draws_issued
+
+    def results(self, waiting: Iterator[Running]) -> Iterator[BatchResult]:
+        """Results in the order in which they are finished; the next sequence is asked for when a place is free.
+
+        The batch is closed when they end, or when the iterator is closed.
+        """
+        with self:
+            yield from self._results(waiting)
+
+    def _results(self, waiting: Iterator[Running]) -> Iterator[BatchResult]:
+        places: list[Running | None] = [None] * self.slots
+        started = [0.0] * self.slots
+        more = True
+        while True:
+            for place, held in enumerate(places):
+                if held is None and more:
+                    places[place] = found = next(waiting, None)
+                    more, started[place] = found is not None, time.perf_counter()
+            active = {place: each for place, each in enumerate(places) if each is not None}
+            if not active:
+                return
+            self.step(active)
+            for place, each in active.items():
+                if each.stats.finish_reason is not None:
+                    each.stats.seconds = time.perf_counter() - started[place] - each.stats.prompt_seconds
+                    places[place] = None
+                    yield each.result
+
+    def step(self, active: Mapping[int, Running]) -> None:
+        """Choose the next token of each sequence, by its place."""
+        for place, each in active.items():
+            self._catch_up(place, each)
+        draws = self.session.draws_issued
+        self._run(active)
+        chosen = self._choices(active)
+        for place, each in active.items():
+            each.stats.draws += self.session.draws_issued - draws
+            each.push(chosen[place])
+
+    def _catch_up(self, place: int, each: Running) -> None:
+        """Run all tokens but the last into the cache; a full context drops its oldest half first, as alone."""
+        if len(each.held) > self.config.max_position_embeddings:
+            count = (self.config.max_position_embeddings + 1) // 2
+            del each.held[:count]
+            each.cached = 0
+            each.stats.dropped += count
+        end = len(each.held) - 1
+        started, draws = time.perf_counter(), self._chunks.session.draws_issued
+        base = place * self.capacity
+        while each.cached < end:
+            each.cached += self._chunks.run(each.held[each.cached : end], each.cached, base)
+        if not each.stats.tokens:
+            each.stats.prompt_seconds = time.perf_counter() - started
+            each.stats.prompt_draws = self._chunks.session.draws_issued - draws
+
+    def _run(self, active: Mapping[int, Running]) -> None:
+        table = self._table
+        table[:, [TOKEN, POSITION, NOISE]] = 0
+        for place, each in active.items():
+            options = each.sampling
+            row = table[place]
+            row[TOKEN], row[POSITION] = each.held[-1], len(each.held) - 1
+            if not options.greedy and gpu_chooses(options, self.config):
+                row[NOISE], row[NOISE_KEY] = 1, each.sampler.noise_key()
+                row[INVERSE_TEMPERATURE] = np.float32(options.inverse_temperature).view(np.uint32)
+            each.cached = len(each.held)
+        groups = score_slots(max(len(each.held) for each in active.values()))
+        self.session.write(ROWS, table)
+        values = {"rows": self.slots, "groups": groups, "score_slots": groups * self._rows}
+        self.session.run(values, flush_every=self._flush_every)
+
+    def _choices(self, active: Mapping[int, Running]) -> dict[int, int]:
+        picked = {place: each for place, each in active.items() if gpu_chooses(each.sampling, self.config)}
+        chosen: dict[int, int] = {}
+        if picked:
+            candidates = self.session.read(PICKS, rows=self.slots)
+            for place, each in picked.items():
+                chosen[place] = checked_choice(candidates[place])
+                each.sampler.advance()
+        if len(picked) < len(active):
+            logits = self._logits()
+            for place in active.keys() - picked.keys():
+                each = active[place]
+                chosen[place] = each.sampler.sample(logits[place], each.held)
+        return chosen
+
+    def _logits(self) -> npt.NDArray[np.float32]:
+        parts = [self.session.read(f"{LOGITS}.{number}") for number in range(self._targets)]
+        return np.stack(parts, axis=1).reshape(-1, parts[0].shape[1])
+
+    def close(self) -> None:
+        """Release what is the batch's own; harmless when repeated."""
+        self._chunks.session.release()
+        self.session.release()
+
+    def __enter__(self) -> Batch:
+        """Use as a context manager: closed at the end of the block."""
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        """Close."""
+        self.close()
+
+
+def run_alone(running: Running, session: DecodeSession) -> BatchResult:
+    """A request by itself, in a session that is closed afterwards."""
+    with session:
+        session.hold(running.prompt)
+        while running.stats.finish_reason is None:
+            running.push(session.generate_ids(1, running.sampler)[0])
+        running.stats.dropped = session.dropped
+    return running.result

@@ -1,0 +1,344 @@
+"""Plans for many rows at once over the fast plan's weights and caches: a chunk of one sequence, or a token of many.
+
+* ``chunk`` puts the keys and values of tokens that follow each other in a sequence into its cache. It ends with the
+  last block's: nothing that comes after is ever asked of a token that is not the last.
+* ``score`` goes on to how likely each token's wanted next one is; its rows may belong to several sequences.
+* ``batch`` runs one token of each of many sequences and chooses the next ones.
+
+Every pass computes a row as the fast plan does: with the same weights, in the same order of sums.
+"""
+
+from __future__ import annotations
+
+from glinfer.config import ModelConfig
+from glinfer.errors import PlanError
+from glinfer.gl.blocks import BLOCK_FLOATS, BlockLayout, RowLayout
+from glinfer.gl.layout import Extent
+from glinfer.models.fast import HIDDEN
+from glinfer.models.parts import PartsBuilder, kind_of
+from glinfer.models.plan import Plan
+from glinfer.ops.cached import SLOT_TOKENS, cached_scores, cached_values, score_slots
+from glinfer.ops.embed import embed_rows
+from glinfer.ops.gemm import gemm, shared_parts
+from glinfer.ops.kernels import Kernels
+from glinfer.ops.norm import norm_floats, row_norms
+from glinfer.ops.rows import ROW_WORDS, Dealt
+from glinfer.ops.sample import pick_rows
+from glinfer.ops.score import score_rows
+from glinfer.ops.spec import RunValue, TensorSpec
+from glinfer.ops.tiles import store_rows, take_row, tile_scores, tile_values
+
+ROWS, LOGITS, SCORES, PICKS = "rows", "row.logits", "row.likelihoods", "row.picks"
+
+
+def chunk_plan(
+    config: ModelConfig,
+    *,
+    weights: str,
+    kernels: Kernels,
+    max_texture_size: int,
+    rows: int,
+    cache_slots: int,
+    likelihoods: bool = False,
+    hands_over: bool = False,
+) -> Plan:
+    """The plan ``chunk``, or with ``likelihoods`` the plan ``score``.
+
+    Before each run the table ``rows`` is written. Run values: ``rows``, how many of it are run; ``row_slots`` =
+    ⌈rows / targets⌉; ``score_slots`` = row_slots times the most groups of 64 tokens that one row, or one of those that
+    fill up the last slot, looks back on; ``strip_first``, the cache slot of the first row.
+
+    Args:
+        config: the model's shape.
+        weights: a key of :data:`glinfer.models.fold.WEIGHT_FORMATS`.
+        kernels: how the passes are shaped.
+        max_texture_size: of the renderer, in texels.
+        rows: the most that one run takes; rounded up to whole slots.
+        cache_slots: of the caches, a multiple of 64.
+        likelihoods: whether the logits are computed, and what becomes of them.
+        hands_over: whether the stream of one row, as the last block finds it, is left where the fast plan has its own,
+            for that plan to go on with. Run value: ``last_row``.
+
+    Raises:
+        PlanError: there is no such format, or something does not fit a texture.
+    """
+    builder = _ChunkBuilder(config, weights, kernels, max_texture_size, rows, cache_slots, likelihoods)
+    return builder.build(hands_over)
+
+
+def batch_plan(
+    config: ModelConfig,
+    *,
+    weights: str,
+    kernels: Kernels,
+    max_texture_size: int,
+    sequences: int,
+    capacity: int,
+) -> Plan:
+    """The plan ``batch``: one token of each of ``sequences`` sequences, ``7 × blocks + 3`` draws.
+
+    Sequence s has the cache slots from ``s · capacity`` on. Before each run the table ``rows`` is written. Run values:
+    ``rows``, always ``sequences``; ``groups``, the most groups of 64 tokens that one of them has; ``score_slots`` =
+    groups times the rows of the table.
+
+    Args:
+        config: the model's shape.
+        weights: a key of :data:`glinfer.models.fold.WEIGHT_FORMATS`.
+        kernels: how the passes are shaped.
+        max_texture_size: of the renderer, in texels.
+        sequences: how many.
+        capacity: tokens that each may hold, a multiple of 64.
+
+    Raises:
+        PlanError: there is no such format, or something does not fit a texture.
+    """
+    return _BatchBuilder(config, weights, kernels, max_texture_size, sequences, capacity).build()
+
+
+class _RowsBuilder(PartsBuilder):
+    """What both have: rows in slots of as many rows as there are targets."""
+
+    def __init__(
+        self,
+        name: str,
+        run_values: list[RunValue],
+        config: ModelConfig,
+        weights: str,
+        kernels: Kernels,
+        max_texture_size: int,
+        rows: int,
+        cache_slots: int,
+    ) -> None:
+        if rows < 1:
+            raise PlanError(f"a plan for {rows} rows; expected at least 1")
+        super().__init__(name, rows, run_values, config, weights, kernels, max_texture_size)
+        if cache_slots < 1 or cache_slots % SLOT_TOKENS:
+            raise PlanError(f"a cache of {cache_slots} slots; expected a multiple of {SLOT_TOKENS}")
+        self.targets, self.slots = kernels.targets, slots_for(rows, kernels.targets)
+        self.cache_slots = cache_slots
+        table = RowLayout.of((self.slots * self.targets, ROW_WORDS), "rgba32ui", max_texture_size)
+        self.table = self.plan.laid_out(ROWS, "input", table)
+        self.used: Extent = self.slots
+        first = self.dealt("row.hidden.a", config.hidden_size)
+        self.hidden = (first, first if kernels.blends else self.dealt("row.hidden.b", config.hidden_size))
+        self.qkv = self.dealt("row.qkv", 3 * self.attention_width)
+        self.inner = self.dealt("row.inner", config.intermediate_size)
+
+    def dealt(self, name: str, floats: int, slots: int | None = None) -> Dealt:
+        slots = self.slots if slots is None else slots
+        layout = BlockLayout.of((slots, floats), self.max_texture_size, tiles=self.kernels.row_tiles)
+        return self.dealt_as(name, layout)
+
+    def dealt_as(self, name: str, layout: BlockLayout) -> Dealt:
+        names = (f"{name}.{number}" for number in range(self.targets))
+        return Dealt(tuple(self.plan.laid_out(each, "activation", layout) for each in names))
+
+    def embed(self) -> None:
+        wte, wpe = self.tables()
+        self.plan.draw(embed_rows("embed", self.table, wte, wpe, self.hidden[0], slots=self.used, kernels=self.kernels))
+
+    def store(self, block: str, *, together: bool) -> TensorSpec:
+        cache = self.attention_cache(block, self.cache_slots)
+        self.plan.draw(
+            store_rows(f"{block}.attn.store", self.qkv, self.table, cache, together=together, kernels=self.kernels)
+        )
+        return cache
+
+    def feed_forward(self, block: str) -> None:
+        self.normed(f"{block}.mlp.fc_in", self.hidden[1], self.inner, activation=self.config.hidden_act)
+        self.add(f"{block}.mlp.fc_out", self.inner, self.hidden[1], self.hidden[0])
+
+    def head(self) -> Dealt:
+        logits = self.dealt(LOGITS, self.config.vocab_size)
+        self.normed("lm_head", self.hidden[0], logits, packing=self.head_packing)
+        return logits
+
+    def normed(self, name: str, x: Dealt, out: Dealt, *, activation: str = "none", packing: str | None = None) -> None:
+        """A product behind a norm."""
+        self.product(name, x, out, norm_eps=self.config.layer_norm_eps, activation=activation, packing=packing)
+
+    def add(self, name: str, x: Dealt | TensorSpec, residual: Dealt, out: Dealt) -> None:
+        """A product that is added to the residual stream."""
+        if residual is out:
+            self.product(name, x, out, adds=True)
+        else:
+            self.product(name, x, out, residual=residual)
+
+    def product(
+        self,
+        name: str,
+        x: Dealt | TensorSpec,
+        out: Dealt,
+        *,
+        packing: str | None = None,
+        norm_eps: float | None = None,
+        norms: TensorSpec | None = None,
+        residual: Dealt | None = None,
+        activation: str = "none",
+        adds: bool = False,
+        parts: int = 1,
+    ) -> None:
+        inputs = x.shape[1] if isinstance(x, TensorSpec) else x.cols
+        weight, consts = self.weights(name, out.cols, inputs, packing)
+        self.plan.draw(
+            gemm(
+                name,
+                kind_of(name),
+                x,
+                weight,
+                consts,
+                out,
+                slots=self.used,
+                norm_eps=norm_eps,
+                norms=norms,
+                residual=residual,
+                activation=activation,
+                adds=adds,
+                parts=parts,
+                kernels=self.kernels,
+            )
+        )
+
+
+class _ChunkBuilder(_RowsBuilder):
+    def __init__(
+        self,
+        config: ModelConfig,
+        weights: str,
+        kernels: Kernels,
+        max_texture_size: int,
+        rows: int,
+        cache_slots: int,
+        likelihoods: bool,
+    ) -> None:
+        self.likelihoods = likelihoods
+        slots = max(1, slots_for(rows, kernels.targets))
+        # A row looks back on its own sequence alone; the rows that fill up the last slot may come after its end.
+        groups = score_slots(min(config.max_position_embeddings, cache_slots) + kernels.targets)
+        values = [
+            RunValue("rows", 1, rows, lambda tokens: tokens),
+            RunValue("row_slots", 1, slots, lambda tokens: slots_for(tokens, kernels.targets)),
+            RunValue("score_slots", 1, groups * slots, lambda tokens: groups * slots_for(tokens, kernels.targets)),
+            RunValue("strip_first", 0, cache_slots - 1),
+            RunValue("last_row", 0, rows - 1),
+        ]
+        name = "score" if likelihoods else "chunk"
+        super().__init__(name, values, config, weights, kernels, max_texture_size, rows, cache_slots)
+        self.used = "row_slots"
+        norms = BlockLayout.by_block((slots, norm_floats(self.targets)), max_texture_size)
+        self.norms = self.plan.laid_out("row.norms", "activation", norms)
+        self.mixed = self.dealt("row.mixed", self.attention_width)
+        # In one tile: what a cell covers then belongs to few slots, and is left out if none of them sees it.
+        layout = BlockLayout.of((groups * slots, config.num_attention_heads * BLOCK_FLOATS), max_texture_size)
+        self.scores = self.dealt_as("row.scores", layout)
+
+    def build(self, hands_over: bool) -> Plan:
+        self.embed()
+        last = self.config.num_hidden_layers - 1
+        for block in range(last + 1):
+            self.block(f"h.{block}", ends=block == last and not self.likelihoods)
+        if self.likelihoods:
+            logits = self.head()
+            self.plan.draw(
+                score_rows(
+                    "score",
+                    logits,
+                    self.table,
+                    self.dealt(SCORES, BLOCK_FLOATS),
+                    vocab=self.config.vocab_size,
+                    slots=self.used,
+                    kernels=self.kernels,
+                )
+            )
+        if hands_over:
+            stream = self.blocks(HIDDEN, 1, self.config.hidden_size)
+            self.plan.draw(take_row("take", self.hidden[0], stream, kernels=self.kernels))
+        return self.plan.build()
+
+    def block(self, block: str, ends: bool) -> None:
+        self.normed(f"{block}.attn.qkv", self.hidden[0], self.qkv)
+        cache = self.store(block, together=True)
+        if ends:
+            return
+        shape = {"heads": self.config.num_attention_heads, "head_floats": self.head_floats}
+        self.plan.draw(
+            tile_scores(
+                f"{block}.attn.scores", self.qkv, cache, self.table, self.scores, **shape, kernels=self.kernels
+            ),
+            tile_values(
+                f"{block}.attn.values", self.scores, cache, self.table, self.mixed, **shape, kernels=self.kernels
+            ),
+        )
+        self.add(f"{block}.attn.out_proj", self.mixed, self.hidden[0], self.hidden[1])
+        self.feed_forward(block)
+
+    def normed(self, name: str, x: Dealt, out: Dealt, *, activation: str = "none", packing: str | None = None) -> None:
+        eps = self.config.layer_norm_eps
+        self.plan.draw(
+            row_norms(f"{name}.norms", "norms", x, self.norms, slots=self.used, eps=eps, kernels=self.kernels)
+        )
+        self.product(name, x, out, norms=self.norms, activation=activation, packing=packing)
+
+
+class _BatchBuilder(_RowsBuilder):
+    def __init__(
+        self,
+        config: ModelConfig,
+        weights: str,
+        kernels: Kernels,
+        max_texture_size: int,
+        sequences: int,
+        capacity: int,
+    ) -> None:
+        if capacity < 1 or capacity % SLOT_TOKENS:
+            raise PlanError(f"room for {capacity} tokens; expected a multiple of {SLOT_TOKENS}")
+        rows = slots_for(sequences, kernels.targets) * kernels.targets
+        groups = score_slots(min(capacity, config.max_position_embeddings))
+        values = [
+            RunValue("rows", sequences, sequences),
+            RunValue("groups", 1, groups, lambda tokens: groups),
+            RunValue("score_slots", rows, groups * rows, lambda tokens: groups * rows),
+        ]
+        slots = sequences * capacity
+        super().__init__("batch", values, config, weights, kernels, max_texture_size, sequences, slots)
+        self.scores = self.blocks("row.scores", groups * rows, config.num_attention_heads * BLOCK_FLOATS)
+        self.mixed = self.blocks("row.mixed", rows, self.attention_width)
+
+    def build(self) -> Plan:
+        config = self.config
+        self.embed()
+        for block in range(config.num_hidden_layers):
+            self.block(f"h.{block}")
+        logits = self.head()
+        picks = self.plan.laid_out(
+            PICKS, "activation", BlockLayout.by_block((self.table.shape[0], BLOCK_FLOATS), self.max_texture_size)
+        )
+        self.plan.draw(
+            pick_rows("pick", logits, self.table, picks, vocab=config.vocab_size, count="rows", kernels=self.kernels)
+        )
+        return self.plan.build()
+
+    def block(self, block: str) -> None:
+        self.normed(f"{block}.attn.qkv", self.hidden[0], self.qkv)
+        cache = self.store(block, together=False)
+        shape = {"heads": self.config.num_attention_heads, "head_floats": self.head_floats}
+        self.plan.draw(
+            cached_scores(f"{block}.attn.scores", cache, self.scores, **shape, kernels=self.kernels, rows=self.table),
+            cached_values(
+                f"{block}.attn.values", self.scores, cache, self.mixed, **shape, kernels=self.kernels, rows=self.table
+            ),
+        )
+        self.add(f"{block}.attn.out_proj", self.mixed, self.hidden[0], self.hidden[1])
+        self.feed_forward(block)
+
+    def add(self, name: str, x: Dealt | TensorSpec, residual: Dealt, out: Dealt) -> None:
+        if residual is not out:
+            super().add(name, x, residual, out)
+            return
+        inputs = x.shape[1] if isinstance(x, TensorSpec) else x.cols
+        self.product(name, x, out, adds=True, parts=shared_parts(inputs, self.kernels.part_steps))
+
+
+def slots_for(rows: int, targets: int) -> int:
+    """How many slots hold so many rows, one in each target."""
+    return -(-rows // targets)

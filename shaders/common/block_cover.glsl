@@ -1,0 +1,28 @@
+// How a vertex shader covers blocks of its target: by one point, one vertex, or by two triangles, six vertices (WebGL2
+// promises no larger point than one pixel).
+#include "common/blocks.glsl"
+
+// The number of the point, or of the pair of triangles, that this vertex belongs to.
+int cover_index() {
+#if POINTS
+    return gl_VertexID;
+#else
+    return gl_VertexID / 6;
+#endif
+}
+
+// Covers a square of blocks, `edge` of them a side, from texel `origin` on.
+void cover(ivec2 origin, int edge) {
+#if POINTS
+    vec2 corner = vec2(2 * edge);
+    gl_PointSize = float(4 * edge);
+#else
+    int vertex = gl_VertexID % 6;
+    vec2 corner = float(4 * edge) * vec2(vertex == 1 || vertex == 2 || vertex == 4, vertex == 2 || vertex == 4 || vertex == 5);
+#endif
+    gl_Position = vec4(2.0 * (vec2(origin) + corner) / vec2(OUT_WIDTH, OUT_HEIGHT) - 1.0, 0.0, 1.0);
+}
+
+ivec2 out_origin(int slot, int block) {
+    return block_origin(slot, block, OUT_TILES, OUT_PITCH, OUT_SLOT_STEP, OUT_BLOCK_STEP, OUT_COLUMNS);
+}

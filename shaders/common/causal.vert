@@ -1,0 +1,28 @@
+#version 300 es
+// Covers the blocks of attention scores by cells, as blocks.vert does, but for those cells in which all 64 tokens of a
+// group come after all rows of a slot: nobody reads what would be there.
+#include "common/block_cover.glsl"
+#include "common/row_info.glsl"
+uniform int cell_edge;
+uniform int cells_across;
+uniform int cells_each;
+uniform int row_slots;
+
+bool seen(int slot) {
+    int row = ROWS * (slot % row_slots);
+    uvec4 info = texelFetch(rows, ivec2((row / ROWS_STACK) * ROWS_TEXELS, row % ROWS_STACK), 0);
+    return 64 * (slot / row_slots) < int(info.y) + ROWS;
+}
+
+void main() {
+    int index = cover_index();
+    int tile = index / cells_each, cell = index % cells_each;
+    ivec2 corner = cell_edge * ivec2(cell % cells_across, cell / cells_across);
+    cover(ivec2(tile * OUT_PITCH, 0) + 4 * corner, cell_edge);
+    // The slots between the first and the last place of the cell, a few more than are in it.
+    int first = (corner.y * OUT_COLUMNS + corner.x) / OUT_SLOT_STEP;
+    int last = ((corner.y + cell_edge - 1) * OUT_COLUMNS + corner.x + cell_edge - 1) / OUT_SLOT_STEP;
+    bool any_seen = false;
+    for (int slot = first; slot <= last; slot++) any_seen = any_seen || seen(slot);
+    if (!any_seen) gl_Position = vec4(2.0, 2.0, 2.0, 1.0);  // outside of what is drawn
+}

@@ -1,0 +1,13 @@
+#version 300 es
+// Covers the cache slots of rows 0, 1, …: every block of the slot where the row's token belongs, see
+// block_cover.glsl.
+#include "common/block_cover.glsl"
+#include "common/row_info.glsl"
+flat out int row;
+
+void main() {
+    int index = cover_index();
+    row = index / OUT_BLOCKS;
+    uvec4 info = texelFetch(rows, ivec2((row / ROWS_STACK) * ROWS_TEXELS, row % ROWS_STACK), 0);
+    cover(out_origin(int(info.y + info.z), index % OUT_BLOCKS), 1);
+}

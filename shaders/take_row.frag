@@ -1,0 +1,18 @@
+#version 300 es
+// One of many rows by itself: y = x[row], [1, DIM] in blocks. Row ROWS · slot + n of x lies in slot `slot` of texture n.
+#include "common/block_pass.glsl"
+#include "common/each_row.glsl"
+#define X_PLACES X_TILES, X_PITCH, X_SLOT_STEP, X_BLOCK_STEP, X_COLUMNS
+EACH_ROW(DECLARE_INPUT)
+uniform int row;
+layout(location = 0) out vec4 y;
+
+#define TAKE(n, X, R, Y, V, A, B, C, D, E, S) if (source == n) y = FETCH(X, from, ivec2(X_WIDTH, X_HEIGHT));
+
+void main() {
+    Place at = output_place();
+    int source = row % ROWS;
+    ivec2 from = block_origin(row / ROWS, at.block, X_PLACES) + lane_offset(at.lane);
+    y = vec4(0.0);
+    EACH_ROW(TAKE)
+}

@@ -1,0 +1,84 @@
+#version 300 es
+// Attention of ROWS queries at a time: softmax of their scores over the cached tokens, times the values, for each head.
+// Scores as shaders/tile_scores.frag wrote them, cache and rows as there. Output: row ROWS · tile + n in slot tile of
+// target n, the heads one after the other.
+// Summed as in shaders/cached_values.frag: a row gives the same numbers here and there.
+#include "common/block_pass.glsl"
+#include "common/each_row.glsl"
+#include "common/row_info.glsl"
+#define CACHE_SIZE ivec2(CACHE_WIDTH, CACHE_HEIGHT)
+#define CACHE_PLACES CACHE_TILES, CACHE_PITCH, CACHE_SLOT_STEP, CACHE_BLOCK_STEP, CACHE_COLUMNS
+#define X_PLACES X_TILES, X_PITCH, X_SLOT_STEP, X_BLOCK_STEP, X_COLUMNS
+uniform sampler2D cache;
+uniform int row_slots;  // how many slots of rows there are in this run
+EACH_ROW(DECLARE_INPUT)
+EACH_ROW(DECLARE_TARGET)
+
+#define LEAST -1048576.0
+#if QUAD
+#define SHARE 4
+#else
+#define SHARE 1
+#endif
+
+#define DECLARE_SUMS(n, X, R, Y, V, A, B, C, D, E, S) \
+    vec4 V = vec4(LEAST), A = vec4(0.0), B = vec4(0.0), C = vec4(0.0), D = vec4(0.0), E = vec4(0.0); float S;
+#define SCORE(X) FETCH(X, scores_at, ivec2(X_WIDTH, X_HEIGHT))
+#define PEAKS(n, X, R, Y, V, A, B, C, D, E, S) V = max(V, SCORE(X));
+#define PEAK(n, X, R, Y, V, A, B, C, D, E, S) S = ceil(max(max(V.x, V.y), max(V.z, V.w)));
+#define WEIGHT(n, X, R, Y, V, A, B, C, D, E, S) V = exp(SCORE(X) - S); E += V;
+// The values of four tokens side by side, of one texel of the quad.
+#define VALUE(t, a) FETCH(cache, (from + ivec2(4 * (t) + ((a) & 1), (a) >> 1)), CACHE_SIZE)
+#define FETCH_VALUES(a) vec4 t0 = VALUE(0, a), t1 = VALUE(1, a), t2 = VALUE(2, a), t3 = VALUE(3, a);
+#define ADD_A(n, X, R, Y, V, A, B, C, D, E, S) A += V.x * t0; A += V.y * t1; A += V.z * t2; A += V.w * t3;
+#define ADD_B(n, X, R, Y, V, A, B, C, D, E, S) B += V.x * t0; B += V.y * t1; B += V.z * t2; B += V.w * t3;
+#define ADD_C(n, X, R, Y, V, A, B, C, D, E, S) C += V.x * t0; C += V.y * t1; C += V.z * t2; C += V.w * t3;
+#define ADD_D(n, X, R, Y, V, A, B, C, D, E, S) D += V.x * t0; D += V.y * t1; D += V.z * t2; D += V.w * t3;
+#if QUAD
+#define COMBINE(A, B, C, D, E, S) \
+    all = max(S, across(vec4(S), at.lane).x); \
+    all = max(all, along(vec4(all), at.lane).x); \
+    scale = exp(S - all); \
+    E = quad_sum(E * scale, at.lane); \
+    A *= scale; B *= scale; C *= scale; D *= scale; \
+    total = quad_share(vec4[4](A, B, C, D), at.lane);
+#else
+#define COMBINE(A, B, C, D, E, S) total = A;
+#endif
+#define FINISH(n, X, R, Y, V, A, B, C, D, E, S) \
+    COMBINE(A, B, C, D, E, S) \
+    Y = head < HEADS ? total / dot(E, vec4(1.0)) : vec4(0.0);
+
+void main() {
+    Place at = output_place();
+    uvec4 info = ROW_TEXEL(ROWS * at.slot, 0);
+    int position = int(info.y), base = int(info.z);
+    int texel = at.block * 16 + at.lane;
+    int head = texel / HEAD_TEXELS;
+    int start = at.lane & (SHARE - 1);
+    int value = 2 * HEADS * HEAD_TEXELS + texel - start;
+    // The rows that fill up the last slot may look behind the end of the cache; what is there has weight zero for all others.
+    int groups = min((position + ROWS - 1) / 4 + 1, (CACHE_SLOTS - base) / 4);
+    EACH_ROW(DECLARE_SUMS)
+    for (int group = start; group < groups; group += SHARE) {
+        ivec2 scores_at = block_origin((group >> 4) * row_slots + at.slot, head, X_PLACES) + lane_offset(group & 15);
+        EACH_ROW(PEAKS)
+    }
+    EACH_ROW(PEAK)
+    for (int group = start; group < groups; group += SHARE) {
+        ivec2 scores_at = block_origin((group >> 4) * row_slots + at.slot, head, X_PLACES) + lane_offset(group & 15);
+        ivec2 from = block_origin(base + 4 * group, value >> 4, CACHE_PLACES) + lane_offset(value & 15);
+        EACH_ROW(WEIGHT)
+        { FETCH_VALUES(0) EACH_ROW(ADD_A) }
+#if QUAD
+        { FETCH_VALUES(1) EACH_ROW(ADD_B) }
+        { FETCH_VALUES(2) EACH_ROW(ADD_C) }
+        { FETCH_VALUES(3) EACH_ROW(ADD_D) }
+#endif
+    }
+    vec4 total;
+#if QUAD
+    float all, scale;  // the largest score of all four fragments: whole numbers pass between them exactly
+#endif
+    EACH_ROW(FINISH)
+}

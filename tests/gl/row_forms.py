@@ -1,0 +1,37 @@
+"""Every form of the shaders for many rows that a plan can ask for: the draws of the plans themselves."""
+
+from __future__ import annotations
+
+from glinfer.config import ModelConfig
+from glinfer.models.fold import WEIGHT_FORMATS
+from glinfer.models.rows import batch_plan, chunk_plan
+from glinfer.ops import DrawSpec
+from glinfer.ops.kernels import Kernels
+
+CONFIG = ModelConfig(70, 34, 2, 2, 130)
+KERNELS = {
+    "plain": Kernels(),
+    "one row": Kernels(targets=1, quad=False, mantissa=True),
+    "eight rows": Kernels(targets=8, row_tiles=8, largest_cell=4, blends=True, lookup_texture=True, cover="points"),
+    "parts": Kernels(targets=2, part_steps=4, split_values=True, blends=True, largest_cell=2),
+}
+
+
+def row_forms() -> dict[str, DrawSpec]:
+    """One draw for each shader and set of defines, by a name for messages."""
+    found: dict[tuple[object, ...], tuple[str, DrawSpec]] = {}
+    for name, kernels in KERNELS.items():
+        for weights in WEIGHT_FORMATS:
+            # Narrow textures: the cache of a batch is then in more than one line, and is no strip.
+            for edge in (2048, 512):
+                shape = {"weights": weights, "kernels": kernels, "max_texture_size": edge}
+                plans = [
+                    chunk_plan(CONFIG, **shape, rows=40, cache_slots=192, hands_over=True),  # type: ignore[arg-type]
+                    chunk_plan(CONFIG, **shape, rows=40, cache_slots=192, likelihoods=True),  # type: ignore[arg-type]
+                    batch_plan(CONFIG, **shape, sequences=3, capacity=128),  # type: ignore[arg-type]
+                ]
+                for plan in plans:
+                    for spec in plan.draws:
+                        form = (spec.shader, spec.vertex, spec.cover, spec.defines)
+                        found.setdefault(form, (f"{plan.name} {spec.name}, {weights}, {name}, {edge}", spec))
+    return dict(found.values())
