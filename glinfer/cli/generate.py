@@ -8,6 +8,7 @@ from typing import Any
 
 import click
 
+from glinfer.cli.batch import batch_options, generate_batch, take_batch
 from glinfer.cli.common import (
     device_options,
     json_option,
@@ -65,6 +66,7 @@ def take_sampling(options: dict[str, Any]) -> SamplingOptions:
 @click.option("--ids", help="A prompt of token ids, such as 13,132,251; prints ids. Needs no tokenizer.")
 @sampling_options
 @click.option("--stop", multiple=True, help="End at this text; may be given several times.")
+@batch_options
 @model_options
 @device_options
 @json_option
@@ -75,10 +77,21 @@ def generate(model: str, prompt: str | None, ids: str | None, as_json: bool, qui
     MODEL is a .gab or .safetensors checkpoint. PROMPT is text, or '-' to read it from standard input.
     The closing line on standard error counts draw calls, tokens and speed.
 
+    With --batch, the prompts of a file go through the model together: lines such as {"prompt": "Once"} or
+    {"ids": [13, 132]}, with an "id" and options of their own where they want. Each result is a line of OUT as soon
+    as it is finished; after an interruption the same command goes on. Line n takes the seed SEED + n - 1.
+
     \b
     glinfer generate model.gab "Once upon a time" --max-tokens 40 --seed 1
     glinfer generate model.gab --ids 13,132,251 --temperature 0 --json
+    glinfer generate model.gab --batch prompts.jsonl --out results.jsonl --seed 1
     """
+    batch = take_batch(options, single=prompt is not None or ids is not None)
+    if batch is not None:
+        chosen = {name: options.pop(name) for name in ("max_tokens", "stop")}
+        sampling = take_sampling(options)
+        generate_batch(model, batch, sampling=sampling, as_json=as_json, quiet=quiet, **chosen, **options)
+        return
     if (prompt is None) == (ids is None):
         raise InputError("give either a PROMPT or --ids, and not both")
     given: str | list[int] = parse_ids(ids) if ids is not None else _text_of(prompt or "")

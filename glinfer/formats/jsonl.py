@@ -1,0 +1,86 @@
+"""JSON-lines files: one strict JSON object a line, and errors that name file and line."""
+
+from __future__ import annotations
+
+import contextlib
+import itertools
+import json
+from collections import Counter
+from collections.abc import Iterator
+from typing import Any, BinaryIO, NoReturn
+
+from glinfer.errors import InputError
+from glinfer.formats.files import AnyPath, shown
+
+_LONGEST_SHOWN = 60
+
+
+def read_lines(file: BinaryIO, path: AnyPath, most: int) -> Iterator[tuple[int, bytes]]:
+    """The lines of an open file, newlines included, with their numbers from 1; one at a time in memory.
+
+    Raises:
+        InputError: a line has more than ``most`` bytes.
+    """
+    for number in itertools.count(1):
+        data = file.readline(most + 1)
+        if not data:
+            return
+        if len(data) > most:
+            raise InputError(
+                f"{shown(path)}:{number}: found a line of more than {most // 1_000_000} MB; expected one object a line"
+            )
+        yield number, data
+
+
+@contextlib.contextmanager
+def at_line(path: AnyPath, number: int) -> Iterator[None]:
+    """Put file and line in front of the InputErrors of a block."""
+    try:
+        yield
+    except InputError as error:
+        raise InputError(f"{shown(path)}:{number}: {error}") from None
+
+
+def parse_object(data: bytes, example: str) -> dict[str, Any]:
+    """The one JSON object that ``data`` holds.
+
+    Raises:
+        InputError: it holds something else, a key twice, or a number that JSON has not (NaN); shows ``example``.
+    """
+    try:
+        # A byte-order mark, which some editors begin a file with, is let pass.
+        text = data.decode("utf-8-sig").strip()
+        found = json.loads(text, object_pairs_hook=_once_each, parse_constant=_no_number)
+    except UnicodeDecodeError as error:
+        raise InputError(f"this is not UTF-8 (byte {error.start} of the line); expected text") from None
+    except json.JSONDecodeError as error:
+        raise InputError(
+            f"this is no JSON ({error.msg}, at character {error.colno}); expected an object a line, such as {example}"
+        ) from None
+    except (ValueError, RecursionError):  # thousands of digits, thousands of brackets
+        raise InputError(f"this is too much for JSON; expected an object a line, such as {example}") from None
+    if not isinstance(found, dict):
+        raise InputError(f"found {short(found)}; expected a JSON object, such as {example}")
+    return found
+
+
+def _once_each(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
+    found = dict(pairs)
+    if len(found) < len(pairs):
+        names = Counter(name for name, _ in pairs)
+        twice = names.most_common(1)[0][0]
+        raise InputError(f"the key {short(twice)} is there twice; expected it once")
+    return found
+
+
+def _no_number(constant: str) -> NoReturn:
+    raise InputError(f"found {constant}, which is no JSON; expected a finite number")
+
+
+def short(value: object) -> str:
+    """A value that came out of JSON, for a message: on one line and not long."""
+    try:
+        text = json.dumps(value)
+    except (ValueError, RecursionError):
+        return f"a large {type(value).__name__}"
+    return text if len(text) <= _LONGEST_SHOWN else f"{text[: _LONGEST_SHOWN - 3]}..."
