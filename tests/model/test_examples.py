@@ -23,6 +23,8 @@ PROMISES = {
         "first wrong one: number 5, h.0.attn.head.0.scores, shader attention_scores",
     ],
     "05_own_sampler.py": ["ROMEO:"],
+    "07_batch.py": ["each as it is alone: True", "prompt 4: ", "ended by "],
+    "08_score.py": [" bits/byte, perplexity ", "'To be, or not to be: that is the question'", "token by token:"],
     "06_session.py": ["likeliest: '", "drawn:     '", "after 'Gaunt': b'", " tokens held, 0 dropped"],
 }
 
