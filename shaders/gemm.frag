@@ -111,7 +111,9 @@ void main() {
     // The line of this fragment's half block and step; the words of accumulator a begin 8 · PIECE · a texels on.
     ivec2 line = ivec2((at.block / WEIGHT_STACK) * (32 * PIECE) + (at.lane & 7),
                        (2 * (at.block % WEIGHT_STACK) + (at.lane >> 3)) * STEPS + first);
-    for (int step = first; step < first + share; step++) {
+    // The test comes last: llvmpipe runs a body once more, for nothing, before it sees that a test at the top has failed.
+    int step = first;
+    do {
 #if QUAD
         ivec2 member_offset = ivec2(at.lane & 1, (at.lane >> 1) & 1);
         ivec2 from = block_origin(at.slot, step >> 2, X_PLACES) + TEXEL(step);
@@ -139,7 +141,8 @@ void main() {
         }
 #endif
         line.y++;
-    }
+        step++;
+    } while (step < first + share);
     ivec2 here = ivec2((at.block / CONSTS_STACK) * (16 * (BIAS_AT + 1)) + at.lane, at.block % CONSTS_STACK);
     vec4 bias = CONSTANT(BIAS_AT), total;
 #if SCALED

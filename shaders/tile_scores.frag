@@ -53,7 +53,8 @@ void main() {
     // Beyond all rows' own tokens there is nothing to do, and nobody reads it.
     if (first >= position + ROWS) discard;
     EACH_ROW(DECLARE_SUMS)
-    for (int i = member; i < HEAD_TEXELS; i += SHARE) {
+    int i = member;
+    do {
         ivec2 query_at = block_origin(tile, (query + i) >> 4, X_PLACES) + lane_offset((query + i) & 15);
         ivec2 from = block_origin(base + first, (key + i) >> 4, CACHE_PLACES) + lane_offset((key + i) & 15);
         EACH_ROW(FETCH_QUERY)
@@ -63,7 +64,8 @@ void main() {
         { FETCH_KEYS(2) EACH_ROW(ADD_C) }
         { FETCH_KEYS(3) EACH_ROW(ADD_D) }
 #endif
-    }
+        i += SHARE;
+    } while (i < HEAD_TEXELS);
     ivec4 next = ivec4(0, 1, 2, 3);
     vec4 total;
     EACH_ROW(FINISH)

@@ -60,12 +60,15 @@ void main() {
     // The rows that fill up the last slot may look behind the end of the cache; what is there has weight zero for all others.
     int groups = min((position + ROWS - 1) / 4 + 1, (CACHE_SLOTS - base) / 4);
     EACH_ROW(DECLARE_SUMS)
-    for (int group = start; group < groups; group += SHARE) {
+    int group = start;
+    if (group < groups) do {
         ivec2 scores_at = block_origin((group >> 4) * row_slots + at.slot, head, X_PLACES) + lane_offset(group & 15);
         EACH_ROW(PEAKS)
-    }
+        group += SHARE;
+    } while (group < groups);
     EACH_ROW(PEAK)
-    for (int group = start; group < groups; group += SHARE) {
+    group = start;
+    if (group < groups) do {
         ivec2 scores_at = block_origin((group >> 4) * row_slots + at.slot, head, X_PLACES) + lane_offset(group & 15);
         ivec2 from = block_origin(base + 4 * group, value >> 4, CACHE_PLACES) + lane_offset(value & 15);
         EACH_ROW(WEIGHT)
@@ -75,7 +78,8 @@ void main() {
         { FETCH_VALUES(2) EACH_ROW(ADD_C) }
         { FETCH_VALUES(3) EACH_ROW(ADD_D) }
 #endif
-    }
+        group += SHARE;
+    } while (group < groups);
     vec4 total;
 #if QUAD
     float all, scale;  // the largest score of all four fragments: whole numbers pass between them exactly

@@ -238,6 +238,8 @@ def test_a_norm_does_not_depend_on_other_rows(device: Device, kernels: Kernels) 
 @pytest.mark.parametrize("inputs", [16, 70])
 def test_a_norm_from_before_gives_the_bits_of_one_in_the_loop(device: Device, kernels: Kernels, inputs: int) -> None:
     """With few inputs the members of a quad round their sums in four ways."""
+    if "llvmpipe" not in device.renderer:
+        pytest.skip("compilers of other renderers may join a product and a sum in one shader and not in the other")
     norms = norms_draw(kernels, inputs, 100)
     norms.arrays["x"] *= 10.0 ** normal(4, *norms.arrays["x"].shape)
     left, x = norms.run(device, first_rows(norms, 100))[0], norms.arrays["x"]

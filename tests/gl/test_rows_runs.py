@@ -181,6 +181,8 @@ def test_every_draw_agrees_with_float64(device: Device, name: str, weights: str,
 @pytest.mark.parametrize(("name", "weights"), list(zip(EXACT, ("f32", "q8", "q16", "q8l"), strict=True)))
 def test_chunks_have_the_bits_of_single_tokens(device: Device, name: str, weights: str) -> None:
     """In whatever pieces they come; and what is decoded after them has, too."""
+    if "llvmpipe" not in device.renderer:
+        pytest.skip("compilers of other renderers may join a product and a sum in one shader and not in the other")
     kernels = EXACT[name]
     single, mixed = decoder(device, kernels, weights), decoder(device, kernels, weights)
     expected = [step(single, token, place) for place, token in enumerate(IDS)]

@@ -6,6 +6,7 @@ import dataclasses
 import itertools
 import json
 from collections.abc import Callable, Iterator
+from functools import lru_cache
 from pathlib import Path
 from typing import Any
 
@@ -72,6 +73,18 @@ def stepped(model: Model, ids: list[int]) -> Floats:
         return session.logits()
 
 
+@lru_cache(maxsize=1)
+def exact() -> bool:
+    """Whether the tests run where a prompt has the same bits in chunks as token by token."""
+    with open_device() as device:
+        return "llvmpipe" in device.renderer
+
+
+def agree(found: Any, expected: Any) -> bool:
+    """The same bits on llvmpipe; elsewhere the fast plan splits sums over instances, and compilers join operations."""
+    return np.array_equal(found, expected) if exact() else bool(np.abs(found - expected).max() <= 5e-6)
+
+
 def chunked(model: Model, ids: list[int]) -> Floats:
     """The logits after tokens that came as one prompt."""
     with model.session() as session:
@@ -101,12 +114,12 @@ class TestTheSameNumbers:
     def test_whatever_the_chunks(self, odd: Path, size: int) -> None:
         with with_kernels(odd, chunk=size) as model:
             for tokens in (FEWEST + 1, 17, CONTEXT):
-                assert np.array_equal(chunked(model, IDS[:tokens]), stepped(model, IDS[:tokens])), tokens
+                assert agree(chunked(model, IDS[:tokens]), stepped(model, IDS[:tokens])), tokens
 
     def test_every_length_of_a_short_prompt(self, model: Model) -> None:
         for tokens in range(1, 26):
             ids = some_ids(tokens, 131, seed=tokens)
-            assert np.array_equal(chunked(model, ids), stepped(model, ids)), tokens
+            assert agree(chunked(model, ids), stepped(model, ids)), tokens
 
     def test_of_the_bundled_model(self) -> None:
         ids = some_ids(70, 400, seed=3)
@@ -114,7 +127,7 @@ class TestTheSameNumbers:
         for size in (7, 64, WHOLE, 1):
             with with_kernels("shakespeare", chunk=size) as model:
                 expected = stepped(model, ids) if expected is None else expected
-                assert np.array_equal(chunked(model, ids), expected), size
+                assert agree(chunked(model, ids), expected), size
 
     @pytest.mark.parametrize(
         "kernels",
@@ -134,7 +147,7 @@ class TestTheSameNumbers:
         weights = "q8" if kernels.get("targets", 4) % 8 else "f32"
         with glinfer.load(odd, kernels=Kernels(**kernels), weights=weights) as model:
             for tokens in (6, 41):
-                assert np.array_equal(chunked(model, IDS[:tokens]), stepped(model, IDS[:tokens])), tokens
+                assert agree(chunked(model, IDS[:tokens]), stepped(model, IDS[:tokens])), tokens
 
     def test_where_the_fast_plan_adds_up_parts_the_sums_are_others(self, odd: Path) -> None:
         """The chunk plan has no parts: its sums have another order, and the last bits may differ."""
@@ -150,13 +163,13 @@ class TestTheSameNumbers:
             assert (shaped.cover, shaped.targets) == ("quads", 4)
         with glinfer.load(odd, limits=Limits.webgl2_minimum(), kernels=shaped) as model:
             for tokens in (5, CONTEXT):
-                assert np.array_equal(chunked(model, IDS[:tokens]), stepped(model, IDS[:tokens]))
+                assert agree(chunked(model, IDS[:tokens]), stepped(model, IDS[:tokens]))
 
     @pytest.mark.parametrize("weights", list(WEIGHT_FORMATS))
     def test_in_every_weight_format(self, small: Path, weights: str) -> None:
         ids = some_ids(64, 300)
         with glinfer.load(small, weights=weights) as model:
-            assert np.array_equal(chunked(model, ids), stepped(model, ids))
+            assert agree(chunked(model, ids), stepped(model, ids))
 
     @pytest.mark.parametrize(
         "options",
@@ -169,7 +182,7 @@ class TestTheSameNumbers:
     def test_of_other_shapes(self, tmp_path: Path, options: str) -> None:
         with glinfer.load(random_file(tmp_path / "other.gab", options, seed=2)) as model:
             ids = some_ids(model.config.max_position_embeddings, model.config.vocab_size)
-            assert np.array_equal(chunked(model, ids), stepped(model, ids))
+            assert agree(chunked(model, ids), stepped(model, ids))
 
 
 @pytest.mark.parametrize(("name", "chunk"), [("tiny", 3), ("odd", 3), ("odd", 512), ("full", 512)])
@@ -207,7 +220,7 @@ class TestSessions:
             for token in IDS[:tokens]:
                 other.step(token)
             assert session.generate_ids(20, Sampler(options)) == other.generate_ids(20, Sampler(options))
-            assert np.array_equal(session.logits(), other.logits())
+            assert agree(session.logits(), other.logits())
 
     def test_only_what_is_new_is_run(self, model: Model, chunk_runs: list[tuple[int, int]]) -> None:
         with model.session() as session:
@@ -217,13 +230,13 @@ class TestSessions:
             ids = [*IDS[:20], *some_ids(30, 131, seed=2)]
             session.hold(ids)
             assert chunk_runs == [(20, 16), (36, 14)]
-            assert np.array_equal(session.logits(), stepped(model, ids))
+            assert agree(session.logits(), stepped(model, ids))
             chunk_runs.clear()
             session.hold([*ids, 7, 8, 9])
             assert chunk_runs == [], "two are run, one by one, and the last one waits"
             session.hold([*ids, 7, 8, 9, 10, 11, 12, 13])
             assert chunk_runs == [(52, 5)]
-            assert np.array_equal(session.logits(), stepped(model, [*ids, 7, 8, 9, 10, 11, 12, 13]))
+            assert agree(session.logits(), stepped(model, [*ids, 7, 8, 9, 10, 11, 12, 13]))
 
     def test_the_model_itself_keeps_what_prompts_share(self, model: Model, chunk_runs: list[tuple[int, int]]) -> None:
         model.generate(IDS[:40], max_tokens=3)
@@ -241,7 +254,7 @@ class TestSessions:
                 other.step(token)
             assert (session.ids, session.dropped) == (other.ids, other.dropped)
             assert (session.dropped > 0) == (tokens > CONTEXT)
-            assert np.array_equal(session.logits(), other.logits())
+            assert agree(session.logits(), other.logits())
             assert session.generate_ids(9) == other.generate_ids(9)
 
     def test_a_prompt_of_exactly_the_context(self, model: Model) -> None:
@@ -259,10 +272,10 @@ class TestSessions:
         with model.session() as session:
             session.prefill(IDS[:40])
             session.rewind(count)
-            assert np.array_equal(session.logits(), stepped(model, IDS[: 40 - count]))
+            assert agree(session.logits(), stepped(model, IDS[: 40 - count]))
             new = some_ids(20, 131, seed=count)
             session.prefill(new)
-            assert np.array_equal(session.logits(), stepped(model, [*IDS[: 40 - count], *new]))
+            assert agree(session.logits(), stepped(model, [*IDS[: 40 - count], *new]))
 
     def test_an_interrupt_between_chunks_leaves_what_is_true(
         self, model: Model, monkeypatch: pytest.MonkeyPatch
@@ -284,7 +297,7 @@ class TestSessions:
                     session.prefill(IDS[:60])
                 monkeypatch.setattr(Session, "run", run)
                 session.hold(IDS[:60])
-                assert np.array_equal(session.logits(), expected)
+                assert agree(session.logits(), expected)
 
     def test_two_models_on_one_device(self, odd: Path, small: Path) -> None:
         other_ids = some_ids(60, 300)
@@ -295,9 +308,9 @@ class TestSessions:
                     for start in range(0, 60, 20):
                         first.prefill(IDS[start : start + 20])
                         second.prefill(other_ids[start : start + 20])
-                    assert np.array_equal(second.logits(), expected[1])
+                    assert agree(second.logits(), expected[1])
                     two.close()
-                    assert np.array_equal(first.logits(), expected[0])
+                    assert agree(first.logits(), expected[0])
                     first.prefill(some_ids(10, 131))
                     first.logits()
             assert sum(device.live_objects().values()) == 0
@@ -324,8 +337,8 @@ class TestSharing:
                         held = session.ids
                         new = some_ids(5, 131, seed=number)
                         session.prefill(new)
-                        assert np.array_equal(session.logits(), stepped(model, [*held, *new]))
-        assert np.array_equal(model.logits(IDS[:33]), stepped(model, IDS[:33])), "the model itself goes on"
+                        assert agree(session.logits(), stepped(model, [*held, *new]))
+        assert agree(model.logits(IDS[:33]), stepped(model, IDS[:33])), "the model itself goes on"
 
     def test_sequences_that_come_and_go_leave_nothing(self, model: Model) -> None:
         def use() -> None:
