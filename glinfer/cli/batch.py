@@ -120,8 +120,8 @@ def generate_batch(
                     click.echo(_interrupted(choice, before + totals.lines, len(lines)), err=True)
                 raise
     else:
-        with ResultFile(choice.out, finished):  # which cuts off half a line
-            pass
+        with ResultFile(choice.out, finished) as results:
+            results.open()  # which cuts off half a line
     if as_json:
         print_json(_summary(choice, totals, before, told))
     elif not quiet:

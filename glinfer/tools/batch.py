@@ -12,6 +12,7 @@ import os
 import time
 from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass
+from io import FileIO
 from pathlib import Path
 from types import TracebackType
 from typing import TYPE_CHECKING, Any
@@ -257,18 +258,22 @@ def file_digest(path: AnyPath) -> str:
 
 
 class ResultFile:
-    """The results, open at their end; every line goes out whole and at once.
-
-    Use it in a ``with`` block. What of an earlier run is not in ``finished`` is cut off first: half a line, through
-    a new file that takes its place, or all of it where ``finished`` has nothing.
-
-    Raises:
-        FormatError: the file cannot be written.
-    """
+    """The results, to be added to; every line goes out whole and at once. Use it in a ``with`` block."""
 
     def __init__(self, path: AnyPath, finished: Finished) -> None:
-        """Cut off what is torn, and open."""
-        self._path = path
+        """Nothing is touched before :meth:`open`."""
+        self._path, self._finished = path, finished
+        self._file: FileIO | None = None
+
+    def open(self) -> None:
+        """Open at the end, having cut off what of an earlier run is not finished.
+
+        That is half a line, through a new file that takes its place, or all of it where nothing is finished.
+
+        Raises:
+            FormatError: the file cannot be written.
+        """
+        path, finished = self._path, self._finished
         if finished.torn:
             with replacing(path) as temporary, opened(path) as (source, _), temporary.open("wb") as target:
                 left = finished.size
@@ -293,6 +298,7 @@ class ResultFile:
             "prompt_sha": digest,
         }
         data = json.dumps(told, ensure_ascii=False).encode() + b"\n"
+        assert self._file is not None  # opened before
         try:
             while data:
                 data = data[self._file.write(data) :]
@@ -313,7 +319,8 @@ class ResultFile:
         self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
     ) -> None:
         """Close the file."""
-        self._file.close()
+        if self._file is not None:
+            self._file.close()
 
 
 def check_prompts(
@@ -362,9 +369,9 @@ def run_batch(
     from glinfer.generation.batch import BatchRequest
 
     started, draws = time.perf_counter(), model.device.draws_issued
-    found = model.batch(
-        (BatchRequest(line.prompt, line.options, key=line) for line in lines), slots=slots, memory=memory
-    )
+    requests = [BatchRequest(line.prompt, line.options, key=line) for line in lines]
+    found = model.batch(requests, slots=slots, memory=memory)
+    results.open()  # not before: whatever is refused leaves the file as it was
     try:
         for result in found:
             line = result.request.key

@@ -377,14 +377,14 @@ class TestRun:
             def close(self) -> None:
                 self.file.close()
 
-        opening = ResultFile.__init__
+        opening = ResultFile.open
 
-        def small(self: ResultFile, *given: Any) -> None:
-            opening(self, *given)
+        def small(self: ResultFile) -> None:
+            opening(self)
             self._file = Full(self._file)  # type: ignore[assignment]
 
         with monkeypatch.context() as patch:
-            patch.setattr(ResultFile, "__init__", small)
+            patch.setattr(ResultFile, "open", small)
             with pytest.raises(FormatError, match=r"out\.jsonl: cannot write it: No space left on device; .*goes on"):
                 finish(out, lines)
         assert out.stat().st_size == 300
@@ -394,9 +394,21 @@ class TestRun:
     def test_starting_over_discards_what_was_there(self, tmp_path: Path) -> None:
         out = tmp_path / "out.jsonl"
         out.write_bytes(b"something else\n")
-        with ResultFile(out, Finished()):
-            pass
+        with ResultFile(out, Finished()) as results:
+            assert out.read_bytes() == b"something else\n", "not before it is opened"
+            results.open()
         assert out.read_bytes() == b""
+
+    def test_what_the_model_refuses_leaves_the_file_as_it_was(self, tmp_path: Path) -> None:
+        class Refusing(FakeModel):
+            def batch(self, *given: Any, **options: Any) -> Any:
+                raise InputError("no memory")
+
+        out = tmp_path / "out.jsonl"
+        out.write_bytes(b"something else\n")
+        with pytest.raises(InputError, match=r"^no memory$"), ResultFile(out, Finished()) as results:
+            run_batch(Refusing(), read(tmp_path, *self.LINES), results, BatchTotals())  # type: ignore[arg-type]
+        assert out.read_bytes() == b"something else\n"
 
 
 class TestFinished:
