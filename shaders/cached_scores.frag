@@ -48,8 +48,7 @@ void main() {
 #else
     const int end = HEAD_TEXELS;
 #endif
-    int i = member;
-    if (i < end) do {
+    for (int i = member; i < end; i += SHARE) {
         vec4 q = FETCH(cache, place(base + position, query + i), CACHE_SIZE);
         ivec2 from = place(base + first, key + i);
         vec4 k[4 * GROUPS];
@@ -57,8 +56,7 @@ void main() {
         for (int g = 0; g < GROUPS; g++) {
             sum[g] += vec4(dot(q, k[4 * g]), dot(q, k[4 * g + 1]), dot(q, k[4 * g + 2]), dot(q, k[4 * g + 3]));
         }
-        i += SHARE;
-    } while (i < end);
+    }
     ivec4 next = ivec4(0, 1, 2, 3);
 #if QUAD
     // What lies after position may be left over from a sequence that was rewound: it must not reach the sums, whose

@@ -56,25 +56,17 @@ void main() {
     int start = 0, stride = 1;
 #endif
     vec4 peaks = vec4(LEAST);
-    int group = start;
-    if (group < groups) do {
-        peaks = max(peaks, score(at.slot, head, group));
-        group += stride;
-    } while (group < groups);
+    for (int group = start; group < groups; group += stride) peaks = max(peaks, score(at.slot, head, group));
     float peak = ceil(max(max(peaks.x, peaks.y), max(peaks.z, peaks.w)));
     vec4 sum[GROUPS];
     for (int g = 0; g < GROUPS; g++) sum[g] = vec4(0.0);
     vec4 weights = vec4(0.0);
-    group = start;
 #ifdef PARTS
-    if (group < groups) do {
-        weights += exp(score(at.slot, head, group) - peak);
-        group += stride;
-    } while (group < groups);
-    group = 16 * part + start;
-    groups = min(groups, 16 * part + 16);
+    for (int group = start; group < groups; group += stride) weights += exp(score(at.slot, head, group) - peak);
+    for (int group = 16 * part + start; group < min(groups, 16 * part + 16); group += stride) {
+#else
+    for (int group = start; group < groups; group += stride) {
 #endif
-    if (group < groups) do {
         // Four tokens side by side, and of each the texels of the quad.
         ivec2 from = block_origin(base + 4 * group, value >> 4, CACHE_TILES, CACHE_PITCH, CACHE_SLOT_STEP, CACHE_BLOCK_STEP,
                                   CACHE_COLUMNS) + lane_offset(value & 15);
@@ -88,8 +80,7 @@ void main() {
         weights += weight;
 #endif
         for (int n = 0; n < 4 * GROUPS; n++) sum[n % GROUPS] += weight[n / GROUPS] * v[n];
-        group += stride;
-    } while (group < groups);
+    }
 #if QUAD
     // Whole numbers pass between fragments exactly.
     float all = max(peak, across(vec4(peak), at.lane).x);

@@ -58,9 +58,7 @@ void main() {
     int first = part * share;
     ivec2 line = ivec2((at.block / WEIGHT_STACK) * (32 * PIECE) + (at.lane & 7),
                        (2 * (at.block % WEIGHT_STACK) + (at.lane >> 3)) * STEPS + first);
-    // The test comes last: llvmpipe runs a body once more, for nothing, before it sees that a test at the top has failed.
-    int step = first;
-    do {
+    for (int step = first; step < first + share; step += UNROLL) {
 #if UNROLL > 1
         // Everything is asked for before anything is used: the latency of memory is paid once for all of it.
         vec4 v[UNROLL * TAKEN];
@@ -113,8 +111,7 @@ void main() {
         }
 #endif
         line.y += UNROLL;
-        step += UNROLL;
-    } while (step < first + share);
+    }
 #if SCALED
     for (int a = 0; a < 4; a++) sum[a] *= scale[a] * (1.0 / UNIT);
 #endif
