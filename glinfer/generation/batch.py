@@ -22,14 +22,14 @@ from glinfer.generation.prefill import Prefill
 from glinfer.generation.sampler import Sampler, SamplingOptions, checked_choice, gpu_chooses
 from glinfer.generation.text import TextAssembler
 from glinfer.generation.tokenizer import END_OF_TURN, Tokenizer
-from glinfer.gl.blocks import BlockLayout
+from glinfer.gl.blocks import BLOCK_FLOATS, BlockLayout
 from glinfer.models.fold import head_floats
 from glinfer.models.parts import cache_slots
 from glinfer.models.rows import LOGITS, PICKS, ROWS, batch_plan
 from glinfer.models.session import Session
 from glinfer.ops.cached import SLOT_TOKENS, score_slots
 from glinfer.ops.kernels import Kernels
-from glinfer.ops.rows import BASE, INVERSE_TEMPERATURE, NOISE, NOISE_KEY, POSITION, TOKEN, row_table
+from glinfer.ops.rows import BASE, INVERSE_TEMPERATURE, NOISE, NOISE_KEY, POSITION, TARGETS, TOKEN, row_table
 
 MOST_SLOTS = 32
 """Sequences at once where nobody says how many: more of them bring little, and each needs a cache."""
@@ -177,7 +177,7 @@ def places_for(
     capacity = most if longest is None else min(most, score_slots(longest) * SLOT_TOKENS)
     each, bound = sequence_bytes(config, capacity), MEMORY if memory is None else memory
     count = min(MOST_SLOTS if wanted is None else wanted, bound // each)
-    while count > 0 and not _fits(config, count * capacity, max_texture_size):
+    while count > 0 and not _fits(config, count, capacity, max_texture_size):
         count -= 1
     if count < 1:
         raise InputError(
@@ -187,9 +187,11 @@ def places_for(
     return count, capacity
 
 
-def _fits(config: ModelConfig, slots: int, max_texture_size: int) -> bool:
+def _fits(config: ModelConfig, sequences: int, capacity: int, max_texture_size: int) -> bool:
+    heads, rows = config.num_attention_heads, -(-sequences // TARGETS[-1]) * TARGETS[-1]
     try:
-        BlockLayout.by_block((slots, 3 * config.num_attention_heads * head_floats(config)), max_texture_size)
+        BlockLayout.by_block((sequences * capacity, 3 * heads * head_floats(config)), max_texture_size)
+        BlockLayout.of((score_slots(capacity) * rows, heads * BLOCK_FLOATS), max_texture_size)
     except PlanError:
         return False
     return True

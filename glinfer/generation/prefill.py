@@ -10,7 +10,7 @@ from glinfer.config import ModelConfig
 from glinfer.models.fast import HIDDEN
 from glinfer.models.parts import cache_slots
 from glinfer.models.plan import Plan
-from glinfer.models.rows import ROWS, chunk_plan, slots_for
+from glinfer.models.rows import ROWS, fitting_chunk_plan, slots_for
 from glinfer.models.session import Session
 from glinfer.ops.cached import score_slots
 from glinfer.ops.kernels import Kernels
@@ -52,7 +52,7 @@ class Prefill:
     def plan(self, max_texture_size: int) -> Plan:
         """The chunk plan."""
         if self._plan is None:
-            self._plan = chunk_plan(
+            self._plan = fitting_chunk_plan(
                 self.config,
                 weights=self.weights,
                 kernels=self.kernels,

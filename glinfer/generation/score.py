@@ -12,7 +12,7 @@ import numpy.typing as npt
 from glinfer.config import ModelConfig
 from glinfer.errors import InputError
 from glinfer.models.parts import cache_slots
-from glinfer.models.rows import ROWS, SCORES, chunk_plan, slots_for
+from glinfer.models.rows import ROWS, SCORES, fitting_chunk_plan, slots_for
 from glinfer.models.session import Session
 from glinfer.ops.cached import SLOT_TOKENS, score_slots
 from glinfer.ops.kernels import Kernels
@@ -96,7 +96,7 @@ class Scorer:
         """
         self.config, self._kernels = config, kernels
         rows = max(min(kernels.chunk, config.max_position_embeddings), kernels.targets)
-        plan = chunk_plan(
+        plan = fitting_chunk_plan(
             config,
             weights=weights,
             kernels=kernels,
@@ -106,7 +106,7 @@ class Scorer:
             likelihoods=True,
         )
         self.session = root.companion(plan, ("weight",))
-        self.rows = rows
+        self.rows = plan.max_rows
         self._table = row_table(plan.table[ROWS].shape[0])
 
     def score(

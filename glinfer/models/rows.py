@@ -10,6 +10,8 @@ Every pass computes a row as the fast plan does: with the same weights, in the s
 
 from __future__ import annotations
 
+from typing import Any
+
 from glinfer.config import ModelConfig
 from glinfer.errors import PlanError
 from glinfer.gl.blocks import BLOCK_FLOATS, BlockLayout, RowLayout
@@ -64,6 +66,23 @@ def chunk_plan(
     """
     builder = _ChunkBuilder(config, weights, kernels, max_texture_size, rows, cache_slots, likelihoods)
     return builder.build(hands_over)
+
+
+def fitting_chunk_plan(config: ModelConfig, *, rows: int, kernels: Kernels, **options: Any) -> Plan:
+    """The chunk plan of at most ``rows`` rows: of half as many as often as the scores of so many fit no texture.
+
+    The arguments are those of :func:`chunk_plan`.
+
+    Raises:
+        PlanError: it does not fit with the rows of a single slot either.
+    """
+    while True:
+        try:
+            return chunk_plan(config, rows=rows, kernels=kernels, **options)
+        except PlanError:
+            if rows <= kernels.targets:
+                raise
+            rows = max(kernels.targets, rows // 2)
 
 
 def batch_plan(
