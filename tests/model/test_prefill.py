@@ -209,12 +209,14 @@ def test_goldens_through_chunks(request: pytest.FixtureRequest, name: str, chunk
 
 def test_a_context_beyond_any_edge_of_a_texture(tmp_path: Path) -> None:
     """4,500 tokens: more than 2048 or 4096 texels in a line, and more scores than fit a texture in one chunk."""
-    path = random_file(tmp_path / "long.gab", "vocab=40,dim=16,heads=1,blocks=2,context=4500")
+    path = random_file(tmp_path / "long.gab", "vocab=40,dim=16,heads=2,blocks=2,context=4500")
     ids, found = some_ids(4400, 40), []
     for limits in (None, Limits.webgl2_minimum()):
         with glinfer.load(path, limits=limits) as model:
             found.append(chunked(model, ids))
             assert np.isfinite(found[-1]).all()
+            rows = model._prefill.plan(model.device.limits.max_texture_size).max_rows
+            assert rows == (512 if limits is None else 256), "or this test shows nothing of smaller chunks"
             assert model.generate([ids, ids[:9]], max_tokens=3, temperature=0)[0] == model.generate(
                 ids, max_tokens=3, temperature=0
             )
