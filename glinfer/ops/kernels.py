@@ -1,4 +1,4 @@
-"""How the fast plan's kernels are shaped for a renderer: values that change speed and never results."""
+"""How the kernels of the fast plan, and of those over many rows, are shaped: what changes speed, and last digits at most."""
 
 from __future__ import annotations
 
