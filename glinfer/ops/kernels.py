@@ -1,4 +1,4 @@
-"""How the kernels of the fast plan, and of those over many rows, are shaped: what changes speed, and last digits at most."""
+"""How the passes of the fast plan are shaped for a renderer: what changes speed, and last digits at most."""
 
 from __future__ import annotations
 
