@@ -396,7 +396,8 @@ def load_model(
         weights: how the fast plan keeps its weights: ``f32`` as they are, or in fewer bits, a key of
             :data:`glinfer.models.fold.WEIGHT_FORMATS`; ``auto`` for the fastest whose predictions cost at most 0.1%
             more bits than float32's, measured once for a checkpoint.
-        kernels: how its passes are shaped, which changes speed, and last digits at most; left out, a good choice for the renderer.
+        kernels: how its passes are shaped, which changes speed and no more than last digits; left out, a good choice
+            for the renderer.
         gelu: ``tanh`` or ``erf`` to override the checkpoint's own form.
         device: an open Device to share (it stays open, and has its own ``api`` and ``limits``), or what
             :func:`glinfer.gl.context.open_device` takes.

@@ -2,7 +2,7 @@
 
 One small JSON file for each renderer, driver, model shape and weight format, in ``kernels`` of the cache folder
 (:func:`glinfer.formats.files.memory_folder`). A file that is damaged, of another version, or about anything else
-counts as absent: kernels change speed, and of the results last digits at most, so there is always the default to fall back on.
+counts as absent: kernels change speed and no more than last digits, so there is always the default to fall back on.
 With the environment variable GLINFER_CACHE set and empty nothing is read and nothing is kept.
 """
 
