@@ -277,7 +277,7 @@ class Model:
                 raise InputError(f"{name} is 0; expected at least 1")
         longest = None
         if isinstance(requests, (list, tuple)):
-            running = [self._checked(request) for request in requests]
+            running = [self._checked(request, f"request {place}: ") for place, request in enumerate(requests)]
             if not running:
                 return iter(())
             longest = max(len(each.prompt) + each.max_tokens for each in running)
@@ -326,11 +326,14 @@ class Model:
             self._scorer = Scorer(self.config, self.bound, self.weights, self.kernels)
         return self._scorer.score(ids, stride=stride)
 
-    def _checked(self, request: BatchRequest) -> Running:
+    def _checked(self, request: BatchRequest, which: str = "") -> Running:
         if not isinstance(request, BatchRequest):
-            raise InputError(f"a request is {type(request).__name__}; expected BatchRequest(prompt, options)")
+            raise InputError(f"{which}a request is {type(request).__name__}; expected BatchRequest(prompt, options)")
         is_text = isinstance(request.prompt, str)
-        return check_request(request, self.config, self.require_tokenizer() if is_text else None)
+        try:
+            return check_request(request, self.config, self.require_tokenizer() if is_text else None)
+        except InputError as error:
+            raise InputError(f"{which}{error}") from None
 
     def draws(self, tokens: int = 1) -> DrawTable:
         """The passes that the last of ``tokens`` tokens costs, by kind, with ``.total`` draw calls.
