@@ -29,7 +29,17 @@ from glinfer.models.rows import LOGITS, PICKS, ROWS, batch_plan
 from glinfer.models.session import Session
 from glinfer.ops.cached import SLOT_TOKENS, score_slots
 from glinfer.ops.kernels import Kernels
-from glinfer.ops.rows import BASE, INVERSE_TEMPERATURE, NOISE, NOISE_KEY, POSITION, TARGETS, TOKEN, row_table
+from glinfer.ops.rows import (
+    BASE,
+    INVERSE_TEMPERATURE,
+    NOISE,
+    NOISE_KEY,
+    POSITION,
+    TARGETS,
+    TOKEN,
+    interleaved,
+    row_table,
+)
 
 MOST_SLOTS = 32
 """Sequences at once where nobody says how many: more of them bring little, and each needs a cache."""
@@ -317,8 +327,7 @@ class Batch:
         return chosen
 
     def _logits(self) -> npt.NDArray[np.float32]:
-        parts = [self.session.read(f"{LOGITS}.{number}") for number in range(self._targets)]
-        return np.stack(parts, axis=1).reshape(-1, parts[0].shape[1])
+        return interleaved([self.session.read(f"{LOGITS}.{number}") for number in range(self._targets)])
 
     def close(self) -> None:
         """Release what is the batch's own; harmless when repeated."""

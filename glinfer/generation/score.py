@@ -16,7 +16,7 @@ from glinfer.models.rows import ROWS, SCORES, fitting_chunk_plan, slots_for
 from glinfer.models.session import Session
 from glinfer.ops.cached import SLOT_TOKENS, score_slots
 from glinfer.ops.kernels import Kernels
-from glinfer.ops.rows import BASE, POSITION, TOKEN, WANTED, row_table
+from glinfer.ops.rows import BASE, POSITION, TOKEN, WANTED, interleaved, row_table
 from glinfer.ops.score import log_probabilities
 
 TOGETHER = 16
@@ -196,7 +196,7 @@ class Scorer:
         )
         parts = [self.session.read(f"{SCORES}.{number}", rows=slots) for number in range(targets)]
         with np.errstate(divide="ignore", invalid="ignore"):  # what is no number is refused below
-            logprobs, likeliest = log_probabilities(np.stack(parts, axis=1).reshape(slots * targets, -1)[:rows])
+            logprobs, likeliest = log_probabilities(interleaved(parts)[:rows])
         for piece in run:
             if not np.isfinite(logprobs[piece.row : piece.row + piece.length]).all():
                 raise InputError(

@@ -97,7 +97,8 @@ class Draw:
         """How many vertices are drawn in one run."""
         if self.cover in ("triangle", "strip"):
             return 3
-        return self._row_vertices * self._rows(values)
+        each = 1 if self.cover == "points" else 6
+        return each * (self.cells(values).count if self.largest_cell else self._blocks.blocks * self._rows(values))
 
     def _rows(self, values: Mapping[str, int | float]) -> int:
         return self.size[0] if isinstance(self.size[0], int) else int(values[self.size[0]])
@@ -106,9 +107,7 @@ class Draw:
         """How the blocks of all slots are covered in one run."""
         rows = self._rows(values)
         if rows not in self._cells:
-            layout = self.framebuffer.textures[0].layout
-            assert isinstance(layout, BlockLayout)  # the plan was validated
-            self._cells[rows] = Cells.of(layout, rows, self.largest_cell)
+            self._cells[rows] = Cells.of(self._blocks, rows, self.largest_cell)
         return self._cells[rows]
 
     @cached_property
@@ -116,10 +115,10 @@ class Draw:
         return {}
 
     @cached_property
-    def _row_vertices(self) -> int:
+    def _blocks(self) -> BlockLayout:
         layout = self.framebuffer.textures[0].layout
         assert isinstance(layout, BlockLayout)  # the plan was validated
-        return layout.blocks * (1 if self.cover == "points" else 6)
+        return layout
 
     @cached_property
     def _whole(self) -> Viewport | None:
@@ -181,11 +180,8 @@ def replay(
                 cells = draw.cells(values)
                 for name, number in zip(CELL_UNIFORMS, (cells.edge, cells.across, cells.each), strict=True):
                     program.set(name, number)
-                vertices = cells.count * (1 if draw.cover == "points" else 6)
-            else:
-                vertices = draw.vertices(values)
             instances = draw.instances if isinstance(draw.instances, int) else int(values[draw.instances])
-            program.vertex_array.render(_MODES[draw.cover], vertices, 0, instances)
+            program.vertex_array.render(_MODES[draw.cover], draw.vertices(values), 0, instances)
             device.draws_issued += 1
             issued += 1
             if flush_every and issued % flush_every == 0:

@@ -26,18 +26,28 @@ def score_slots(tokens: int) -> int:
     return -(-tokens // SLOT_TOKENS)
 
 
-def _layout(name: str, tensor: TensorSpec) -> BlockLayout:
+def block_layout(name: str, tensor: TensorSpec) -> BlockLayout:
+    """The layout of a tensor of draw ``name``.
+
+    Raises:
+        PlanError: it does not lie in blocks.
+    """
     if not isinstance(tensor.layout, BlockLayout):
         raise PlanError(f"draw {name}: {tensor.name} does not lie in blocks")
     return tensor.layout
 
 
-def _defines(name: str, heads: int, head_floats: int, **tensors: TensorSpec) -> list[tuple[str, int | float]]:
+def head_defines(name: str, heads: int, head_floats: int, **tensors: TensorSpec) -> list[tuple[str, int | float]]:
+    """What attention's shaders are told of the heads, and of tensors in blocks by their prefix.
+
+    Raises:
+        PlanError: a head is no whole number of quads, or a tensor does not lie in blocks.
+    """
     if head_floats % 16:
         raise PlanError(f"draw {name}: a head of {head_floats} floats; expected whole quads of 16, padded with zeros")
     defines: list[tuple[str, int | float]] = [("HEADS", heads), ("HEAD_TEXELS", head_floats // 4)]
     for prefix, tensor in tensors.items():
-        defines += _layout(name, tensor).defines(prefix)
+        defines += block_layout(name, tensor).defines(prefix)
     return defines
 
 
@@ -68,7 +78,7 @@ def cached_scores(
         outputs=(out.name,),
         size=("score_slots", out.shape[1]),
         defines=(
-            *_defines(name, heads, head_floats, CACHE=cache, OUT=out),
+            *head_defines(name, heads, head_floats, CACHE=cache, OUT=out),
             *_many(rows),
             ("QUAD", int(kernels.quad)),
             ("LOOKUP_TEXTURE", int(kernels.lookup_texture)),
@@ -107,7 +117,7 @@ def cached_values(
         outputs=(out.name,),
         size=(rows.shape[0] if rows is not None else 1, out.shape[1]),
         defines=(
-            *_defines(name, heads, head_floats, SCORES=scores, CACHE=cache, OUT=out),
+            *head_defines(name, heads, head_floats, SCORES=scores, CACHE=cache, OUT=out),
             *_many(rows),
             *parts,
             ("QUAD", int(kernels.quad)),
@@ -130,22 +140,28 @@ def _many(rows: TensorSpec | None) -> list[tuple[str, int]]:
     return [] if rows is None else [("MANY", rows.shape[0]), *table_layout(rows).defines("ROWS")]
 
 
-def _check_cache(shapes: Shapes, params: Params) -> int:
+def check_cache(shapes: Shapes, params: Params) -> int:
+    """Require a cache of queries, keys and values; the floats of all heads together."""
     width = int(params["HEADS"] * params["HEAD_TEXELS"] * 4)
     shapes.expect("cache", None, 3 * width)
     # Whole slots of tokens are read, whatever the position.
     shapes.require(shapes.rows("cache") % SLOT_TOKENS == 0, f"the cache has {shapes.rows('cache')} rows")
+    return width
+
+
+def _check_position(shapes: Shapes, params: Params) -> int:
+    width = check_cache(shapes, params)
     shapes.require(params["position"] < shapes.rows("cache"), f"position {params['position']} is outside the cache")
     return width
 
 
 def _check_scores(shapes: Shapes, params: Params) -> None:
-    _check_cache(shapes, params)
+    _check_position(shapes, params)
     shapes.expect("output", shapes.rows("cache") // SLOT_TOKENS, params["HEADS"] * SLOT_TOKENS)
 
 
 def _check_values(shapes: Shapes, params: Params) -> None:
-    shapes.expect("output", 1, _check_cache(shapes, params))
+    shapes.expect("output", 1, _check_position(shapes, params))
     shapes.expect("scores", shapes.rows("cache") // SLOT_TOKENS, params["HEADS"] * SLOT_TOKENS)
 
 
@@ -199,9 +215,7 @@ def _check_row_values(shapes: Shapes, params: Params) -> None:
 
 
 def _check_rows(shapes: Shapes, params: Params) -> int:
-    width = int(params["HEADS"] * params["HEAD_TEXELS"] * 4)
-    shapes.expect("cache", None, 3 * width)
-    shapes.require(shapes.rows("cache") % SLOT_TOKENS == 0, f"the cache has {shapes.rows('cache')} rows")
+    width = check_cache(shapes, params)
     shapes.expect("rows", params["MANY"], None)
     return width
 

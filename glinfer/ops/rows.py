@@ -21,7 +21,7 @@ word  holds
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 
 import numpy as np
@@ -102,7 +102,11 @@ def table_layout(rows: TensorSpec) -> RowLayout:
 
 def gathered(inputs: Mapping[str, Array], count: int, letter: str = "x") -> Array:
     """For an oracle: the matrix, float64 [slots · count, cols], out of its ``count`` tensors."""
-    parts = [np.asarray(inputs[name], dtype=np.float64) for name in input_names(count, letter)]
+    return interleaved([np.asarray(inputs[name], dtype=np.float64) for name in input_names(count, letter)])
+
+
+def interleaved(parts: Sequence[Array]) -> Array:
+    """The matrix [slots · len(parts), cols] whose rows are dealt to ``parts`` [slots, cols]."""
     return np.asarray(np.stack(parts, axis=1).reshape(-1, parts[0].shape[1]))
 
 

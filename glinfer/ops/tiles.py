@@ -10,9 +10,17 @@ from collections.abc import Mapping
 
 import numpy as np
 
-from glinfer.errors import PlanError
-from glinfer.gl.blocks import BlockLayout
-from glinfer.ops.cached import MASKED, SLOT_TOKENS, heads_of, score_slots, scores_of, values_of
+from glinfer.ops.cached import (
+    MASKED,
+    SLOT_TOKENS,
+    block_layout,
+    check_cache,
+    head_defines,
+    heads_of,
+    score_slots,
+    scores_of,
+    values_of,
+)
 from glinfer.ops.kernels import Kernels
 from glinfer.ops.rows import BASE, POSITION, Dealt, check_same, dealt, gathered, optional_names, table_layout
 from glinfer.ops.spec import Array, DrawSpec, Op, Params, Shapes, TensorSpec, float64, register
@@ -21,26 +29,16 @@ from glinfer.ops.spec import Array, DrawSpec, Op, Params, Shapes, TensorSpec, fl
 def _common(
     name: str, x: Dealt, cache: TensorSpec, rows: TensorSpec, out: Dealt, heads: int, head_floats: int, kernels: Kernels
 ) -> tuple[tuple[str, int | float], ...]:
-    if head_floats % 16:
-        raise PlanError(f"draw {name}: a head of {head_floats} floats; expected whole quads of 16, padded with zeros")
     return (
-        ("HEADS", heads),
-        ("HEAD_TEXELS", head_floats // 4),
+        *head_defines(name, heads, head_floats, CACHE=cache),
         ("CACHE_SLOTS", cache.shape[0]),
         *x.layout.defines("X"),
-        *_blocks(name, cache).defines("CACHE"),
         *table_layout(rows).defines("ROWS"),
         *out.layout.defines("OUT"),
         ("ROWS", len(out.tensors)),
         ("QUAD", int(kernels.quad)),
         ("LOOKUP_TEXTURE", int(kernels.lookup_texture)),
     )
-
-
-def _blocks(name: str, tensor: TensorSpec) -> BlockLayout:
-    if not isinstance(tensor.layout, BlockLayout):
-        raise PlanError(f"draw {name}: {tensor.name} does not lie in blocks")
-    return tensor.layout
 
 
 def tile_scores(
@@ -108,7 +106,7 @@ def store_rows(
 
     ``together`` says that the rows' slots follow each other, from the run value strip_first on.
     """
-    strip = together and _blocks(name, cache).in_one_line
+    strip = together and block_layout(name, cache).in_one_line
     return DrawSpec(
         name=name,
         kind="attn.store",
@@ -119,7 +117,7 @@ def store_rows(
         defines=(
             *x.layout.defines("X"),
             *table_layout(rows).defines("ROWS"),
-            *_blocks(name, cache).defines("OUT"),
+            *block_layout(name, cache).defines("OUT"),
             ("ROWS", len(x.tensors)),
             ("STRIP", int(strip)),
             ("QUAD", 0),
@@ -141,7 +139,7 @@ def take_row(name: str, x: Dealt, out: TensorSpec, *, kernels: Kernels) -> DrawS
         size=(1, out.shape[1]),
         defines=(
             *x.layout.defines("X"),
-            *_blocks(name, out).defines("OUT"),
+            *block_layout(name, out).defines("OUT"),
             ("ROWS", len(x.tensors)),
             ("QUAD", 0),
             ("LOOKUP_TEXTURE", int(kernels.lookup_texture)),
@@ -152,9 +150,7 @@ def take_row(name: str, x: Dealt, out: TensorSpec, *, kernels: Kernels) -> DrawS
 
 
 def _check_tiles(shapes: Shapes, params: Params) -> int:
-    width = int(params["HEADS"] * params["HEAD_TEXELS"] * 4)
-    shapes.expect("cache", None, 3 * width)
-    shapes.require(shapes.rows("cache") % SLOT_TOKENS == 0, f"the cache has {shapes.rows('cache')} rows")
+    width = check_cache(shapes, params)
     needed = int(params["row_slots"] * params["ROWS"])
     shapes.require(shapes.rows("rows") >= needed, f"the table has {shapes.rows('rows')} rows; {needed} are run")
     return width

@@ -23,6 +23,22 @@ void cover(ivec2 origin, int edge) {
     gl_Position = vec4(2.0 * (vec2(origin) + corner) / vec2(OUT_WIDTH, OUT_HEIGHT) - 1.0, 0.0, 1.0);
 }
 
+#if CELLS
+uniform int cell_edge;
+uniform int cells_across;
+uniform int cells_each;
+
+// Covers this vertex's cell, a square of cell_edge blocks a side, of which cells_across lie side by side in a tile and
+// cells_each in all of it; returns its first place in the tile, in blocks.
+ivec2 cover_cell() {
+    int index = cover_index();
+    int tile = index / cells_each, cell = index % cells_each;
+    ivec2 corner = cell_edge * ivec2(cell % cells_across, cell / cells_across);
+    cover(ivec2(tile * OUT_PITCH, 0) + 4 * corner, cell_edge);
+    return corner;
+}
+#endif
+
 ivec2 out_origin(int slot, int block) {
     return block_origin(slot, block, OUT_TILES, OUT_PITCH, OUT_SLOT_STEP, OUT_BLOCK_STEP, OUT_COLUMNS);
 }

@@ -3,9 +3,6 @@
 // group come after all rows of a slot: nobody reads what would be there.
 #include "common/block_cover.glsl"
 #include "common/row_info.glsl"
-uniform int cell_edge;
-uniform int cells_across;
-uniform int cells_each;
 uniform int row_slots;
 
 bool seen(int slot) {
@@ -15,10 +12,7 @@ bool seen(int slot) {
 }
 
 void main() {
-    int index = cover_index();
-    int tile = index / cells_each, cell = index % cells_each;
-    ivec2 corner = cell_edge * ivec2(cell % cells_across, cell / cells_across);
-    cover(ivec2(tile * OUT_PITCH, 0) + 4 * corner, cell_edge);
+    ivec2 corner = cover_cell();
     // The slots between the first and the last place of the cell, a few more than are in it.
     int first = (corner.y * OUT_COLUMNS + corner.x) / OUT_SLOT_STEP;
     int last = ((corner.y + cell_edge - 1) * OUT_COLUMNS + corner.x + cell_edge - 1) / OUT_SLOT_STEP;
