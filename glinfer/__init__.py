@@ -6,11 +6,17 @@
         for piece in model.stream("Once upon a time", max_tokens=40, seed=1):
             print(piece, end="", flush=True)
 
-Importing glinfer loads no OpenGL and creates no context; :func:`load` does.
+And the kernels under them, over tensors of any shape:
+
+    with glinfer.Device() as dev:
+        y = dev.ops.silu(dev.tensor(array)).numpy()
+
+Importing glinfer loads no OpenGL and creates no context; :func:`load` and :class:`Device` do.
 """
 
 from __future__ import annotations
 
+import importlib
 import inspect
 from collections.abc import Mapping, Sequence
 from os import PathLike
@@ -23,9 +29,27 @@ if TYPE_CHECKING:
     from glinfer.generation.loop import TokenStream
     from glinfer.generation.model import Model
     from glinfer.generation.stream import TextStream
+    from glinfer.tensors.device import Device
+    from glinfer.tensors.tensor import Tensor
 
 __version__ = "0.1.0"
-__all__ = ["GlinferError", "ModelConfig", "__version__", "generate", "load", "stream"]
+__all__ = ["Device", "GlinferError", "ModelConfig", "Tensor", "__version__", "generate", "load", "stream"]
+_LATE = {"Device": "glinfer.tensors.device", "Tensor": "glinfer.tensors.tensor"}
+
+
+if not TYPE_CHECKING:  # to a type checker they are as imported above, and any other name is a mistake
+
+    def __getattr__(name: str) -> Any:
+        """Import what brings OpenGL along when it is first asked for."""
+        if name not in _LATE:
+            raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
+        value = getattr(importlib.import_module(_LATE[name]), name)
+        globals()[name] = value
+        return value
+
+    def __dir__() -> list[str]:
+        """What there is, what was not asked for yet among it."""
+        return sorted({*globals(), *_LATE})
 
 
 def load(path: str | PathLike[str], **options: Any) -> Model:

@@ -21,7 +21,9 @@ from glinfer.cli.draws import draws
 from glinfer.cli.evaluate import eval_command
 from glinfer.cli.generate import generate
 from glinfer.cli.info import info
+from glinfer.cli.kernels import kernels
 from glinfer.cli.models import models
+from glinfer.cli.products import products
 from glinfer.cli.tune import tune_command
 from glinfer.cli.verify import verify
 from glinfer.errors import GlinferError
@@ -66,7 +68,8 @@ def cli(context: click.Context) -> None:
         click.echo(context.get_help())
 
 
-for command in (generate, chat, draws, verify, info, convert, eval_command, bench_command, tune_command, models, demo):
+_EVALUATING = (draws, verify, eval_command, bench_command, tune_command, kernels, products)
+for command in (generate, chat, *_EVALUATING, info, convert, models, demo):
     cli.add_command(command)
 
 

@@ -22,7 +22,8 @@ from glinfer.models.fold import WEIGHT_FORMATS
 from glinfer.tools.info import list_devices
 
 Command = TypeVar("Command", bound=Callable[..., Any])
-_LIMITS = {"driver": None, "webgl2": Limits.webgl2_minimum()}
+LIMITS = {"driver": None, "webgl2": Limits.webgl2_minimum()}
+"""What ``--limits`` takes."""
 
 
 def out() -> Console:
@@ -32,9 +33,14 @@ def out() -> Console:
     return Console(highlight=False, markup=False, emoji=False, width=width)
 
 
+def json_text(value: Any) -> str:
+    """One JSON document; JSON has no NaN and no infinities, so they become null."""
+    return json.dumps(_without_infinities(value), indent=2, ensure_ascii=False, allow_nan=False)
+
+
 def print_json(value: Any) -> None:
-    """One JSON document on standard output; JSON has no NaN and no infinities, so they become null."""
-    click.echo(json.dumps(_without_infinities(value), indent=2, ensure_ascii=False, allow_nan=False))
+    """One JSON document on standard output."""
+    click.echo(json_text(value))
 
 
 def _without_infinities(value: Any) -> Any:
@@ -63,7 +69,7 @@ def device_options(command: Command) -> Command:
     for option in (
         click.option(
             "--limits",
-            type=click.Choice(list(_LIMITS)),
+            type=click.Choice(list(LIMITS)),
             default="driver",
             help="Lay textures out within the driver's limits, or within WebGL2's guaranteed minimum.",
         ),
@@ -133,14 +139,14 @@ def json_option(command: Command) -> Command:
 
 def opened(device: str | None, api: str | None, limits: str) -> Device:
     """Open the device that the options ask for."""
-    return open_device(device, api=api, limits=_LIMITS[limits])
+    return open_device(device, api=api, limits=LIMITS[limits])
 
 
 def loaded(
     path: str, *, tokenizer: str | None, plan: str, weights: str, gelu: str | None, **device_choice: Any
 ) -> Model:
     """Load a model with a progress bar while its weights are uploaded."""
-    limits = _LIMITS[device_choice["limits"]]
+    limits = LIMITS[device_choice["limits"]]
     with progress("uploading weights") as advance:
         return load_model(
             path,

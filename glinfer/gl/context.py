@@ -29,6 +29,7 @@ from glinfer.gl.raw import (
 # primitive restart) and asks for desktop-only values (draw buffer, anisotropy). Nothing else may be pending.
 _MODERNGL_STARTUP_ERRORS = {"GL_INVALID_ENUM", "GL_INVALID_OPERATION"}
 _FLOAT_TARGETS = "GL_EXT_color_buffer_float"
+_FLOAT_BLENDING = "GL_EXT_float_blend"
 _API_NAMES = ("es", "desktop")
 _MAX_INDEX_DIGITS = 9
 
@@ -146,6 +147,11 @@ class Device:
         """Version and renderer in one line, such as ``OpenGL ES 3.2 Mesa 22.3.6 · llvmpipe (…)``."""
         version = self.version if self.version.startswith("OpenGL") else f"OpenGL {self.version}"
         return f"{version} · {self.renderer}"
+
+    @property
+    def blends_floats(self) -> bool:
+        """Whether blending may add to textures of 32-bit floats."""
+        return self.api == "desktop" or _FLOAT_BLENDING in self.extensions
 
     def activate(self) -> None:
         """Make the context current; every entry point calls this before it calls GL.

@@ -50,6 +50,7 @@ FORMATS = {
     "r32i": TexelFormat("r32i", np.int32, "i4"),
     "rgba32f": TexelFormat("rgba32f", np.float32, "f4", 4),
     "rgba16f": TexelFormat("rgba16f", np.float16, "f2", 4),
+    "rgba32i": TexelFormat("rgba32i", np.int32, "i4", 4),
     "rgba32ui": TexelFormat("rgba32ui", np.uint32, "u4", 4),
 }
 
@@ -57,7 +58,8 @@ FORMATS = {
 class TexelLayout(Protocol):
     """Where the elements of a [rows, cols] matrix lie in a texture.
 
-    :class:`Layout` is one element a texel; :mod:`glinfer.gl.blocks` has those of packed vectors and weights.
+    :class:`Layout` is one element a texel; :mod:`glinfer.gl.flat` has four of them, in tensors of any shape, and
+    :mod:`glinfer.gl.blocks` the layouts of packed vectors and weights.
     """
 
     @property

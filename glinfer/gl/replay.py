@@ -10,7 +10,7 @@ import moderngl
 
 from glinfer.gl.blocks import BLOCK_EDGE, BlockLayout
 from glinfer.gl.context import Device
-from glinfer.gl.layout import Extent
+from glinfer.gl.layout import Extent, TexelLayout
 from glinfer.gl.program import Program
 from glinfer.gl.texture import Framebuffer, Texture
 
@@ -20,6 +20,7 @@ _MODES = {
     "strip": moderngl.TRIANGLES,
     "points": moderngl.POINTS,
     "quads": moderngl.TRIANGLES,
+    "scatter": moderngl.POINTS,
 }
 
 
@@ -68,6 +69,8 @@ class Draw:
     from the uniform ``first_slot`` on. With ``adds`` blending adds to what the target holds, which ``clears`` sets to
     zero first. With ``largest_cell`` the points or quads may be as many blocks a side, where all slots from 0 on are
     written. ``strip`` is a triangle too, over the slots from ``first`` on of a layout that has all of them in one line.
+    ``scatter`` is ``points`` points of one pixel anywhere in the target. ``layout`` says where the elements of that
+    output matrix lie, where the target is a texture that was made for another view of the same texels.
     """
 
     name: str
@@ -82,6 +85,8 @@ class Draw:
     adds: bool = False
     clears: bool = False
     largest_cell: int = 0
+    points: Extent = 0
+    layout: TexelLayout | None = None
 
     def viewport(self, values: Mapping[str, int | float]) -> Viewport:
         """(x, y, width, height) in texels for one run's values."""
@@ -91,12 +96,14 @@ class Draw:
         if self.cover != "triangle":
             return 0, 0, layout.width, layout.height
         rows, cols = (extent if isinstance(extent, int) else int(values[extent]) for extent in self.size)
-        return 0, 0, *layout.region(rows, cols)
+        return 0, 0, *(self.layout or layout).region(rows, cols)
 
     def vertices(self, values: Mapping[str, int | float]) -> int:
         """How many vertices are drawn in one run."""
         if self.cover in ("triangle", "strip"):
             return 3
+        if self.cover == "scatter":
+            return self.points if isinstance(self.points, int) else int(values[self.points])
         each = 1 if self.cover == "points" else 6
         return each * (self.cells(values).count if self.largest_cell else self._blocks.blocks * self._rows(values))
 
@@ -175,7 +182,8 @@ def replay(
                 (device.gl.enable if blending else device.gl.disable)(moderngl.BLEND)
                 device.gl.blend_func = moderngl.ONE, moderngl.ONE
             if draw.clears:
-                device.raw.clear_color(0, 0.0, integer=False)
+                for attachment in range(len(framebuffer.textures)):
+                    device.raw.clear_color(attachment, 0.0, integer=False)
             if draw.largest_cell:
                 cells = draw.cells(values)
                 for name, number in zip(CELL_UNIFORMS, (cells.edge, cells.across, cells.each), strict=True):

@@ -10,6 +10,7 @@ from types import MappingProxyType
 
 from glinfer.errors import PlanError
 from glinfer.gl.blocks import BLOCK_EDGE, BlockLayout
+from glinfer.gl.flat import FlatLayout
 from glinfer.gl.layout import FORMATS, TexelLayout
 from glinfer.ops import OPS, DrawSpec, TensorSpec
 from glinfer.ops.spec import COVERS, RunValue, Shapes
@@ -149,7 +150,7 @@ def _check_names(draw: DrawSpec, table: Mapping[str, TensorSpec], run_values: se
     for sampler in op.samplers:
         if sampler not in samplers:
             raise PlanError(f"draw {draw.name}: op {draw.op} needs sampler {sampler!r}")
-    extents = (*draw.size, draw.first, draw.instances)
+    extents = (*draw.size, draw.first, draw.instances, draw.points)
     for key in (*(key for _, key in draw.per_run), *(part for part in extents if isinstance(part, str))):
         if key not in run_values:
             raise PlanError(f"draw {draw.name}: {key!r} is no run value of the plan; known: {', '.join(run_values)}")
@@ -203,6 +204,9 @@ def _check_shapes(draw: DrawSpec, table: Mapping[str, TensorSpec], values: Mappi
             raise PlanError(f"draw {draw.name}: a target in blocks is covered block by block")
         if draw.cover == "strip" and not layout.in_one_line:
             raise PlanError(f"draw {draw.name}: a strip needs a target with each block of all slots in one line")
+    elif draw.cover == "scatter":
+        if not draw.vertex or not draw.points:
+            raise PlanError(f"draw {draw.name}: scattered points need a number and a vertex shader that places them")
     elif draw.cover != "triangle" or first:
         raise PlanError(f"draw {draw.name}: {draw.cover}, or a first row, need a target in blocks")
 
@@ -233,6 +237,10 @@ class PlanBuilder:
     def activation(self, name: str, rows: int, cols: int) -> TensorSpec:
         """Declare a tensor that draws write."""
         return self._declare(TensorSpec(name, (rows, cols), "activation"))
+
+    def flat(self, name: str, kind: str, rows: int, cols: int, format_name: str, max_texture_size: int) -> TensorSpec:
+        """Declare a tensor with four elements a texel, see :mod:`glinfer.gl.flat`."""
+        return self.laid_out(name, kind, FlatLayout.of((rows, cols), format_name, max_texture_size))
 
     def laid_out(self, name: str, kind: str, layout: TexelLayout) -> TensorSpec:
         """Declare a tensor with a layout of its own."""

@@ -3,12 +3,14 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
+from dataclasses import replace
 from pathlib import Path
 
 import numpy as np
 
 from glinfer.errors import PlanError
 from glinfer.gl.context import Device
+from glinfer.gl.flat import FlatLayout
 from glinfer.gl.layout import FORMATS, Layout
 from glinfer.gl.program import BLOCKS_SHADER, VERTEX_SHADER, ProgramCache
 from glinfer.gl.replay import CELL_UNIFORMS, Draw, replay
@@ -41,6 +43,7 @@ class Session:
         on_upload: Callable[[int], None] | None = None,
         owner: Session | None = None,
         lent: Mapping[str, Texture] | None = None,
+        programs: ProgramCache | None = None,
     ) -> None:
         """Validate the plan against the device's limits, upload every weight, compile and bind.
 
@@ -52,7 +55,8 @@ class Session:
             on_upload: told the bytes of each weight after its upload.
             owner: another session whose programs are used and kept, and which releases this one when it is released
                 itself; see :meth:`sharer` and :meth:`companion`.
-            lent: textures of other sessions that are used instead of new ones, by tensor name.
+            lent: textures that are used instead of new ones, and stay, by tensor name.
+            programs: where programs are kept for other sessions too; it outlives the session.
 
         Raises:
             PlanError: the plan or the weights do not fit.
@@ -66,7 +70,10 @@ class Session:
         self._lent = dict(lent or {})
         self._textures: dict[str, Texture] = {}
         self._framebuffers: dict[tuple[str, ...], Framebuffer] = {}
-        self._programs: ProgramCache = ProgramCache(device, shader_root) if owner is None else owner._programs
+        if owner is not None:
+            programs = owner._programs
+        self._own_programs = programs is None
+        self._programs: ProgramCache = ProgramCache(device, shader_root) if programs is None else programs
         if owner is not None:
             owner._sharers.append(self)
         try:
@@ -148,7 +155,12 @@ class Session:
 
     def _borrow(self, tensor: TensorSpec) -> Texture:
         texture = self._lent[tensor.name]
-        if texture.layout != tensor.layout_within(self.device.limits.max_texture_size):
+        layout = tensor.layout_within(self.device.limits.max_texture_size)
+        if isinstance(layout, FlatLayout) and isinstance(texture.layout, FlatLayout):
+            layout = replace(
+                layout, rows=texture.layout.rows, cols=texture.layout.cols
+            )  # any view of its texels will do
+        if texture.layout != layout:
             raise PlanError(f"tensor {tensor.name} of plan {self.plan.name} is laid out otherwise where it is lent")
         return texture
 
@@ -194,6 +206,8 @@ class Session:
             adds=spec.adds,
             clears=spec.clears,
             largest_cell=spec.largest_cell,
+            points=spec.points,
+            layout=self.plan.table[spec.outputs[0]].layout,
         )
 
     def _framebuffer(self, outputs: tuple[str, ...]) -> Framebuffer:
@@ -272,9 +286,9 @@ class Session:
         for name, texture in self._textures.items():
             if name not in self._lent:
                 texture.release()
-        if self._owner is None:
+        if self._own_programs:
             self._programs.release()
-        elif self in self._owner._sharers:
+        elif self._owner is not None and self in self._owner._sharers:
             self._owner._sharers.remove(self)
         self._framebuffers.clear()
         self._textures.clear()

@@ -31,7 +31,6 @@ VERSION = 1
 
 _MAX_BYTES = 1 << 16
 _MAX_NUMBER = 1 << 12  # above any sensible field of Kernels
-_FLOAT_BLEND = "GL_EXT_float_blend"
 _THREADS = "LP_NUM_THREADS"  # how many threads llvmpipe draws with; default: one a core
 
 
@@ -114,11 +113,10 @@ def points_fit(device: Device) -> bool:
 
 def runs_on(device: Device, kernels: Kernels) -> bool:
     """Whether a device has what the kernels need: points of a block's size, blending of float targets."""
-    blends = device.api == "desktop" or _FLOAT_BLEND in device.extensions
     blending = kernels.part_steps > 0 or kernels.split_values or kernels.blends
     return (
         (points_fit(device) or kernels.cover != "points")
-        and (blends or not blending)
+        and (device.blends_floats or not blending)
         and kernels.targets <= device.limits.max_draw_buffers
     )
 

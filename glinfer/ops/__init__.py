@@ -1,6 +1,29 @@
 """One module per family of passes; importing this package registers every op."""
 
-from glinfer.ops import attention, cached, embed, gemm, gemv, linear, norm, sample, score, softmax, tiles
+from glinfer.ops import (
+    activate,
+    attend,
+    attention,
+    cached,
+    elementwise,
+    embed,
+    gemm,
+    gemv,
+    linear,
+    lookup,
+    matmul,
+    movement,
+    norm,
+    normalize,
+    rotary,
+    sample,
+    scatter,
+    score,
+    softmax,
+    stats,
+    tiles,
+    topk,
+)
 from glinfer.ops.spec import OPS, DrawSpec, Op, TensorSpec
 
 __all__ = [
@@ -8,15 +31,26 @@ __all__ = [
     "DrawSpec",
     "Op",
     "TensorSpec",
+    "activate",
+    "attend",
     "attention",
     "cached",
+    "elementwise",
     "embed",
     "gemm",
     "gemv",
     "linear",
+    "lookup",
+    "matmul",
+    "movement",
     "norm",
+    "normalize",
+    "rotary",
     "sample",
+    "scatter",
     "score",
     "softmax",
+    "stats",
     "tiles",
+    "topk",
 ]

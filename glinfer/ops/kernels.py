@@ -29,6 +29,8 @@ class Kernels:
         blends: let blending add to the residual stream of many rows in place, where it could also be read and added.
         chunk: how many tokens of a prompt are run at once.
         flush_every: tell the driver to begin each time so many draws were issued; 0 to leave it to the driver.
+        products: which maps the strategies of products of tensors are chosen by, see
+            :mod:`glinfer.ops.matmul_choice`: those of a ``gpu``, or of ``llvmpipe``.
     """
 
     tiles: int = 1
@@ -46,6 +48,7 @@ class Kernels:
     blends: bool = False
     chunk: int = 512
     flush_every: int = 0
+    products: str = "gpu"
 
     def __post_init__(self) -> None:
         """Refuse what no plan can be built with."""
@@ -61,6 +64,8 @@ class Kernels:
         ):
             if getattr(self, name) < least:
                 raise PlanError(f"{name} is {getattr(self, name)}; expected at least {least}")
+        if self.products not in ("gpu", "llvmpipe"):
+            raise PlanError(f"found products {self.products!r}; expected gpu or llvmpipe")
         if self.targets not in (1, 2, 4, 8):
             raise PlanError(f"targets is {self.targets}; expected 1, 2, 4 or 8")
         if self.pitch < BLOCK_EDGE or self.pitch % BLOCK_EDGE:
@@ -73,7 +78,7 @@ def default_kernels(renderer: str, max_point_size: float, weights: str = "f32") 
     cell = 4 if max_point_size >= 4 * BLOCK_EDGE or cover == "quads" else 1
     plain = Kernels(cover=cover, targets=8, largest_cell=cell, blends=True)
     if "llvmpipe" in renderer.lower():
-        return replace(plain, tiles=4, lookup_texture=True)
+        return replace(plain, tiles=4, lookup_texture=True, products="llvmpipe")
     # Few bytes of weights are best shared by neighbours, as many rows' inputs are.
     row_tiles = 8 if weights == "f32" else 1
     return replace(plain, tiles=8, row_tiles=row_tiles, part_steps=8, split_values=True, flush_every=6)

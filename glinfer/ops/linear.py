@@ -10,7 +10,7 @@ import numpy as np
 from glinfer.errors import PlanError
 from glinfer.ops.spec import Array, DrawSpec, Op, Params, Shapes, TensorSpec, float64, register
 
-ACTIVATIONS = {"none": 0, "gelu_new": 1, "gelu": 2}
+ACTIVATIONS = {"none": 0, "gelu_new": 1, "gelu": 2, "silu": 3}
 """Activation names as Hugging Face has them, to the number that shaders/common/activation.glsl knows."""
 
 
@@ -80,6 +80,8 @@ def activate(x: Array, activation: int) -> Array:
     """The activation of that number in :data:`ACTIVATIONS`, float64."""
     if activation == ACTIVATIONS["gelu_new"]:
         return _gelu_tanh(x)
+    if activation == ACTIVATIONS["silu"]:
+        return np.asarray(x / (1.0 + np.exp(np.minimum(-x, 700.0))))
     return _gelu_erf(x) if activation == ACTIVATIONS["gelu"] else x
 
 

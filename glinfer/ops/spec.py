@@ -17,7 +17,7 @@ from glinfer.errors import PlanError
 from glinfer.gl.layout import FORMATS, Extent, Layout, TexelLayout
 
 KINDS = ("weight", "input", "activation", "cache")
-COVERS = ("triangle", "strip", "points", "quads")
+COVERS = ("triangle", "strip", "points", "quads", "scatter")
 
 Array = npt.NDArray[Any]
 Params = Mapping[str, int | float]
@@ -113,7 +113,8 @@ class DrawSpec:
         first: the first row that the pass writes, likewise.
         cover: what is drawn: one ``triangle`` over all rows of a matrix; for rows in blocks ``points``, one of 4×4
             pixels on every block, or ``quads``, two triangles on every block; ``strip``, one triangle over all blocks
-            of the slots from the run value ``strip_first`` on, in a layout that has each block of all slots in a line.
+            of the slots from the run value ``strip_first`` on, in a layout that has each block of all slots in a line;
+            ``scatter``, ``points`` points of one pixel where the vertex shader puts them.
         instances: how many times that is drawn, in one draw call; a number or a run value's name.
         adds: whether blending adds what is drawn to what the output holds already; the oracle finds that among its
             inputs as ``output``.
@@ -125,6 +126,7 @@ class DrawSpec:
         largest_cell: how many blocks a side one point or quad may cover, where all slots from 0 on are written and
             what lies behind them does not matter; 0 for exactly one block.
         vertex: another vertex shader than the one that ``cover`` asks for, which finds the blocks by itself.
+        points: how many points are scattered; a number or a run value's name.
     """
 
     name: str
@@ -144,6 +146,7 @@ class DrawSpec:
     shader: str = ""
     vertex: str = ""
     largest_cell: int = 0
+    points: Extent = 0
 
     def __post_init__(self) -> None:
         """The shader is the op's where no other is named."""

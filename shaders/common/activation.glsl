@@ -1,4 +1,4 @@
-// Activations of the MLP, chosen by ACTIVATION: 0 none, 1 GELU in its tanh form, 2 GELU in its erf form.
+// Activations of the MLP, chosen by ACTIVATION: 0 none, 1 GELU in its tanh form, 2 GELU in its erf form, 3 SiLU.
 
 // 0.5 x (1 + tanh(u)) is x / (1 + exp(-2u)): the same function without cancellation where tanh is near -1.
 // The clamp keeps exp finite; tanh itself overflows to NaN on some drivers.
@@ -29,8 +29,15 @@ float gelu_erf(float x) {
     return 0.5 * x * erfc_of(-0.7071067811865476 * x);
 }
 
+// x / (1 + exp(-x)); below -88 exp would overflow, and the result is 0 to 37 digits.
+float silu(float x) {
+    return x < -88.0 ? 0.0 : x / (1.0 + exp(-x));
+}
+
 float activation(float x) {
-#if ACTIVATION == 1
+#if ACTIVATION == 3
+    return silu(x);
+#elif ACTIVATION == 1
     return gelu_tanh(x);
 #elif ACTIVATION == 2
     return gelu_erf(x);

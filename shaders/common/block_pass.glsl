@@ -1,6 +1,7 @@
-// What passes over blocks share: the place that a fragment writes, and one way to fetch a texel.
+// What passes over blocks share: the place that a fragment writes.
 #include "common/blocks.glsl"
 #include "common/quad.glsl"
+#include "common/fetch.glsl"
 
 struct Place {
     int slot;
@@ -24,10 +25,3 @@ Place output_place() {
     return Place(slot, block * OUT_TILES + tile,
                  4 * quad + (inner.x & 1) + 2 * (inner.y & 1));
 }
-
-// One texel. With LOOKUP_TEXTURE by texture(), which llvmpipe has in fewer instructions than texelFetch().
-#if LOOKUP_TEXTURE
-#define FETCH(name, texel, size) texture(name, (vec2(texel) + 0.5) * (1.0 / vec2(size)))
-#else
-#define FETCH(name, texel, size) texelFetch(name, texel, 0)
-#endif

@@ -299,9 +299,9 @@ def every_form() -> dict[str, Callable[[], BlockDraw]]:
 
 
 def varied_fields() -> dict[str, int]:
-    """How many values each field of Kernels that shapes a single row's passes takes in the table."""
+    """How many values each field of Kernels that shapes the passes of a single row of a model takes in the table."""
     return {
         field.name: len({getattr(kernels, field.name) for kernels in KERNELS.values()})
         for field in dataclasses.fields(Kernels)
-        if field.name not in ROW_FIELDS
+        if field.name not in (*ROW_FIELDS, "products")
     }

@@ -13,6 +13,7 @@ from typing import Any
 import numpy as np
 import pytest
 from block_draw import every_form as every_block_form
+from flat_ops import flat_ops
 from one_draw import OneDraw, concat_draw, every_form, values_draw
 from row_forms import row_forms
 
@@ -33,6 +34,7 @@ from glinfer.gl.replay import Draw, replay
 from glinfer.gl.texture import Texture
 from glinfer.models.session import Session, shading
 from glinfer.ops import OPS, DrawSpec
+from glinfer.tools.kernels import all_cases
 
 FORMS = dict(every_form(rows=2, max_rows=3, heads=2, head_dim=3, other=5, head=1))
 BLOCK_FORMS = every_block_form()
@@ -364,7 +366,8 @@ def test_one_and_one_point_nought_are_two_programs(device: Device, tmp_path: Pat
 
 def test_every_shader_file_belongs_to_an_op_or_a_tool() -> None:
     shaders = {spec.shader for spec in every_spec()}
-    assert {path.stem for path in shader_root().glob("*.frag")} == shaders | NOT_OPS
+    kernels = {shader for case in all_cases() for shader in case.shaders}  # test_kernels.py draws them
+    assert {path.stem for path in shader_root().glob("*.frag")} == shaders | NOT_OPS | kernels
 
 
 def every_spec() -> list[DrawSpec]:
@@ -373,7 +376,7 @@ def every_spec() -> list[DrawSpec]:
 
 def test_the_forms_cover_every_op_and_every_if() -> None:
     specs = every_spec()
-    assert {spec.op for spec in specs} == set(OPS)
+    assert {spec.op for spec in specs} == set(OPS) - flat_ops()  # those are in test_kernels.py
     for shader in {spec.shader for spec in specs}:
         text = (shader_root() / f"{shader}.frag").read_text("utf-8")
         seen = [dict(spec.defines) for spec in specs if spec.shader == shader]

@@ -25,6 +25,15 @@ PROMISES = {
     "05_own_sampler.py": ["ROMEO:"],
     "07_batch.py": ["each as it is alone: True", "prompt 4: ", "ended by "],
     "08_score.py": [" bits/byte, perplexity ", "'To be, or not to be: that is the question'", "token by token:"],
+    "09_tensors.py": [
+        "OpenGL ES 3",
+        "matmul: (64, 300) @ (300, 200) is (64, 200), off by at most ",
+        "softmax: rows add up to 1.0, ",
+        "lookup: (5, 256) from 27% of the bytes, off by at most 0.0",
+        "reshape: (5, 256) seen as (20, 64)",
+        "memory: 6 tensors, 5 in textures, ",
+        "and at the end: Memory(tensors=1, textures=0, bytes=0)",
+    ],
     "06_session.py": ["likeliest: '", "drawn:     '", "after 'Gaunt': b'", " tokens held, 0 dropped"],
 }
 

@@ -114,7 +114,8 @@ class TestDescent:
 
 def test_every_field_of_kernels_is_searched() -> None:
     searched = {name for changes in MOVES.values() for change in changes for name in change}
-    assert searched == {field.name for field in dataclasses.fields(Kernels)}
+    # Maps of products are measured by 'glinfer products', and models draw none by them.
+    assert searched == {field.name for field in dataclasses.fields(Kernels)} - {"products"}
 
 
 def test_only_what_means_something_here_is_tried(device: Device, monkeypatch: Patch) -> None:

@@ -351,7 +351,7 @@ def test_builders_refuse_tensors_that_do_not_lie_in_blocks() -> None:
         cached_scores("d", block, block, heads=1, head_floats=15, kernels=kernels)
     with refused("draw d: expected vectors in blocks, and packed weights and constants"):
         gemv("d", "d", block, block, block, flat, kernels=kernels)
-    with refused("draw d: activation 'relu'; known: none, gelu_new, gelu"):
+    with refused("draw d: activation 'relu'; known: none, gelu_new, gelu, silu"):
         gemv("d", "d", block, block, block, block, activation="relu", kernels=kernels)
     with refused("draw d: expected tables of rows, and candidates and output in blocks"):
         embed_token("d", flat, flat, block, block, kernels=kernels)

@@ -21,7 +21,7 @@ PACKAGE = ROOT / "glinfer"
 
 PUBLIC = "__init__"  # glinfer/__init__.py: load(), generate(), stream()
 # A room may import itself and every room to its left.
-ORDER = ("errors", "config", "gl", "ops", "models", "generation", PUBLIC, "tools", "cli", "__main__")
+ORDER = ("errors", "config", "gl", "ops", "models", "tensors", "generation", PUBLIC, "tools", "cli", "__main__")
 ALLOWED = {room: set(ORDER[: place + 1]) for place, room in enumerate(ORDER)}
 # formats stands beside ops: it knows files and shapes, never OpenGL, and the rooms from models on may use it.
 for later in ORDER[ORDER.index("models") :]:
@@ -204,6 +204,13 @@ def opened_by(statement: str) -> str:
 @pytest.mark.parametrize("module", ["glinfer", "glinfer.config", "glinfer.formats"])
 def test_importing_opens_no_gl(module: str) -> None:
     assert opened_by(f"import {module}") == ""
+
+
+def test_tensors_bring_gl_along_when_they_are_first_asked_for() -> None:
+    assert opened_by("import glinfer\nassert {'Device', 'Tensor'} <= set(dir(glinfer)) & set(glinfer.__all__)") == ""
+    for name in ("Device", "Tensor"):
+        assert "moderngl" in opened_by(f"import glinfer\nassert glinfer.{name} is glinfer.{name}")
+        assert "moderngl" in opened_by(f"from glinfer import {name}")
 
 
 def test_opened_by_notices_gl() -> None:

@@ -83,6 +83,13 @@ def gelu_by_tanh(x: float) -> float:
     return x / 2 * (1 + math.tanh(math.sqrt(2 / math.pi) * (x + 0.044715 * x * x * x)))
 
 
+def silu_by_tanh(x: float) -> float:
+    return x / 2 * (1 + math.tanh(x / 2))
+
+
+BY_OTHER_WAYS = {"none": lambda x: x, "gelu_new": gelu_by_tanh, "gelu": gelu_by_integral, "silu": silu_by_tanh}
+
+
 @pytest.mark.parametrize("activation", ACTIVATIONS)
 @pytest.mark.parametrize("bias", [False, True])
 @pytest.mark.parametrize("residual", [False, True])
@@ -111,7 +118,7 @@ def test_linear(activation: str, bias: bool, residual: bool, last_row: bool) -> 
                 total += float(x[row, i]) * float(w[out, i])
             if bias:
                 total += float(b[0, out])
-            total = {"none": lambda v: v, "gelu_new": gelu_by_tanh, "gelu": gelu_by_integral}[activation](total)
+            total = BY_OTHER_WAYS[activation](total)
             line.append(total + float(r[len(expected), out]) * residual)
         expected.append(line)
     found = draw.run(spec)
@@ -135,6 +142,17 @@ def test_the_activations_of_extremes(activation: str, value: float) -> None:
         assert math.isclose(found, -tail if value < 0 else 5 - tail, rel_tol=1e-12)
     else:
         assert math.isclose(found, gelu_by_tanh(value), rel_tol=1e-9)
+
+
+@pytest.mark.parametrize("value", [-1e30, -100.0, -30.0, -5.0, -1e-8, 0.0, 1e-8, 5.0, 30.0, 100.0, 1e30])
+def test_silu_of_extremes(value: float) -> None:
+    draw = Draw()
+    x, one = draw.input("x", np.array([[value]], np.float32)), draw.input("w", np.ones((1, 1), np.float32))
+    found = draw.run(linear("l", "l", x, one, draw.plan.activation("out", 1, 1), activation="silu"), 1)[0, 0]
+    value = float(np.float32(value))
+    power = math.exp(-abs(value))
+    expected = value * (power if value < 0 else 1.0) / (1.0 + power)
+    assert math.isclose(found, expected, rel_tol=1e-12, abs_tol=1e-190)
 
 
 def test_layer_norm() -> None:

@@ -494,7 +494,7 @@ def test_builders_refuse_tensors_that_do_not_fit() -> None:
     weight = plan.laid_out("w", "weight", GemvLayout.of(64, 64, "f32", True, 2048))
     consts = plan.laid_out("c", "weight", ConstantLayout.of(64, False, True, 2048))
     options: dict[str, Any] = {"slots": 5, "kernels": kernels}
-    with refused("draw d: activation 'relu'; known: none, gelu_new, gelu"):
+    with refused("draw d: activation 'relu'; known: none, gelu_new, gelu, silu"):
         gemm("d", "d", block, weight, consts, block, activation="relu", **options)
     with refused("draw d: expected rows in blocks, and packed weights and constants"):
         gemm("d", "d", flat, weight, consts, block, **options)

@@ -48,11 +48,11 @@ def device(
     version: str = "OpenGL ES 3.2 Mesa 22.3.6",
     point: float = 255.0,
     api: str = "es",
-    extensions: tuple[str, ...] = ("GL_EXT_float_blend",),
+    blends: bool = True,
 ) -> Device:
     limits = dataclasses.replace(Limits.webgl2_minimum(), max_point_size=point)
     named: dict[str, Any] = {"renderer": renderer, "version": version, "limits": limits, "api": api}
-    return cast(Device, SimpleNamespace(**named, extensions=frozenset(extensions)))
+    return cast(Device, SimpleNamespace(**named, blends_floats=blends))
 
 
 def test_what_was_kept_comes_back(cache: Path) -> None:
@@ -193,21 +193,20 @@ def test_another_number_of_llvmpipes_threads_is_another_key(monkeypatch: Patch) 
 
 
 def test_kernels_that_a_device_cannot_run_are_not_used() -> None:
-    small_points, no_blending = device(point=1.0), device(extensions=())
+    small_points, no_blending = device(point=1.0), device(blends=False)
     points = dataclasses.replace(KERNELS, cover="points", part_steps=0)
     for here, wrong in ((small_points, points), (no_blending, KERNELS)):
         assert not runs_on(here, wrong)
         save_kernels(TuningKey.of(here, CONFIG, "q8"), Tuned(wrong, 1.0, 2.0))
         assert kernels_for(here, CONFIG, "q8") == default_for(here)
         assert runs_on(here, default_for(here))
-    assert runs_on(device(api="desktop", extensions=()), KERNELS), "desktop OpenGL blends floats without an extension"
 
 
 @pytest.mark.parametrize("renderer", ["llvmpipe", "NVIDIA H100", "ANGLE (Apple)"])
-@pytest.mark.parametrize("extensions", [(), ("GL_EXT_float_blend",)])
+@pytest.mark.parametrize("blends", [False, True])
 @pytest.mark.parametrize("point", [1.0, 255.0])
-def test_the_default_runs_everywhere(renderer: str, extensions: tuple[str, ...], point: float) -> None:
-    here = device(renderer, point=point, extensions=extensions)
+def test_the_default_runs_everywhere(renderer: str, blends: bool, point: float) -> None:
+    here = device(renderer, point=point, blends=blends)
     assert runs_on(here, default_for(here))
 
 

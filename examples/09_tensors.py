@@ -1,0 +1,38 @@
+"""Use the kernels by themselves: arrays on the GPU, a product, a packed table, and the memory that they take."""
+
+import numpy as np
+
+import glinfer
+
+rng = np.random.default_rng(1)
+x, y = rng.standard_normal((64, 300), dtype=np.float32), rng.standard_normal((300, 200), dtype=np.float32)
+embeddings = rng.standard_normal((5000, 256), dtype=np.float32)
+ids = [3, 1, 4, 1, 5]
+
+with glinfer.Device() as dev:
+    print(dev.description)
+
+    # Arrays are copied when they are given, uploaded when they are first used, and read back by numpy().
+    a, b = dev.tensor(x), dev.tensor(y)
+    product = dev.ops.matmul(a, b)
+    error = np.abs(product.numpy() - x.astype(np.float64) @ y).max()
+    print(f"matmul: {a.shape} @ {b.shape} is {product.shape}, off by at most {error:.0e}")
+
+    # A with block releases what it made. Kernels take what kernels gave, and nothing leaves the GPU in between.
+    before = dev.draws_issued
+    with dev.ops.layer_norm(product) as normed, dev.ops.softmax(normed) as probs:
+        print(f"softmax: rows add up to {probs.numpy().sum(axis=1).round(6).max()}, {dev.draws_issued - before} draws")
+
+    # A table of weights may stay packed: the shader unpacks what it reads. GGUF's formats work alike: dtype="Q4_K".
+    plain, packed = dev.tensor(embeddings), dev.tensor(embeddings, dtype="Q8_ROW")
+    rows = dev.ops.lookup(dev.tensor(ids), packed)
+    error = np.abs(rows.numpy() - embeddings[ids]).max()
+    print(f"lookup: {rows.shape} from {packed.nbytes / plain.nbytes:.0%} of the bytes, off by at most {error:.2f}")
+
+    # Textures go with the last reference to a tensor and its views, or at release().
+    view = rows.reshape(-1, 64)
+    print(f"reshape: {rows.shape} seen as {view.shape}")
+    memory = dev.memory()
+    print(f"memory: {memory.tensors} tensors, {memory.textures} in textures, {memory.bytes:,} bytes")
+    del a, b, product, packed, rows, view
+    print(f"and at the end: {dev.memory()}")  # `plain` was never used, so it takes no texture

@@ -1,0 +1,91 @@
+"""What every group of kernels is made from."""
+
+from __future__ import annotations
+
+import functools
+import inspect
+from collections.abc import Callable
+from typing import TYPE_CHECKING, Any
+
+from glinfer.errors import InputError
+from glinfer.tensors.passes import Passes, expect_tensor
+from glinfer.tensors.tensor import Tensor
+
+if TYPE_CHECKING:
+    from glinfer.tensors.device import Device
+
+_DECLARED = ("Tensor", "Tensor | None", "Sequence[Tensor]")
+
+
+class Group:
+    """Kernels of one family, over the tensors of one device.
+
+    Every public method of a subclass is a kernel: what it declares as a Tensor is checked to be one before it runs.
+    """
+
+    def __init_subclass__(cls) -> None:
+        """Put that check in front of every kernel."""
+        super().__init_subclass__()
+        for name, method in list(vars(cls).items()):
+            if not name.startswith("_") and inspect.isfunction(method):
+                setattr(cls, name, _checked(method))
+
+    def __init__(self, device: Device) -> None:
+        """Kernels of this device."""
+        self._device = device
+
+    def _passes(self, call: str) -> Passes:
+        """The draws of a call to the kernel of this name."""
+        self._device.collect()
+        return Passes(self._device, call)
+
+
+def _checked(method: Callable[..., Any]) -> Callable[..., Any]:
+    """The method, refusing in one line what is no tensor where it declares one, such as a NumPy array."""
+    parameters = list(enumerate(inspect.signature(method).parameters.values()))
+    declared = [(place, each) for place, each in parameters if each.annotation in _DECLARED]
+
+    @functools.wraps(method)
+    def checked(*given: Any, **named: Any) -> Any:
+        for place, parameter in declared:
+            name = parameter.name
+            if parameter.kind is not parameter.KEYWORD_ONLY and place < len(given):
+                value = given[place]
+            elif name in named:
+                value = named[name]
+            else:
+                continue  # left out: Python says so itself where it may not be
+            many = parameter.annotation == "Sequence[Tensor]" and isinstance(value, (list, tuple))
+            for each in value if many else [value]:
+                if each is not None or parameter.annotation != "Tensor | None":
+                    expect_tensor(method.__name__, name, each)
+        return method(*given, **named)
+
+    return checked
+
+
+def expect_floats(call: str, **tensors: Tensor | None) -> None:
+    """Accept tensors whose elements are floats one by one.
+
+    Raises:
+        InputError: naming the call, the tensor and its type.
+    """
+    for name, tensor in tensors.items():
+        if tensor is not None and tensor.dtype not in ("float32", "float16"):
+            hint = "; dequantize it first" if tensor.packed else ""
+            raise InputError(
+                f"{call}: {name} is {list(tensor.shape)} of {tensor.dtype}; expected float32 or float16{hint}"
+            )
+
+
+def expect_same_shape(call: str, **tensors: Tensor | None) -> None:
+    """Accept tensors of one shape.
+
+    Raises:
+        InputError: naming the call and both shapes.
+    """
+    given = {name: tensor.shape for name, tensor in tensors.items() if tensor is not None}
+    (first, shape), *others = given.items()
+    for name, other in others:
+        if other != shape:
+            raise InputError(f"{call}: {first} is {list(shape)} and {name} is {list(other)}; expected one shape")

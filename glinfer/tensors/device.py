@@ -1,0 +1,221 @@
+"""A device: an OpenGL context without a window, the tensors on it, and the kernels over them."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from types import TracebackType
+from typing import Any
+
+import numpy as np
+import numpy.typing as npt
+
+from glinfer.errors import InputError, PlanError
+from glinfer.gl.context import Limits, open_device
+from glinfer.gl.flat import FlatLayout
+from glinfer.gl.program import ProgramCache
+from glinfer.models.tuning import default_for
+from glinfer.ops.ggml import BLOCK_FORMATS, inputs_of, words_of
+from glinfer.ops.kernels import Kernels
+from glinfer.ops.spec import Array
+from glinfer.tensors.ops import Ops
+from glinfer.tensors.storage import Storage
+from glinfer.tensors.tensor import PACKED, TEXTURE_FORMATS, Shape, Tensor, as_matrix
+
+
+@dataclass(frozen=True)
+class Memory:
+    """What the tensors of a device take: how many there are, how many of them in textures, and their bytes."""
+
+    tensors: int
+    textures: int
+    bytes: int
+
+
+class Device:
+    """Tensors and kernels on one OpenGL ES 3.0 context.
+
+        with glinfer.Device() as dev:
+            a = dev.tensor(array)
+            c = dev.ops.matmul(a, b)
+            c.numpy()
+
+    A device belongs to the thread that opened it.
+
+    Attributes:
+        ops: every kernel, see :class:`glinfer.tensors.ops.Ops` and docs/kernels.md.
+        context: the OpenGL context, see :class:`glinfer.gl.context.Device`.
+        kernels: how passes are shaped here.
+        programs: the compiled programs.
+        blends_floats: whether passes may add to 32-bit float textures by blending.
+    """
+
+    def __init__(
+        self, device: str | int | None = None, *, api: str | None = None, limits: Limits | None = None
+    ) -> None:
+        """Open a context; the arguments are those of :func:`glinfer.gl.context.open_device`.
+
+        Raises:
+            ContextError: nothing usable opened.
+        """
+        self.context = open_device(device, api=api, limits=limits)
+        self._storages: dict[int, Storage] = {}
+        self._forgotten: list[Storage] = []
+        try:
+            self.programs = ProgramCache(self.context)
+            self.kernels: Kernels = default_for(self.context)
+            self.blends_floats = self.context.blends_floats
+            self.ops = Ops(self)
+        except BaseException:
+            self.context.close()
+            raise
+
+    def tensor(self, values: npt.ArrayLike, dtype: npt.DTypeLike | str | None = None) -> Tensor:
+        """An array on the device. The values are copied now and uploaded when they are first used.
+
+        Args:
+            values: an array of float32, float16 or int32; lists of numbers; integers that fit 32 bits. For a packed
+                ``dtype``, rows of blocks as bytes [..., bytes of a row] as a GGUF file has them, or floats to be
+                packed, [..., rows, inputs].
+            dtype: ``float32``, ``float16`` or ``int32`` to convert to it, or a packed format such as ``Q4_K``.
+
+        Raises:
+            InputError: the values are of another type, are no rectangle, or have an edge of 0.
+            PlanError: they are too many for one texture.
+            ContextError: the device is closed, or belongs to another thread.
+        """
+        self.context.activate()
+        self.collect()
+        if isinstance(dtype, str) and dtype.upper() in BLOCK_FORMATS:
+            return self._packed(numbers(values), dtype.upper())
+        array = plain_array(values, dtype)
+        name = array.dtype.name
+        layout = self.layout(array.shape, name)
+        return self.adopt(
+            Storage(self.context, layout, matrix=array.reshape(as_matrix(array.shape))), array.shape, name
+        )
+
+    def _packed(self, values: Array, dtype: str) -> Tensor:
+        words = words_of(values, dtype)
+        inputs = inputs_of(values, dtype)
+        layout = FlatLayout.of(words.shape, PACKED, self.context.limits.max_texture_size)
+        storage = Storage(self.context, layout, matrix=words)
+        return self.adopt(storage, (*values.shape[:-1], inputs), dtype)
+
+    def layout(self, shape: Shape, dtype: str) -> FlatLayout:
+        """Where the elements of a tensor of this shape and type lie.
+
+        Raises:
+            PlanError: it does not fit one texture.
+        """
+        try:
+            return FlatLayout.of(as_matrix(shape), TEXTURE_FORMATS[dtype], self.context.limits.max_texture_size)
+        except PlanError as error:
+            raise PlanError(f"a tensor {list(shape)}: {error}") from None
+
+    def adopt(self, storage: Storage, shape: Shape, dtype: str) -> Tensor:
+        """A tensor over a new storage, counted by :meth:`memory` until it is released."""
+        self._storages[id(storage)] = storage
+        storage.on_release = lambda released: self._storages.pop(id(released), None)
+        return Tensor(self, storage, shape, dtype)
+
+    def forget(self, storage: Storage) -> None:
+        """Have a storage that a tensor no longer holds let go at the next call on this device."""
+        self._forgotten.append(storage)
+
+    def collect(self) -> None:
+        """Release what tensors that no longer exist have held."""
+        while self._forgotten:
+            self._forgotten.pop().let_go()
+
+    def memory(self) -> Memory:
+        """What all tensors take now; views count once."""
+        self.collect()
+        storages = list(self._storages.values())
+        textures = [storage for storage in storages if storage.uploaded]
+        return Memory(len(storages), len(textures), sum(storage.nbytes for storage in textures))
+
+    @property
+    def draws_issued(self) -> int:
+        """Draw calls issued since the device was opened."""
+        return self.context.draws_issued
+
+    @property
+    def description(self) -> str:
+        """Version and renderer in one line."""
+        return self.context.description
+
+    def close(self) -> None:
+        """Release every tensor and program, then the context; harmless when repeated."""
+        if not self.context.closed:
+            self._forgotten.clear()
+            for storage in list(self._storages.values()):
+                storage.release()
+            self.programs.release()
+        self.context.close()
+
+    def __enter__(self) -> Device:
+        """Use as a context manager: closed at the end of the block."""
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        """Close."""
+        self.close()
+
+
+def numbers(values: Any) -> Array:
+    """Array-like values as an array of whole numbers or floats.
+
+    Raises:
+        InputError: they are no rectangle of numbers, or none at all.
+    """
+    if isinstance(values, Tensor):
+        raise InputError("found a tensor; use it as it is, or on another device its copy: tensor.numpy()")
+    try:
+        array = np.asarray(values)
+    except (TypeError, ValueError) as error:
+        said = " ".join(str(error).split())
+        raise InputError(f"found no rectangle of numbers ({said}); expected an array, or lists of one length") from None
+    if array.dtype.kind not in "iuf":
+        raise InputError(f"found an array of {array.dtype}; expected numbers: {', '.join(TEXTURE_FORMATS)}")
+    if array.size == 0:
+        raise InputError(f"found an array {list(array.shape)} without elements; every edge must be at least 1")
+    return array
+
+
+def plain_array(values: Any, dtype: Any = None) -> Array:
+    """A copy of array-like values in a type that textures hold one by one.
+
+    Raises:
+        InputError: the values are no rectangle of numbers, or cannot be held exactly and no ``dtype`` asks for less.
+    """
+    wanted = None if dtype is None else _plain_type(dtype)
+    array = numbers(values)
+    if wanted is None and array.dtype.kind in "iu":
+        wanted = np.dtype(np.int32)
+    if wanted is None and array.dtype.itemsize > 4:
+        if isinstance(values, np.ndarray | np.generic):
+            raise InputError(
+                f"found an array of {array.dtype.name}, which no texture holds; say dtype='float32' to round it"
+            )
+        wanted = np.dtype(np.float32)
+    wanted = array.dtype.newbyteorder("=") if wanted is None else wanted
+    if wanted == np.int32 and array.size:
+        limits = np.iinfo(np.int32)
+        if array.dtype.kind == "f" or array.min() < limits.min or array.max() > limits.max:
+            raise InputError(f"found {array.dtype} from {array.min()} to {array.max()}; int32 cannot hold that exactly")
+    with np.errstate(over="ignore"):
+        return np.array(array, dtype=wanted, order="C")
+
+
+def _plain_type(dtype: Any) -> np.dtype[Any]:
+    known = ", ".join((*TEXTURE_FORMATS, *BLOCK_FORMATS))
+    try:
+        wanted = np.dtype(dtype)
+    except (TypeError, ValueError):
+        raise InputError(f"dtype is {dtype!r}; expected one of {known}") from None
+    if wanted.name not in TEXTURE_FORMATS:
+        raise InputError(f"dtype is {wanted}; expected one of {known}")
+    native: np.dtype[Any] = wanted.newbyteorder("=")
+    return native

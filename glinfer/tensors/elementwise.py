@@ -1,0 +1,91 @@
+"""Sums, differences, products and multiples, element by element."""
+
+from __future__ import annotations
+
+import numpy as np
+
+from glinfer.errors import InputError, PlanError
+from glinfer.ops.elementwise import arithmetic, broadcast_axes
+from glinfer.ops.elementwise import scale as scale_draw
+from glinfer.tensors.base import Group, expect_floats, expect_same_shape
+from glinfer.tensors.tensor import Tensor
+
+_LARGEST = float(np.finfo(np.float32).max)
+
+
+class Elementwise(Group):
+    """Arithmetic of float32 or float16 tensors, with NumPy's broadcasting; computed in float32, which the result is."""
+
+    def add(self, x: Tensor, y: Tensor, *, out: Tensor | None = None) -> Tensor:
+        """``x + y``.
+
+        Raises:
+            InputError: the shapes do not broadcast, or a tensor is not of floats.
+        """
+        return self._arithmetic("add", "add", x, y, out)
+
+    def subtract(self, x: Tensor, y: Tensor, *, out: Tensor | None = None) -> Tensor:
+        """``x - y``, see :meth:`add`."""
+        return self._arithmetic("subtract", "subtract", x, y, out)
+
+    def multiply(self, x: Tensor, y: Tensor, *, out: Tensor | None = None) -> Tensor:
+        """``x * y``, see :meth:`add`."""
+        return self._arithmetic("multiply", "multiply", x, y, out)
+
+    def add_bias(self, x: Tensor, bias: Tensor, *, out: Tensor | None = None) -> Tensor:
+        """x [..., D] + bias [D].
+
+        Raises:
+            InputError: the bias is not as long as the rows of x, or a tensor is not of floats.
+        """
+        if not x.shape or bias.shape != x.shape[-1:]:
+            raise InputError(
+                f"add_bias: x is {list(x.shape)} and bias is {list(bias.shape)}; expected [..., D] and [D]"
+            )
+        return self._arithmetic("add_bias", "add", x, bias, out)
+
+    def residual_add(self, x: Tensor, residual: Tensor, *, out: Tensor | None = None) -> Tensor:
+        """``x + residual``, of one shape.
+
+        Raises:
+            InputError: the shapes differ, or a tensor is not of floats.
+        """
+        expect_same_shape("residual_add", x=x, residual=residual)
+        return self._arithmetic("residual_add", "add", x, residual, out)
+
+    def scale(self, x: Tensor, factor: float, *, out: Tensor | None = None) -> Tensor:
+        """``factor * x``, the factor rounded to float32.
+
+        Raises:
+            InputError: the factor is no number that float32 holds, or x is not of floats.
+        """
+        expect_floats("scale", x=x)
+        number = isinstance(factor, (int, float, np.integer, np.floating)) and not isinstance(factor, bool)
+        if not number or not abs(factor) <= _LARGEST:
+            raise InputError(f"scale: factor is {factor!r}; expected a finite number that float32 holds")
+        passes = self._passes("scale")
+        source = passes.read("x", x)
+        target = passes.result("y", x.shape, out=out)
+        passes.draw(scale_draw("scale", "scale", source, target, factor=float(factor), kernels=passes.kernels))
+        (y,) = passes.run()
+        return y
+
+    def _arithmetic(self, call: str, operation: str, x: Tensor, y: Tensor, out: Tensor | None) -> Tensor:
+        expect_floats(call, x=x, y=y)
+        try:
+            shape = np.broadcast_shapes(x.shape, y.shape)
+        except ValueError:
+            raise InputError(
+                f"{call}: {list(x.shape)} and {list(y.shape)} do not broadcast; expected equal edges from the last "
+                "one on, or edges of 1"
+            ) from None
+        try:
+            axes = broadcast_axes(x.shape, y.shape)
+        except PlanError as error:
+            raise InputError(f"{call}: {error}") from None
+        passes = self._passes(call)
+        left, right = passes.read("x", x), passes.read("y", y)
+        target = passes.result("z", shape, out=out)
+        passes.draw(arithmetic(call, call, left, right, target, operation=operation, axes=axes, kernels=passes.kernels))
+        (z,) = passes.run()
+        return z

@@ -1,0 +1,169 @@
+"""Rows of tables by number, learned positions, and packed tensors as floats."""
+
+from __future__ import annotations
+
+import numpy as np
+
+from glinfer.errors import InputError
+from glinfer.ops.lookup import dequantize as dequantize_draw
+from glinfer.ops.lookup import lookup as lookup_draw
+from glinfer.ops.lookup import position_add as position_draw
+from glinfer.tensors.base import Group, expect_floats
+from glinfer.tensors.tensor import TEXTURE_FORMATS, Tensor, is_whole
+
+
+class Embeddings(Group):
+    """Lookups and what feeds them. Moving values keeps their bits; what is unpacked or added is float32."""
+
+    def lookup(self, ids: Tensor, table: Tensor, *, check_ids: bool = False, out: Tensor | None = None) -> Tensor:
+        """The rows of a table that ids name; ids [...] of int32, table [V, D] → [..., D] of float32.
+
+        Args:
+            ids: any shape. An id below 0, or of V or more, gives a row of zeros.
+            table: float32, float16 or packed, such as token embeddings from a GGUF file.
+            check_ids: read the ids back first, which waits for them, and refuse those without a row.
+            out: where to write; a new tensor where it is left out.
+
+        Raises:
+            InputError: the table is no matrix of floats or blocks; the ids are not int32; with ``check_ids``, an id
+                has no row.
+        """
+        if table.ndim != 2 or (not table.packed and table.dtype not in ("float32", "float16")):
+            raise InputError(
+                f"lookup: table is {list(table.shape)} of {table.dtype}; expected [V, D] of float32, float16 or packed"
+            )
+        if check_ids:
+            _expect_rows("lookup", ids, table.shape[0])
+        return self._rows("lookup", ids, table, "float32", out)
+
+    def gather_rows(self, x: Tensor, ids: Tensor, *, out: Tensor | None = None) -> Tensor:
+        """``x[ids]`` as NumPy has it; x [R, D] of float32, float16 or int32, ids [...] of int32 → [..., D] of x's type.
+
+        Other than NumPy's, a negative id does not count from the end: an id below 0, or of R or more, gives a row of
+        zeros.
+
+        Args:
+            x: a matrix.
+            ids: any shape.
+            out: where to write; a new tensor where it is left out.
+
+        Raises:
+            InputError: x is no matrix, or packed; the ids are not int32.
+        """
+        if x.ndim != 2 or x.packed:
+            hint = "look its rows up instead" if x.packed else "reshape it first"
+            known = ", ".join(TEXTURE_FORMATS)
+            raise InputError(f"gather_rows: x is {list(x.shape)} of {x.dtype}; expected [R, D] of {known}; {hint}")
+        return self._rows("gather_rows", ids, x, x.dtype, out)
+
+    def _rows(self, call: str, ids: Tensor, table: Tensor, dtype: str, out: Tensor | None) -> Tensor:
+        _expect_ids(call, ids)
+        passes = self._passes(call)
+        numbers, weight = passes.read("ids", ids), passes.read("weight", table)
+        target = passes.result("y", (*ids.shape, table.shape[1]), dtype, out)
+        passes.draw(
+            lookup_draw(
+                call,
+                call,
+                numbers,
+                weight,
+                target,
+                table_format=table.dtype if table.packed else None,
+                inputs=table.shape[1],
+                kernels=passes.kernels,
+            )
+        )
+        (y,) = passes.run()
+        return y
+
+    def dequantize(self, table: Tensor, *, out: Tensor | None = None) -> Tensor:
+        """The weights of a packed tensor [..., inputs], as float32 of that shape; bit for bit as GGML unpacks them.
+
+        Of ``Q8_ROW`` and ``Q16_ROW`` each integer times the row's scale, rounded once. OpenGL may take subnormal
+        floats, such as a scale below 1.2e-38, for zero.
+
+        Args:
+            table: in any packed format.
+            out: where to write; a new tensor where it is left out.
+
+        Raises:
+            InputError: the tensor is not packed.
+        """
+        if not table.packed:
+            raise InputError(f"dequantize: table is {list(table.shape)} of {table.dtype}; expected a packed tensor")
+        passes = self._passes("dequantize")
+        weight = passes.read("weight", table)
+        target = passes.result("y", table.shape, out=out)
+        passes.draw(
+            dequantize_draw(
+                "dequantize",
+                "dequantize",
+                weight,
+                target,
+                table_format=table.dtype,
+                inputs=table.shape[-1],
+                kernels=passes.kernels,
+            )
+        )
+        (y,) = passes.run()
+        return y
+
+    def add_positions(self, x: Tensor, table: Tensor, *, offset: int = 0, out: Tensor | None = None) -> Tensor:
+        """``x[..., s, :] + table[offset + s]``: learned positions (Vaswani et al. 2017); x [..., S, D], table [P, D].
+
+        Args:
+            x: float32 or float16; the result is float32 of its shape. A vector [D] is one row.
+            table: float32 or float16.
+            offset: the position of row 0: how many came before it.
+            out: where to write; a new tensor where it is left out.
+
+        Raises:
+            InputError: the shapes do not fit, or the table has not all of the positions.
+        """
+        expect_floats("add_positions", x=x, table=table)
+        if x.ndim < 1 or table.ndim != 2 or x.shape[-1] != table.shape[1]:
+            raise InputError(
+                f"add_positions: x is {list(x.shape)} and table is {list(table.shape)}; expected [..., S, D] and [P, D]"
+            )
+        length = x.shape[-2] if x.ndim > 1 else 1
+        room = table.shape[0] - length
+        if room < 0:
+            raise InputError(f"add_positions: x has {length} rows; table has only {table.shape[0]} positions")
+        if not is_whole(offset) or not 0 <= offset <= room:
+            raise InputError(
+                f"add_positions: offset is {offset!r} for {length} rows; table has {table.shape[0]} positions, so "
+                f"expected a whole number from 0 to {room}"
+            )
+        passes = self._passes("add_positions")
+        source, positions = passes.read("x", x), passes.read("table", table)
+        target = passes.result("y", x.shape, out=out)
+        passes.draw(
+            position_draw(
+                "add_positions",
+                "add_positions",
+                source,
+                positions,
+                target,
+                length=length,
+                offset=int(offset),
+                kernels=passes.kernels,
+            )
+        )
+        (y,) = passes.run()
+        return y
+
+
+def _expect_ids(call: str, ids: Tensor) -> None:
+    if ids.dtype != "int32":
+        raise InputError(f"{call}: ids is {list(ids.shape)} of {ids.dtype}; expected int32")
+
+
+def _expect_rows(call: str, ids: Tensor, rows: int) -> None:
+    """Accept ids that all have a row."""
+    _expect_ids(call, ids)
+    numbers = ids.numpy()
+    wrong = np.argwhere((numbers < 0) | (numbers >= rows))
+    if len(wrong):
+        place = tuple(wrong[0].tolist())
+        at = f"at {list(place)} " if place else ""
+        raise InputError(f"{call}: id {numbers[place]} {at}has no row; the vocabulary is {rows} rows, 0 to {rows - 1}")

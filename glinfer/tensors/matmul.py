@@ -1,0 +1,298 @@
+"""Products of matrices."""
+
+from __future__ import annotations
+
+import math
+from dataclasses import dataclass, replace
+from typing import Any
+
+import numpy as np
+
+from glinfer.errors import InputError, PlanError
+from glinfer.ops.linear import ACTIVATIONS
+from glinfer.ops.matmul import matmul as matmul_draws
+from glinfer.ops.matmul_choice import resolve
+from glinfer.ops.product import Finish, Product, Strategy
+from glinfer.tensors.base import Group, expect_floats
+from glinfer.tensors.tensor import Shape, Tensor
+
+_AXES = 3
+
+
+@dataclass(frozen=True)
+class Batch:
+    """Which matrices of two stacks meet: along up to three axes, and how x's rows may be taken for one matrix."""
+
+    sizes: tuple[int, int, int]
+    x_steps: tuple[int, int, int]
+    y_steps: tuple[int, int, int]
+
+
+@dataclass(frozen=True)
+class After:
+    """What a call wants done to its sums, see :class:`glinfer.ops.matmul.Finish`."""
+
+    bias: Tensor | None = None
+    activation: str = "none"
+    residual: Tensor | None = None
+    scale: float = 1.0
+    causal: int | None = None
+
+
+def batch_of(x: Shape, y: Shape) -> Batch | None:
+    """How the leading axes of two stacks of matrices broadcast; None where that takes more than three axes.
+
+    Raises:
+        ValueError: they do not broadcast.
+    """
+    shape = np.broadcast_shapes(x, y)
+    padded_x, padded_y = ((1,) * (len(shape) - len(own)) + own for own in (x, y))
+    groups: list[tuple[int, bool, bool]] = []
+    for size, of_x, of_y in zip(shape, padded_x, padded_y, strict=True):
+        if size == 1:
+            continue
+        moves = of_x > 1, of_y > 1
+        if groups and groups[-1][1:] == moves:
+            groups[-1] = (groups[-1][0] * size, *moves)
+        else:
+            groups.append((size, *moves))
+    if len(groups) > _AXES:
+        return None
+    sizes = (1,) * (_AXES - len(groups)) + tuple(size for size, _, _ in groups)
+    steps = []
+    for which in (1, 2):
+        moving = [False] * (_AXES - len(groups)) + [bool(group[which]) for group in groups]
+        own, step = [0] * _AXES, 1
+        for axis in reversed(range(_AXES)):
+            if moving[axis]:
+                own[axis], step = step, step * sizes[axis]
+        steps.append((own[0], own[1], own[2]))
+    return Batch((sizes[0], sizes[1], sizes[2]), steps[0], steps[1])
+
+
+class Products(Group):
+    """Matrix products, as NumPy has them, and linear layers over weights in any format."""
+
+    def matmul(
+        self,
+        x: Tensor,
+        y: Tensor,
+        *,
+        bias: Tensor | None = None,
+        activation: str = "none",
+        residual: Tensor | None = None,
+        strategy: str | Strategy | None = None,
+        out: Tensor | None = None,
+    ) -> Tensor:
+        """``activation(x @ y + bias) + residual``, with ``@`` as ``numpy.matmul`` has it.
+
+        Args:
+            x: [..., M, K] or [K], of float32 or float16.
+            y: [..., K, N] or [K]; leading axes broadcast.
+            bias: [N].
+            activation: a key of :data:`glinfer.ops.linear.ACTIVATIONS`.
+            residual: of the result's shape.
+            strategy: one of :data:`glinfer.ops.matmul.STRATEGIES`, where the choice by shape shall not count.
+            out: where to write; a new tensor where it is left out.
+
+        Returns:
+            [..., M, N] of float32, without the axis that a vector lacks.
+
+        Raises:
+            InputError: the shapes do not fit, an operand is not of floats, or the strategy cannot compute this.
+        """
+        expect_floats("matmul", x=x, y=y, bias=bias, residual=residual)
+        if not x.shape or not y.shape:
+            raise InputError(f"matmul: x is {list(x.shape)} and y is {list(y.shape)}; both need an axis to sum over")
+        if y.ndim == 1:
+            return self._matrix_vector(x, y, After(bias, activation, residual), strategy, out)
+        _expect_inner("matmul", x, y, x.shape[-1], y.shape[-2])
+        k, n = y.shape[-2:]
+        m = 1 if x.ndim == 1 else x.shape[-2]
+        try:
+            batch = batch_of(x.shape[:-2], y.shape[:-2])
+            leading = np.broadcast_shapes(x.shape[:-2], y.shape[:-2])
+        except ValueError:
+            raise InputError(
+                f"matmul: x is {list(x.shape)} and y is {list(y.shape)}; their leading axes do not broadcast"
+            ) from None
+        if batch is None:
+            added: dict[str, Any] = {"bias": bias, "activation": activation, "residual": residual}
+            with self._copied(x, leading) as left, self._copied(y, leading) as right:
+                return self.matmul(left, right, **added, strategy=strategy, out=out)
+        shape = (*leading, n) if x.ndim == 1 else (*leading, m, n)
+        product = joined(Product(m, n, k, False, None, batch.sizes, batch.x_steps, batch.y_steps))
+        return self._product("matmul", x, y, product, shape, After(bias, activation, residual), strategy, out)
+
+    def _copied(self, x: Tensor, leading: Shape) -> Tensor:
+        """x with its leading axes broadcast, axis by axis: a copy."""
+        shape = [1] * (len(leading) - x.ndim + 2) + list(x.shape)
+        copied = x.reshape(tuple(shape))
+        for axis in reversed(range(len(leading))):
+            if shape[axis] != leading[axis]:
+                shape[axis] = leading[axis]
+                with copied as smaller:
+                    copied = self._device.ops.expand(smaller, tuple(shape))
+        return copied
+
+    def _matrix_vector(
+        self,
+        x: Tensor,
+        y: Tensor,
+        after: After,
+        strategy: str | Strategy | None,
+        out: Tensor | None,
+    ) -> Tensor:
+        """x [..., M, K] times y [K]: the rows of x are then the weights, and y the one row."""
+        _expect_inner("matmul", x, y, x.shape[-1], y.shape[-1])
+        if after.bias is not None:
+            raise InputError(f"matmul: y is {list(y.shape)}, so the result has no columns that a bias could belong to")
+        shape = x.shape[:-1]
+        rows = math.prod(shape)
+        product = Product(1, rows, y.shape[-1], transposed=True)
+        if shape == (rows,):
+            return self._product("matmul", y, x, product, shape, after, strategy, out)
+        residual = None if after.residual is None else after.residual.reshape(rows)
+        with self._product(
+            "matmul", y, x, product, (rows,), replace(after, residual=residual), strategy, None
+        ) as found:
+            if residual is not None:
+                residual.release()
+            return self._device.ops.repack(found, shape, out=out)
+
+    def linear(
+        self,
+        x: Tensor,
+        weight: Tensor,
+        *,
+        bias: Tensor | None = None,
+        activation: str = "none",
+        residual: Tensor | None = None,
+        strategy: str | Strategy | None = None,
+        out: Tensor | None = None,
+    ) -> Tensor:
+        """``activation(x @ weight.T + bias) + residual``: a linear layer.
+
+        Args:
+            x: [..., K], of float32 or float16.
+            weight: [N, K], of float32, float16 or a packed format, which the shader unpacks.
+            bias, activation, residual, strategy, out: see :meth:`matmul`.
+
+        Returns:
+            [..., N] of float32.
+
+        Raises:
+            InputError: the shapes do not fit, x is not of floats, or the strategy cannot compute this.
+        """
+        expect_floats("linear", x=x, bias=bias, residual=residual)
+        if not weight.packed:
+            expect_floats("linear", weight=weight)
+        if not x.shape or weight.ndim != 2:
+            raise InputError(
+                f"linear: x is {list(x.shape)} and weight is {list(weight.shape)}; expected [..., K], [N, K]"
+            )
+        _expect_inner("linear", x, weight, x.shape[-1], weight.shape[-1], "weight")
+        n, k = weight.shape
+        form = weight.dtype if weight.packed else None
+        product = Product(math.prod(x.shape[:-1]), n, k, transposed=True, table_format=form)
+        return self._product(
+            "linear", x, weight, product, (*x.shape[:-1], n), After(bias, activation, residual), strategy, out
+        )
+
+    def dot(self, x: Tensor, y: Tensor, *, strategy: str | Strategy | None = None, out: Tensor | None = None) -> Tensor:
+        """``numpy.dot``: the sum product over the last axis of x and the second-to-last of y.
+
+        ``dot(x, y)[i…, j…, n] = Σ_k x[i…, k] · y[j…, k, n]``; of vectors the inner product; with a tensor without axes
+        every element times that number.
+
+        Args:
+            x: [..., K] or [], of float32 or float16.
+            y: [..., K, N], [K] or [].
+            strategy, out: see :meth:`matmul`.
+
+        Raises:
+            InputError: the shapes do not fit, or an operand is not of floats.
+        """
+        expect_floats("dot", x=x, y=y)
+        if not x.shape or not y.shape:
+            return self._device.ops.multiply(x, y, out=out)
+        if y.ndim <= 2:
+            return self.matmul(x, y, strategy=strategy, out=out)
+        _expect_inner("dot", x, y, x.shape[-1], y.shape[-2])
+        k, n = y.shape[-2:]
+        axes = (y.ndim - 2, *range(y.ndim - 2), y.ndim - 1)
+        shape = (*x.shape[:-1], *y.shape[:-2], n)
+        ops = self._device.ops
+        with ops.transpose(y, axes) as moved, moved.reshape(k, -1) as flat, self.matmul(x, flat) as found:
+            return ops.repack(found, shape, out=out)
+
+    def _product(
+        self,
+        call: str,
+        x: Tensor,
+        weight: Tensor,
+        product: Product,
+        shape: Shape,
+        after: After,
+        strategy: str | Strategy | None,
+        out: Tensor | None,
+    ) -> Tensor:
+        """Multiply x, a stack of product.m rows of product.k, with weight, into a tensor of ``shape``."""
+        passes = self._passes(call)
+        if after.activation not in ACTIVATIONS:
+            known = ", ".join(ACTIVATIONS)
+            raise InputError(f"{call}: there is no activation {after.activation!r}; known: {known}")
+        if after.bias is not None and after.bias.shape != (product.n,):
+            raise InputError(f"{call}: bias is {list(after.bias.shape)}; expected [{product.n}]")
+        if after.residual is not None and after.residual.shape != shape:
+            raise InputError(f"{call}: residual is {list(after.residual.shape)}; expected {list(shape)}, as the result")
+        finish = Finish(
+            None if after.bias is None else passes.read("bias", after.bias),
+            after.activation,
+            None if after.residual is None else passes.read("residual", after.residual),
+            after.scale,
+            after.causal,
+        )
+        try:
+            chosen = resolve(strategy, product, passes.kernels, blends=self._device.blends_floats)
+            draws = matmul_draws(
+                call,
+                call,
+                passes.read("x", x),
+                passes.read("weight", weight),
+                passes.result("y", shape, out=out),
+                product=product,
+                strategy=chosen,
+                finish=finish,
+                kernels=passes.kernels,
+                scratch=passes.scratch,
+            )
+        except PlanError as error:
+            passes.abandon()
+            raise InputError(str(error)) from None
+        passes.draw(*draws)
+        (y,) = passes.run()
+        return y
+
+
+def joined(product: Product) -> Product:
+    """The same product with the rows of neighbouring matrices that meet the same weight as the rows of one matrix."""
+    batch, x_steps, weight_steps = list(product.batch), list(product.x_steps), list(product.weight_steps)
+    m = product.m
+    for axis in reversed(range(_AXES)):
+        size = batch[axis]
+        if size == 1:
+            continue
+        if x_steps[axis] != 1 or weight_steps[axis] != 0:
+            break
+        m, batch[axis], x_steps[axis] = m * size, 1, 0
+        x_steps = [step // size for step in x_steps]
+    sizes, own, other = ((each[0], each[1], each[2]) for each in (batch, x_steps, weight_steps))
+    return replace(product, m=m, batch=sizes, x_steps=own, weight_steps=other)
+
+
+def _expect_inner(call: str, x: Tensor, y: Tensor, of_x: int, of_y: int, name: str = "y") -> None:
+    if of_x != of_y:
+        raise InputError(
+            f"{call}: x is {list(x.shape)} and {name} is {list(y.shape)}; they sum over {of_x} and {of_y} elements"
+        )

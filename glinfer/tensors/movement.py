@@ -1,0 +1,352 @@
+"""Moving elements: transpositions, slices, heads, concatenation, other types. Every result is an independent copy."""
+
+from __future__ import annotations
+
+import math
+import operator
+from collections.abc import Sequence
+from types import EllipsisType
+from typing import SupportsIndex
+
+import numpy as np
+import numpy.typing as npt
+
+from glinfer.errors import InputError, PlanError
+from glinfer.ops.movement import MOST_PARTS, concat, repack, strided_axes, strided_copy
+from glinfer.ops.spec import TensorSpec
+from glinfer.ops.strided import Axis
+from glinfer.tensors.base import Group
+from glinfer.tensors.passes import Passes
+from glinfer.tensors.tensor import TEXTURE_FORMATS, Shape, Tensor, as_matrix, is_whole
+
+Index = slice | SupportsIndex | EllipsisType | None
+
+
+class Movement(Group):
+    """Copies in another order, shape or type. All but :meth:`astype` keep the type, and int32 all bits.
+
+    Floats keep their bits wherever the renderer hands them through, as llvmpipe does with every float32, subnormal
+    numbers and NaN payloads among them; OpenGL promises less. A signalling NaN in float16 becomes a quiet one.
+    No result shares elements with what it was made from. Packed tensors are refused.
+    """
+
+    def transpose(self, x: Tensor, axes: Sequence[int] | None = None, *, out: Tensor | None = None) -> Tensor:
+        """``numpy.transpose``: axis n of the result is axis ``axes[n]`` of x; all in reverse where it is left out.
+
+        Raises:
+            InputError: ``axes`` is no permutation of the axes of x, or more than 6 of them stay apart.
+        """
+        order = list(range(x.ndim))[::-1] if axes is None else [_axis("transpose", x, axis) for axis in axes]
+        if sorted(order) != list(range(x.ndim)):
+            raise InputError(
+                f"transpose: x is {list(x.shape)} and the axes are {order}; expected each of {list(range(x.ndim))} once"
+            )
+        own = _axes_of(x.shape)
+        return self._moved("transpose", x, [own[axis] for axis in order], out=out)
+
+    def split_qkv(
+        self, x: Tensor, heads: int, kv_heads: int | None = None, head_dim: int | None = None
+    ) -> tuple[Tensor, Tensor, Tensor]:
+        """The queries, keys and values of an attention out of the rows of one projection.
+
+        Args:
+            x: [..., S, (H + 2·K)·D]: in each row H heads of queries, then K of keys, then K of values.
+            heads: H.
+            kv_heads: K, fewer for grouped queries (Ainslie et al. 2023); H where it is left out.
+            head_dim: D, to have it checked.
+
+        Returns:
+            q [..., H, S, D], k [..., K, S, D] and v [..., K, S, D].
+
+        Raises:
+            InputError: the columns are not as many.
+        """
+        kv_heads = heads if kv_heads is None else kv_heads
+        _expect_counts("split_qkv", heads=heads, kv_heads=kv_heads, head_dim=1 if head_dim is None else head_dim)
+        parts = heads + 2 * kv_heads
+        _expect_elements("split_qkv", x)
+        width = _head_width("split_qkv", x, parts, f"({heads} + 2·{kv_heads})", head_dim)
+        passes = self._passes("split_qkv")
+        source = passes.read("x", x)
+        first = 0
+        for name, count in (("q", heads), ("k", kv_heads), ("v", kv_heads)):
+            axes = _split_axes(x.shape, count, width)
+            target = passes.result(name, tuple(axis.size for axis in axes), x.dtype)
+            passes.draw(
+                strided_copy(name, "split_qkv", source, target, axes, col_offset=first * width, kernels=passes.kernels)
+            )
+            first += count
+        q, k, v = passes.run()
+        return q, k, v
+
+    def split_heads(self, x: Tensor, heads: int, *, out: Tensor | None = None) -> Tensor:
+        """x [..., S, H·D] → [..., H, S, D].
+
+        Raises:
+            InputError: x has fewer than two axes, or its columns are no multiple of the heads.
+        """
+        _expect_counts("split_heads", heads=heads)
+        width = _head_width("split_heads", x, heads, str(heads), None)
+        return self._moved("split_heads", x, _split_axes(x.shape, heads, width), out=out)
+
+    def merge_heads(self, x: Tensor, *, out: Tensor | None = None) -> Tensor:
+        """x [..., H, S, D] → [..., S, H·D]: the reverse of :meth:`split_heads`.
+
+        Raises:
+            InputError: x has fewer than three axes.
+        """
+        if x.ndim < 3:
+            raise InputError(f"merge_heads: x is {list(x.shape)}; expected [..., heads, rows, columns of a head]")
+        *outer, heads, rows, columns = _axes_of(x.shape)
+        shape = (*x.shape[:-3], rows.size, heads.size * columns.size)
+        return self._moved("merge_heads", x, [*outer, rows, heads, columns], shape, out=out)
+
+    def slice(self, x: Tensor, *index: Index, out: Tensor | None = None) -> Tensor:
+        """``x[index]`` as NumPy's basic indexing has it: whole numbers, slices, one Ellipsis, None for a new axis.
+
+        Raises:
+            InputError: an index is of another kind or out of range, there are too many, or nothing is left.
+        """
+        axes, row, col = _sliced(x, index)
+        return self._moved("slice", x, axes, row_offset=row, col_offset=col, out=out)
+
+    def expand(self, x: Tensor, shape: Sequence[int], *, out: Tensor | None = None) -> Tensor:
+        """``numpy.broadcast_to``, copied: edges of 1 are repeated, and axes added in front.
+
+        Raises:
+            InputError: x does not broadcast to this shape.
+        """
+        wanted = _edges("expand", shape)
+        own = [Axis(1, 0, 0)] * (len(wanted) - x.ndim) + _axes_of(x.shape)
+        fits = len(wanted) == len(own) and all(axis.size in (1, edge) for axis, edge in zip(own, wanted, strict=True))
+        if not fits:
+            raise InputError(f"expand: x is {list(x.shape)}, which does not broadcast to {list(wanted)}")
+        axes = [axis if axis.size == edge else Axis(edge, 0, 0) for axis, edge in zip(own, wanted, strict=True)]
+        return self._moved("expand", x, axes, out=out)
+
+    def repack(self, x: Tensor, shape: Sequence[int], *, out: Tensor | None = None) -> Tensor:
+        """``numpy.reshape``, copied. :meth:`glinfer.tensors.tensor.Tensor.reshape` needs no copy where texels stay.
+
+        Raises:
+            InputError: the shape has another number of elements.
+        """
+        wanted = _edges("repack", shape)
+        if math.prod(wanted) != x.size:
+            raise InputError(f"repack: x is {list(x.shape)} of {x.size} elements, which cannot become {list(wanted)}")
+        _expect_elements("repack", x)
+        passes = self._passes("repack")
+        source = passes.read("x", x)
+        target = passes.result("y", wanted, x.dtype, out)
+        passes.draw(repack("repack", "repack", source, target, kernels=passes.kernels))
+        (y,) = passes.run()
+        return y
+
+    def astype(self, x: Tensor, dtype: npt.DTypeLike, *, out: Tensor | None = None) -> Tensor:
+        """The elements in another type: any in float32 or float16, rounded to nearest, ties to even; or as they are.
+
+        Raises:
+            InputError: floats would become int32, or there is no such type.
+        """
+        try:
+            wanted = np.dtype(dtype).name
+        except TypeError:
+            wanted = str(dtype)
+        if wanted not in TEXTURE_FORMATS or (wanted == "int32" and x.dtype != "int32"):
+            raise InputError(
+                f"astype: x is {list(x.shape)} of {x.dtype} and dtype is {wanted}; expected float32 or float16"
+            )
+        return self._moved("astype", x, _axes_of(x.shape), dtype=wanted, out=out)
+
+    def concat(self, tensors: Sequence[Tensor], axis: int = -1, *, out: Tensor | None = None) -> Tensor:
+        """``numpy.concatenate``: one after the other along an axis, up to 8 of them in one draw.
+
+        Raises:
+            InputError: there are none, or they differ in type, or in another edge than this axis'.
+        """
+        first, along = _expect_concat(tensors, axis)
+        shape = (*first.shape[:along], sum(tensor.shape[along] for tensor in tensors), *first.shape[along + 1 :])
+        groups = None if along == first.ndim - 1 else math.prod(first.shape[:along])
+        passes = self._passes("concat")
+        parts = [passes.read(f"x{number}", tensor) for number, tensor in enumerate(tensors)]
+        while len(parts) > MOST_PARTS:
+            parts = [
+                _joined(passes, parts[start : start + MOST_PARTS], groups) for start in range(0, len(parts), MOST_PARTS)
+            ]
+        target = passes.result("y", shape, first.dtype, out)
+        passes.draw(concat("concat", "concat", parts, target, groups=groups, kernels=passes.kernels))
+        (y,) = passes.run()
+        return y
+
+    def _moved(
+        self,
+        call: str,
+        x: Tensor,
+        axes: Sequence[Axis],
+        shape: Shape | None = None,
+        *,
+        dtype: str | None = None,
+        row_offset: int = 0,
+        col_offset: int = 0,
+        out: Tensor | None = None,
+    ) -> Tensor:
+        """A strided copy of x; the axes are those of the result, or of one that lies as it does."""
+        _expect_elements(call, x)
+        shape = tuple(axis.size for axis in axes) if shape is None else shape
+        try:
+            strided_axes(axes, as_matrix(shape)[1])
+        except PlanError as error:
+            raise InputError(f"{call}: x is {list(x.shape)} and the result {list(shape)}: {error}") from None
+        passes = self._passes(call)
+        source = passes.read("x", x)
+        target = passes.result("y", shape, x.dtype if dtype is None else dtype, out)
+        passes.draw(
+            strided_copy(
+                call,
+                call,
+                source,
+                target,
+                axes,
+                row_offset=row_offset,
+                col_offset=col_offset,
+                kernels=passes.kernels,
+            )
+        )
+        (y,) = passes.run()
+        return y
+
+
+def _axes_of(shape: Shape) -> list[Axis]:
+    """The axes of a tensor, with what a step along each adds to (row, column)."""
+    rows = [Axis(size, math.prod(shape[number + 1 : -1]), 0) for number, size in enumerate(shape[:-1])]
+    return [*rows, *(Axis(size, 0, 1) for size in shape[-1:])]
+
+
+def _split_axes(shape: Shape, heads: int, width: int) -> list[Axis]:
+    """The axes [..., heads, rows, width] of so many heads of [..., rows, columns]."""
+    *outer, rows, _ = _axes_of(shape)
+    return [*outer, Axis(heads, 0, width), rows, Axis(width, 0, 1)]
+
+
+def _sliced(x: Tensor, index: Sequence[Index]) -> tuple[list[Axis], int, int]:
+    """The axes of ``x[index]``, and the row and column where it begins."""
+    at = f"slice: x is {list(x.shape)} and the index [{', '.join(_spelt(part) for part in index)}]"
+    given = sum(part is not None and part is not Ellipsis for part in index)
+    if given > x.ndim or sum(part is Ellipsis for part in index) > 1:
+        raise InputError(f"{at}; expected at most {x.ndim} numbers and slices, and one Ellipsis")
+    whole = [slice(None)] * (x.ndim - given)
+    place = next((number for number, part in enumerate(index) if part is Ellipsis), len(index))
+    own = iter(_axes_of(x.shape))
+    axes, row, col = [], 0, 0
+    for part in (*index[:place], *whole, *index[place + 1 :]):
+        if part is None:
+            axes.append(Axis(1, 0, 0))
+            continue
+        axis = next(own)
+        if isinstance(part, slice):
+            start, size, step = _steps(at, part, axis.size)
+            axes.append(Axis(size, step * axis.first, step * axis.second))
+        elif part is not Ellipsis and is_whole(part) and -axis.size <= operator.index(part) < axis.size:
+            start = operator.index(part) % axis.size
+        else:
+            raise InputError(
+                f"{at}; {_spelt(part)} is no slice, and no whole number from {-axis.size} to {axis.size - 1}"
+            )
+        row, col = row + start * axis.first, col + start * axis.second
+    return axes, row, col
+
+
+def _steps(at: str, part: slice, size: int) -> tuple[int, int, int]:
+    """Where a slice of an axis of this size begins, how many places it has, and how far apart they are."""
+    try:
+        taken = range(size)[part]
+    except (TypeError, ValueError) as error:
+        raise InputError(f"{at}; {_spelt(part)} is no slice of whole numbers: {error}") from None
+    if not taken:
+        raise InputError(f"{at}; {_spelt(part)} leaves nothing of {size}, and every edge must be at least 1")
+    return taken[0], len(taken), taken.step
+
+
+def _spelt(part: object) -> str:
+    """One part of an index as it is written in brackets, in one line."""
+    if isinstance(part, slice):
+        ends = ["" if end is None else repr(end) for end in (part.start, part.stop, part.step)]
+        return ":".join(ends if ends[2] else ends[:2])
+    return "..." if part is Ellipsis else " ".join(repr(part).split())
+
+
+def _edges(call: str, shape: Sequence[int]) -> Shape:
+    """A shape that was asked for."""
+    if not isinstance(shape, Sequence) or not all(is_whole(edge) and edge > 0 for edge in shape):
+        raise InputError(f"{call}: found the shape {shape!r}; expected whole numbers from 1 on")
+    return tuple(operator.index(edge) for edge in shape)
+
+
+def _axis(call: str, x: Tensor, axis: int) -> int:
+    """An axis of x, counted from 0."""
+    if not x.shape:
+        raise InputError(f"{call}: x is [], which has no axes")
+    if not is_whole(axis) or not -x.ndim <= axis < x.ndim:
+        raise InputError(
+            f"{call}: axis {axis} of x {list(x.shape)}; expected a whole number from {-x.ndim} to {x.ndim - 1}"
+        )
+    return operator.index(axis) % x.ndim
+
+
+def _expect_elements(call: str, x: Tensor) -> None:
+    if x.packed:
+        raise InputError(
+            f"{call}: x is {list(x.shape)} of {x.dtype}, whose elements lie in blocks; dequantize it first"
+        )
+
+
+def _expect_counts(call: str, **counts: int) -> None:
+    for name, count in counts.items():
+        if not is_whole(count) or count < 1:
+            raise InputError(f"{call}: {name} is {count}; expected a whole number from 1 on")
+
+
+def _head_width(call: str, x: Tensor, parts: int, spelt: str, head_dim: int | None) -> int:
+    """Columns of each of ``parts`` heads that lie side by side in the rows of x."""
+    columns = x.shape[-1] if x.shape else 1
+    width = columns // parts if head_dim is None else head_dim
+    if x.ndim < 2 or columns != parts * width:
+        times = "a multiple of " if head_dim is None else ""
+        wanted = spelt if head_dim is None else f"{spelt}·{head_dim}"
+        raise InputError(f"{call}: x is {list(x.shape)}; expected [..., rows, {times}{wanted} columns]")
+    return width
+
+
+def _expect_concat(tensors: Sequence[Tensor], axis: int) -> tuple[Tensor, int]:
+    """The first of the tensors, and the axis counted from 0."""
+    if not tensors:
+        raise InputError("concat: found no tensors; expected at least one")
+    first = tensors[0]
+    along = _axis("concat", first, axis)
+    for tensor in tensors:
+        _expect_elements("concat", tensor)
+        same = [edge for number, edge in enumerate(tensor.shape) if number != along]
+        if tensor.ndim != first.ndim or same != [edge for number, edge in enumerate(first.shape) if number != along]:
+            raise InputError(
+                f"concat: found {list(first.shape)} and {list(tensor.shape)}; expected one shape but for axis {along}"
+            )
+        if tensor.dtype != first.dtype:
+            raise InputError(
+                f"concat: found {list(first.shape)} of {first.dtype} and {list(tensor.shape)} of {tensor.dtype}; "
+                "expected one type: use astype first"
+            )
+    return first, along
+
+
+def _joined(passes: Passes, parts: Sequence[TensorSpec], groups: int | None) -> TensorSpec:
+    """Up to eight tensors put together in one that the next draw reads."""
+    if len(parts) == 1:
+        return parts[0]
+    rows, cols = parts[0].shape
+    if groups is None:
+        cols = sum(part.shape[1] for part in parts)
+    else:
+        rows = sum(part.shape[0] for part in parts)
+    name = f"from {parts[0].name}"
+    joined = passes.scratch(name, rows, cols, parts[0].format)
+    passes.draw(concat(name, "concat", parts, joined, groups=groups, kernels=passes.kernels))
+    return joined

@@ -1,0 +1,175 @@
+"""Normalisations along the last axis: LayerNorm, RMSNorm, softmax and its logarithm."""
+
+from __future__ import annotations
+
+import math
+from numbers import Real
+
+from glinfer.errors import InputError
+from glinfer.ops.normalize import Norm, normalized
+from glinfer.ops.spec import TensorSpec
+from glinfer.tensors.base import Group, expect_floats, expect_same_shape
+from glinfer.tensors.passes import Passes
+from glinfer.tensors.reduction import expect_rows
+from glinfer.tensors.tensor import Tensor
+
+
+class Normalizations(Group):
+    """Rows made alike, computed in float32. Two draws, or three where rows are long.
+
+    Squares are those of float32: elements beyond about 1e18 overflow them, and the row becomes 0 or NaN.
+    """
+
+    def layer_norm(
+        self,
+        x: Tensor,
+        weight: Tensor | None = None,
+        bias: Tensor | None = None,
+        *,
+        eps: float = 1e-5,
+        out: Tensor | None = None,
+    ) -> Tensor:
+        """``(x - mean) / sqrt(variance + eps) * weight + bias`` (Ba et al. 2016); x [..., D] → float32 [..., D].
+
+        Rows far from 0 keep their digits: deviations are taken from an element of the row before they are added up. A
+        row of equal elements becomes the bias, or NaN where eps is 0; one that holds NaN or an infinity becomes NaN.
+
+        Args:
+            x: float32 or float16, at least one axis.
+            weight, bias: [D] of float32 or float16; 1 and 0 where they are left out.
+            eps: at least 0.
+            out: where to write; a new tensor where it is left out.
+
+        Raises:
+            InputError: the shapes do not fit, one is not of floats, or eps is below 0.
+        """
+        _expect("layer_norm", x, eps, weight=weight, bias=bias)
+        passes = self._passes("layer_norm")
+        source = passes.read("x", x)
+        norm = Norm(
+            "layer", weight=_vector(passes, "weight", weight), bias=_vector(passes, "bias", bias), eps=float(eps)
+        )
+        return _run(passes, source, norm, x, out)
+
+    def rms_norm(
+        self,
+        x: Tensor,
+        weight: Tensor | None = None,
+        *,
+        eps: float = 1e-6,
+        offset: float = 0.0,
+        out: Tensor | None = None,
+    ) -> Tensor:
+        """``x / sqrt(mean(x²) + eps) * (weight + offset)`` (Zhang and Sennrich 2019); x [..., D] → float32 [..., D].
+
+        A row that holds NaN becomes NaN; of one that holds infinities, these become NaN and the rest 0, as in NumPy.
+
+        Args:
+            x: float32 or float16, at least one axis.
+            weight: [D] of float32 or float16; 1 where it is left out.
+            eps: at least 0.
+            offset: added to the weight: 1 in Gemma.
+            out: where to write; a new tensor where it is left out.
+
+        Raises:
+            InputError: the shapes do not fit, one is not of floats, eps is below 0, or an offset has no weight.
+        """
+        _expect("rms_norm", x, eps, weight=weight)
+        _expect_offset("rms_norm", weight, offset)
+        passes = self._passes("rms_norm")
+        source = passes.read("x", x)
+        norm = Norm("rms", weight=_vector(passes, "weight", weight), eps=float(eps), offset=float(offset))
+        return _run(passes, source, norm, x, out)
+
+    def add_rms_norm(
+        self,
+        x: Tensor,
+        residual: Tensor,
+        weight: Tensor | None = None,
+        *,
+        eps: float = 1e-6,
+        offset: float = 0.0,
+    ) -> tuple[Tensor, Tensor]:
+        """``x + residual`` and :meth:`rms_norm` of it, in the draws of the latter; both float32 [..., D].
+
+        Args:
+            x: float32 or float16, at least one axis.
+            residual: of x's shape, float32 or float16.
+            weight, eps, offset: as in :meth:`rms_norm`.
+
+        Raises:
+            InputError: as :meth:`rms_norm`; or x and residual differ in shape.
+        """
+        _expect("add_rms_norm", x, eps, weight=weight)
+        expect_floats("add_rms_norm", residual=residual)
+        expect_same_shape("add_rms_norm", x=x, residual=residual)
+        _expect_offset("add_rms_norm", weight, offset)
+        passes = self._passes("add_rms_norm")
+        source, other = passes.read("x", x), passes.read("residual", residual)
+        factor = _vector(passes, "weight", weight)
+        added, target = passes.result("sum", x.shape), passes.result("y", x.shape)
+        norm = Norm("rms", weight=factor, eps=float(eps), offset=float(offset), residual=other, added=added)
+        _draw(passes, source, target, norm)
+        total, y = passes.run()
+        return total, y
+
+    def softmax(self, x: Tensor, *, out: Tensor | None = None) -> Tensor:
+        """``exp(x) / sum(exp(x))`` over the last axis; x [..., N] of float32 or float16 → float32 [..., N].
+
+        No row overflows, its largest element being taken off first. -Inf becomes 0; in a row of nothing but -Inf, or of
+        equal elements such as -1e30, every element becomes 1/N. A row that holds NaN or +Inf becomes NaN.
+
+        Args:
+            x: at least one axis.
+            out: where to write; a new tensor where it is left out.
+
+        Raises:
+            InputError: x has no axis, is not of floats, or ``out`` does not fit.
+        """
+        expect_rows("softmax", x=x)
+        passes = self._passes("softmax")
+        return _run(passes, passes.read("x", x), Norm("softmax"), x, out)
+
+    def log_softmax(self, x: Tensor, *, out: Tensor | None = None) -> Tensor:
+        """The logarithm of :meth:`softmax`, also where that is too small for float32; -Inf stays as it is."""
+        expect_rows("log_softmax", x=x)
+        passes = self._passes("log_softmax")
+        return _run(passes, passes.read("x", x), Norm("log_softmax"), x, out)
+
+
+def _expect(call: str, x: Tensor, eps: float, **vectors: Tensor | None) -> None:
+    expect_rows(call, x=x)
+    expect_floats(call, **vectors)
+    for name, vector in vectors.items():
+        if vector is not None and vector.shape != x.shape[-1:]:
+            raise InputError(
+                f"{call}: x is {list(x.shape)} and {name} is {list(vector.shape)}; expected {list(x.shape[-1:])}"
+            )
+    if not (_is_number(eps) and eps >= 0):
+        raise InputError(f"{call}: eps is {eps!r}; expected a number that is at least 0")
+
+
+def _run(passes: Passes, source: TensorSpec, norm: Norm, x: Tensor, out: Tensor | None) -> Tensor:
+    _draw(passes, source, passes.result("y", x.shape, out=out), norm)
+    (y,) = passes.run()
+    return y
+
+
+def _draw(passes: Passes, source: TensorSpec, target: TensorSpec, norm: Norm) -> None:
+    draws = normalized(passes.call, passes.call, source, target, norm, scratch=passes.scratch, kernels=passes.kernels)
+    passes.draw(*draws)
+
+
+def _vector(passes: Passes, name: str, vector: Tensor | None) -> TensorSpec | None:
+    return None if vector is None else passes.read(name, vector)
+
+
+def _expect_offset(call: str, weight: Tensor | None, offset: float) -> None:
+    if not _is_number(offset):
+        raise InputError(f"{call}: offset is {offset!r}; expected a number")
+    if weight is None and offset != 0:
+        raise InputError(f"{call}: offset is {offset} and there is no weight to add it to; give a weight, or no offset")
+
+
+def _is_number(value: object) -> bool:
+    return isinstance(value, Real) and math.isfinite(value)

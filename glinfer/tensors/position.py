@@ -1,0 +1,151 @@
+"""Rotary positions."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+from glinfer.errors import InputError, PlanError
+from glinfer.ops.rotary import Scaling, cosines_and_sines, rope_frequencies, rotate
+from glinfer.ops.spec import Array
+from glinfer.tensors.base import Group, expect_floats
+from glinfer.tensors.passes import expect_tensor
+from glinfer.tensors.tensor import Tensor, is_whole
+
+if TYPE_CHECKING:
+    from glinfer.tensors.device import Device
+
+_TABLES = 8
+_LEAST = 1 << 15
+_Angles = tuple[int, bytes, float]
+
+
+class Positions(Group):
+    """Kernels that tell rows where in a sequence they are."""
+
+    def __init__(self, device: Device) -> None:
+        """No tables of angles yet."""
+        super().__init__(device)
+        self._tables: dict[_Angles, Tensor] = {}  # the least recently used first
+
+    def rope(
+        self,
+        x: Tensor,
+        *,
+        theta: float = 10000.0,
+        offset: int = 0,
+        positions: Tensor | None = None,
+        heads: int = 1,
+        interleaved: bool = False,
+        rotary_dim: int | None = None,
+        scaling: Scaling | None = None,
+        length: int | None = None,
+        out: Tensor | None = None,
+    ) -> Tensor:
+        """Rotary position embeddings (Su et al. 2021); x [..., S, heads × D] → float32 of the same shape.
+
+        Pair i of a head is turned by the row's position × theta^(−2i / rotary_dim). The cosines and sines are computed
+        in float64 and kept on the device as float32 [positions, rotary_dim], for the 8 latest settings; they count in
+        :meth:`glinfer.Device.memory`.
+
+        Args:
+            x: float32 or float16; the axis before the last is the sequence, as in [S, D], [heads, S, D] or, with
+                ``heads``, [batch, S, heads × D].
+            theta: the base of the angles.
+            offset: position of the first row; row s is at offset + s.
+            positions: int32 [S] instead, from 0 on.
+            heads: how many heads lie side by side in a row.
+            interleaved: turn elements (2i, 2i + 1), as GPT-J and Llama's original code do; or else (i, i +
+                rotary_dim / 2), as GPT-NeoX and Llama in the Hugging Face library do.
+            rotary_dim: how many elements of each head are turned, the others stay; left out, all.
+            scaling: for long contexts, as the Hugging Face library has it in ``rope_scaling``: a dict of ``rope_type``
+                (``default``, ``linear``, ``dynamic``, ``llama3``, ``yarn`` or ``longrope``) and its numbers.
+            length: how many positions the context has, for ``dynamic`` and ``longrope`` and for the size of the table;
+                left out, up to the last position of x. With ``positions`` it spares reading them back; that they are
+                below it is not checked then.
+            out: where to write; a new tensor where it is left out.
+
+        Raises:
+            InputError: the shapes or numbers do not fit, a position is negative or beyond ``length``, or the scaling is
+                of no known type or lacks a number.
+        """
+        expect_floats("rope", x=x)
+        for name, number, least in (("offset", offset, 0), ("heads", heads, 1), ("length", length, 1)):
+            if number is not None and (not is_whole(number) or number < least):
+                raise InputError(f"rope: {name} is {number!r}; expected a whole number from {least} on")
+        if x.ndim < 2 or x.shape[-1] % heads:
+            raise InputError(f"rope: x is {list(x.shape)}; expected [..., sequence, {heads} heads × their elements]")
+        dim, sequence = x.shape[-1] // heads, x.shape[-2]
+        rotary = dim if rotary_dim is None else rotary_dim
+        if not is_whole(rotary) or not 2 <= rotary <= dim or rotary % 2:
+            raise InputError(
+                f"rope: {rotary!r} elements of each head of x {list(x.shape)} are to turn in pairs; expected an even "
+                f"rotary_dim from 2 to {dim}"
+            )
+        needed = self._needed(sequence, int(offset), positions, length)
+        passes = self._passes("rope")
+        table = self._table(needed, int(rotary), theta, scaling)
+        source, angles = passes.read("x", x), passes.read("table", table)
+        places = None if positions is None else passes.read("positions", positions)
+        target = passes.result("y", x.shape, out=out)
+        passes.draw(
+            rotate(
+                "rope",
+                "rope",
+                source,
+                angles,
+                target,
+                kernels=passes.kernels,
+                heads=int(heads),
+                interleaved=bool(interleaved),
+                sequence=sequence,
+                position=int(offset),
+                positions=places,
+            )
+        )
+        (y,) = passes.run()
+        return y
+
+    def _needed(self, sequence: int, offset: int, positions: Tensor | None, length: int | None) -> int:
+        """How many positions there are, the last one of x among them."""
+        last, first = offset + sequence - 1, offset
+        if positions is not None:
+            expect_tensor("rope", "positions", positions)
+            if positions.dtype != "int32" or positions.shape != (sequence,) or offset:
+                raise InputError(
+                    f"rope: positions is {list(positions.shape)} of {positions.dtype}, with offset {offset}; expected "
+                    f"[{sequence}] of int32, one position a row, and no offset"
+                )
+            if length is not None:
+                return int(length)
+            numbers = positions.numpy()
+            first, last = int(numbers.min()), int(numbers.max())
+        if first < 0 or (length is not None and last >= length):
+            limit = "on" if length is None else f"to {length - 1}, below length"
+            raise InputError(f"rope: x has positions {first} to {last}; expected them from 0 {limit}")
+        return last + 1 if length is None else int(length)
+
+    def _table(self, length: int, rotary: int, theta: float, scaling: Scaling | None) -> Tensor:
+        """The cosines and sines of at least so many positions."""
+        frequencies, factor = rope_frequencies(length, rotary, theta, scaling)
+        angles = (rotary, frequencies.tobytes(), factor)
+        table = self._tables.pop(angles, None)
+        if table is None or len(table) < length:
+            if table is not None:
+                table.release()
+            table = self._made(length, frequencies, factor)
+        self._tables[angles] = table
+        while len(self._tables) > _TABLES:
+            self._tables.pop(next(iter(self._tables))).release()
+        return table
+
+    def _made(self, length: int, frequencies: Array, factor: float) -> Tensor:
+        """A table of more positions than are needed, as the next call may need a few more, where there is room."""
+        larger = max(1 << (length - 1).bit_length(), _LEAST // (2 * len(frequencies)))
+        for rows in (larger, length):
+            try:
+                self._device.layout((rows, 2 * len(frequencies)), "float32")
+            except PlanError as error:
+                problem = error
+                continue
+            return self._device.tensor(cosines_and_sines(rows, frequencies, factor))
+        raise InputError(f"rope: the angles of {length} positions do not fit: {problem}") from None

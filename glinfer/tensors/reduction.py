@@ -1,0 +1,111 @@
+"""Reductions along the last axis: sums, largest elements and where they are, and the cross-entropy."""
+
+from __future__ import annotations
+
+from glinfer.errors import InputError
+from glinfer.ops.normalize import cross_entropy as cross_entropy_draw
+from glinfer.ops.stats import LARGEST_COLUMN, largest_column, stat_column, summarize
+from glinfer.tensors.base import Group, expect_floats
+from glinfer.tensors.passes import Passes, expect_tensor
+from glinfer.tensors.tensor import Shape, Tensor
+
+
+class Reductions(Group):
+    """One number for every row, computed in float32. Two draws, or three where rows are long or many."""
+
+    def sum(self, x: Tensor, *, keepdims: bool = False, out: Tensor | None = None) -> Tensor:
+        """The sum over the last axis; x [..., N] of float32 or float16 → float32 [...], or [..., 1].
+
+        Rows are added up in blocks of blocks, so that the error hardly grows with N. NaN and infinities as in NumPy.
+
+        Args:
+            x: at least one axis.
+            keepdims: keep the last axis, with one element.
+            out: where to write; a new tensor where it is left out.
+
+        Raises:
+            InputError: x has no axis, is not of floats, or ``out`` does not fit.
+        """
+        return _column(self._passes("sum"), x, "sum", keepdims, out)
+
+    def max(self, x: Tensor, *, keepdims: bool = False, out: Tensor | None = None) -> Tensor:
+        """The largest element of the last axis, NaN where there is one; see :meth:`sum`."""
+        return _column(self._passes("max"), x, "largest", keepdims, out)
+
+    def argmax(self, x: Tensor, *, keepdims: bool = False, out: Tensor | None = None) -> Tensor:
+        """Where the largest element of the last axis is, as int32; see :meth:`sum`.
+
+        The first of equals; NaN counts as larger than all others, as in NumPy.
+
+        Raises:
+            InputError: as :meth:`sum`; or x has more than 2^24 columns, whose numbers float32 does not hold.
+        """
+        return _column(self._passes("argmax"), x, "largest", keepdims, out)
+
+    def cross_entropy(self, logits: Tensor, targets: Tensor, *, out: Tensor | None = None) -> Tensor:
+        """``log(sum(exp(logits))) - logits[target]``; logits [..., V], targets int32 [...] → float32 [...].
+
+        One loss for every row, not their mean. It is 0 where the target is outside of [0, V), whatever the row holds:
+        so rows are left out, as with PyTorch's ``ignore_index``. Otherwise it is minus :meth:`log_softmax` at the
+        target, infinities and NaN included.
+
+        Args:
+            logits: float32 or float16, at least one axis.
+            targets: the shape of logits without its last axis.
+            out: where to write; a new tensor where it is left out.
+
+        Raises:
+            InputError: the shapes do not fit, or one is of another type.
+        """
+        expect_rows("cross_entropy", logits=logits)
+        expect_tensor("cross_entropy", "targets", targets)
+        if targets.shape != logits.shape[:-1] or targets.dtype != "int32":
+            raise InputError(
+                f"cross_entropy: logits is {list(logits.shape)} and targets {list(targets.shape)} of {targets.dtype}; "
+                f"expected targets {list(logits.shape[:-1])} of int32"
+            )
+        passes = self._passes("cross_entropy")
+        source, wanted = passes.read("logits", logits), passes.read("targets", targets)
+        name, kernels = "cross_entropy", passes.kernels
+        stats, draws = summarize(
+            name, name, source, stat="exponents", readers=source.shape[0], scratch=passes.scratch, kernels=kernels
+        )
+        target = passes.result("y", targets.shape, out=out)
+        passes.draw(*draws, cross_entropy_draw(name, name, source, stats, wanted, target, kernels=kernels))
+        (y,) = passes.run()
+        return y
+
+
+def _column(passes: Passes, x: Tensor, stat: str, keepdims: bool, out: Tensor | None) -> Tensor:
+    call = passes.call
+    expect_rows(call, x=x)
+    if call == "argmax" and x.shape[-1] > LARGEST_COLUMN:
+        raise InputError(
+            f"{call}: x is {list(x.shape)}; expected at most {LARGEST_COLUMN} columns, whose numbers float32 "
+            "holds; split the rows"
+        )
+    source = passes.read("x", x)
+    stats, draws = summarize(
+        call, call, source, stat=stat, readers=source.shape[0], scratch=passes.scratch, kernels=passes.kernels
+    )
+    shape: Shape = (*x.shape[:-1], 1) if keepdims else x.shape[:-1]
+    target = passes.result("y", shape, "int32" if call == "argmax" else "float32", out=out)
+    passes.draw(*draws)
+    if call == "argmax":
+        passes.draw(largest_column(call, call, stats, target, cols=x.shape[-1], kernels=passes.kernels))
+    else:
+        passes.draw(stat_column(call, call, stats, target, stat=stat, kernels=passes.kernels))
+    (y,) = passes.run()
+    return y
+
+
+def expect_rows(call: str, **tensors: Tensor) -> None:
+    """Accept tensors of floats that have a last axis.
+
+    Raises:
+        InputError: naming the call, the tensor and what it is.
+    """
+    expect_floats(call, **tensors)
+    for name, tensor in tensors.items():
+        if not tensor.shape:
+            raise InputError(f"{call}: {name} is a single number, without axes; expected at least one axis")

@@ -1,0 +1,49 @@
+"""The largest elements."""
+
+from __future__ import annotations
+
+from glinfer.errors import InputError
+from glinfer.ops.topk import lists_of, scratch_rows
+from glinfer.ops.topk import top_k as top_k_draws
+from glinfer.tensors.base import Group, expect_floats
+from glinfer.tensors.tensor import PACKED, Tensor, as_matrix, is_whole
+
+
+class Sorting(Group):
+    """Kernels that order elements."""
+
+    def top_k(self, x: Tensor, k: int) -> tuple[Tensor, Tensor]:
+        """The k largest elements along the last axis and where they are.
+
+        Sorts each 16 elements by themselves, then merges neighbouring lists two by two, each along its merge path
+        (Green, McColl and Bader 2012), and keeps no more than k of any list. With k = n it is a whole sort.
+
+        Args:
+            x: [..., n] of float32 or float16.
+            k: 1 to n.
+
+        Returns:
+            values float32 and indices int32, both [..., k]: largest first, equal values by the lowest index. NaN counts
+            as the largest of all, −0 equals 0.
+
+        Raises:
+            InputError: k is not from 1 to n, x has no axes or is not of floats, or the lists fit no texture.
+        """
+        expect_floats("top_k", x=x)
+        if not x.shape:
+            raise InputError("top_k: x is a single number; expected at least one axis, as in [n]")
+        if not is_whole(k) or not 1 <= k <= x.shape[-1]:
+            raise InputError(f"top_k: k is {k!r} and x is {list(x.shape)}; expected k from 1 to {x.shape[-1]}")
+        passes = self._passes("top_k")
+        source, k = passes.read("x", x), int(k)
+        rows, cols = as_matrix(x.shape)
+        size = scratch_rows(rows, cols, k)
+        scratch = [
+            (passes.scratch(f"keys.{pair}", size, 4, PACKED), passes.scratch(f"columns.{pair}", size, 4, PACKED))
+            for pair in range(min(2, len(lists_of(cols, k))))
+        ]
+        values = passes.result("values", (*x.shape[:-1], k))
+        places = passes.result("indices", (*x.shape[:-1], k), "int32")
+        passes.draw(*top_k_draws("top_k", "top_k", source, scratch, values, places, kernels=passes.kernels))
+        largest, indices = passes.run()
+        return largest, indices

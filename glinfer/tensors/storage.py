@@ -1,0 +1,89 @@
+"""Where the elements of tensors are: on the way to a texture, or in one. Views of one tensor share it."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+
+from glinfer.errors import InputError
+from glinfer.gl.context import Device as Context
+from glinfer.gl.flat import FlatLayout
+from glinfer.gl.texture import Texture
+from glinfer.ops.spec import Array
+
+
+class Storage:
+    """One texture, or the matrix that will fill it when it is first used; released with the last tensor that holds it.
+
+    Attributes:
+        layout: where the elements lie.
+        holders: how many tensors hold it.
+        on_release: told when it was released.
+    """
+
+    def __init__(
+        self,
+        context: Context,
+        layout: FlatLayout,
+        *,
+        matrix: Array | None = None,
+        texture: Texture | None = None,
+    ) -> None:
+        """Hold a matrix of the layout's type, to be uploaded when it is first used, or a texture."""
+        self.layout = layout
+        self.holders = 0
+        self._context, self._matrix, self._texture = context, matrix, texture
+        self.on_release: Callable[[Storage], object] | None = None
+
+    @property
+    def uploaded(self) -> bool:
+        """Whether there is a texture."""
+        return self._texture is not None
+
+    @property
+    def nbytes(self) -> int:
+        """Bytes of texture memory that it takes now."""
+        return self.layout.nbytes if self.uploaded else 0
+
+    def texture(self) -> Texture:
+        """The texture, filled now if this is the first use.
+
+        Raises:
+            InputError: it was released.
+            PlanError, GLError: the texture cannot be made.
+        """
+        if self._texture is None:
+            if self._matrix is None:
+                raise InputError("this tensor was released; its elements are gone")
+            self._texture = Texture(self._context, self.layout, "tensor", self.layout.pack(self._matrix))
+            self._matrix = None
+        return self._texture
+
+    def matrix(self) -> Array:
+        """The elements [rows, cols]: those that wait for their upload, or read back.
+
+        Raises:
+            InputError: it was released.
+        """
+        if self._matrix is not None:
+            return self._matrix.copy()
+        return self.texture().read().copy()
+
+    def hold(self) -> None:
+        """One more tensor holds it."""
+        self.holders += 1
+
+    def let_go(self) -> None:
+        """One tensor less holds it; the last one releases it."""
+        self.holders -= 1
+        if self.holders == 0:
+            self.release()
+
+    def release(self) -> None:
+        """Give the texture back to the driver; harmless when repeated."""
+        self._matrix = None
+        if self._texture is not None:
+            texture, self._texture = self._texture, None
+            if not self._context.closed:
+                texture.release()
+        if self.on_release is not None:
+            self.on_release(self)

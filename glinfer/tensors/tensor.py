@@ -1,0 +1,191 @@
+"""A tensor on a device: a shape, a type, and a place in a texture."""
+
+from __future__ import annotations
+
+import math
+import operator
+from collections.abc import Iterator, Sequence
+from types import TracebackType
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+import numpy.typing as npt
+
+from glinfer.errors import InputError
+from glinfer.gl.flat import LANES, FlatLayout
+from glinfer.ops.ggml import BLOCK_FORMATS, blocks_of
+from glinfer.ops.spec import Array
+from glinfer.tensors.storage import Storage
+
+if TYPE_CHECKING:
+    from glinfer.tensors.device import Device
+
+Shape = tuple[int, ...]
+TEXTURE_FORMATS = {"float32": "rgba32f", "float16": "rgba16f", "int32": "rgba32i"}
+"""The texture formats of the types whose elements lie one by one. The packed types lie in ``rgba32ui``."""
+PACKED = "rgba32ui"
+
+
+def as_matrix(shape: Shape) -> tuple[int, int]:
+    """The matrix that a tensor of this shape is stored as: [all other axes, last axis]."""
+    return math.prod(shape[:-1]), shape[-1] if shape else 1
+
+
+class Tensor:
+    """An array on a device. Made by :meth:`glinfer.Device.tensor` and by every kernel.
+
+    Elements are uploaded when they are first used, and stay until :meth:`release`, the end of a ``with`` block, or of
+    the last reference to the tensor and all its views.
+
+    Attributes:
+        device: where it is.
+        shape: as NumPy has it.
+        dtype: ``float32``, ``float16``, ``int32``, or the name of a packed format such as ``Q4_K``, see
+            :data:`glinfer.ops.ggml.BLOCK_FORMATS`.
+    """
+
+    def __init__(self, device: Device, storage: Storage, shape: Shape, dtype: str) -> None:
+        """Hold a storage as an array of this shape and type; see :meth:`glinfer.Device.tensor`."""
+        self.device, self.shape, self.dtype = device, shape, dtype
+        self._storage: Storage | None = storage
+        storage.hold()
+
+    @property
+    def storage(self) -> Storage:
+        """Where the elements are.
+
+        Raises:
+            InputError: the tensor was released.
+        """
+        if self._storage is None:
+            raise InputError(f"this tensor {list(self.shape)} was released; make it again, or release it later")
+        return self._storage
+
+    @property
+    def ndim(self) -> int:
+        """How many axes."""
+        return len(self.shape)
+
+    @property
+    def size(self) -> int:
+        """How many elements."""
+        return math.prod(self.shape)
+
+    @property
+    def packed(self) -> bool:
+        """Whether the elements are packed in blocks."""
+        return self.dtype in BLOCK_FORMATS
+
+    @property
+    def layout(self) -> FlatLayout:
+        """Where the elements lie in the texture; of a packed tensor, the 32-bit words of its rows.
+
+        Raises:
+            InputError: the tensor was released.
+        """
+        layout = self.storage.layout
+        return layout if self.packed else layout.seen_as(*as_matrix(self.shape))
+
+    @property
+    def nbytes(self) -> int:
+        """Bytes of texture memory once it is uploaded, padding included."""
+        return self.layout.nbytes
+
+    def __len__(self) -> int:
+        """The first edge."""
+        if not self.shape:
+            raise TypeError("a tensor without axes has no length")
+        return self.shape[0]
+
+    def __array__(self, dtype: npt.DTypeLike | None = None, copy: bool | None = None) -> Array:
+        """What ``numpy.asarray(tensor)`` takes: :meth:`numpy`, which is a copy always."""
+        if copy is False:
+            raise ValueError("the elements of a tensor are not in this memory; a copy of them is needed")
+        return np.asarray(self.numpy(), dtype=dtype)
+
+    def __getitem__(self, index: Any) -> Tensor:
+        """A copy of ``tensor[index]``, as NumPy's basic indexing has it; see :meth:`Movement.slice`."""
+        return self.device.ops.slice(self, *(index if isinstance(index, tuple) else (index,)))
+
+    def __iter__(self) -> Iterator[Tensor]:
+        """The parts along the first axis, each a copy; without this Python would try indices for ever."""
+        return (self[place] for place in range(len(self)))
+
+    def __repr__(self) -> str:
+        """Shape, type and state."""
+        state = "released" if self._storage is None else "uploaded" if self._storage.uploaded else "not uploaded yet"
+        return f"Tensor(shape={self.shape}, dtype={self.dtype}, {state})"
+
+    def numpy(self) -> Array:
+        """A copy of the elements, bit for bit; of a packed tensor its blocks as bytes [..., bytes of a row].
+
+        Raises:
+            InputError: the tensor was released.
+        """
+        matrix = self.storage.matrix()
+        if self.packed:
+            return blocks_of(matrix, self.dtype, self.shape[-1]).reshape(*self.shape[:-1], -1)
+        return matrix.reshape(self.shape)
+
+    def reshape(self, *shape: int | Sequence[int]) -> Tensor:
+        """The same elements in another shape, as ``numpy.reshape`` has it; one edge may be -1.
+
+        A view where the texels stay as they are, which they do as long as the last axis does, or is a multiple of four
+        before and after; otherwise a copy.
+
+        Raises:
+            InputError: the shape is none, does not have as many elements, or splits the rows of a packed tensor.
+        """
+        wanted = self._resolved(shape)
+        if self.packed:
+            if not wanted or wanted[-1] != self.shape[-1]:
+                raise InputError(
+                    f"the rows of a {self.dtype} tensor {list(self.shape)} stay whole; found {list(wanted)}"
+                )
+            return Tensor(self.device, self.storage, wanted, self.dtype)
+        cols, own_cols = as_matrix(wanted)[1], as_matrix(self.shape)[1]
+        if cols == own_cols or (cols % LANES == 0 and own_cols % LANES == 0):
+            return Tensor(self.device, self.storage, wanted, self.dtype)
+        return self.device.ops.repack(self, wanted)
+
+    def _resolved(self, shape: Sequence[Any]) -> Shape:
+        given: Sequence[Any] = shape[0] if len(shape) == 1 and isinstance(shape[0], (tuple, list)) else shape
+        try:
+            edges = [operator.index(edge) for edge in given]
+        except TypeError:
+            raise InputError(f"found the shape {given}; expected whole numbers, one of which may be -1") from None
+        unknown = edges.count(-1)
+        known = math.prod(edge for edge in edges if edge != -1)
+        if unknown == 1 and known > 0 and self.size % known == 0:
+            edges[edges.index(-1)] = self.size // known
+        if min(edges, default=1) < 1 or math.prod(edges) != self.size:
+            raise InputError(f"a tensor {list(self.shape)} of {self.size} elements cannot become {list(given)}")
+        return tuple(edges)
+
+    def release(self) -> None:
+        """Let go of the elements; the texture goes with the last view. Harmless when repeated."""
+        storage, self._storage = self._storage, None
+        if storage is not None:
+            storage.let_go()
+
+    def __del__(self) -> None:
+        """Have the elements released at the device's next call: this may be another thread than the context's."""
+        storage = getattr(self, "_storage", None)
+        if storage is not None:
+            self._storage = None
+            self.device.forget(storage)
+
+    def __enter__(self) -> Tensor:
+        """Use as a context manager: released at the end of the block."""
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        """Release."""
+        self.release()
+
+
+def is_whole(value: object) -> bool:
+    """Whether a value is a whole number, NumPy's among them, and no truth value."""
+    return isinstance(value, (int, np.integer)) and not isinstance(value, bool)

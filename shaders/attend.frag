@@ -1,0 +1,55 @@
+#version 300 es
+// Attention in one pass, no matrix of scores: y[row] = softmax(SCALE · q[row] · k) · v, the softmax online (Milakov and
+// Gimelshein 2018; Dao et al. 2022): a peak and a sum go along, and what is gathered shrinks when a higher score comes.
+// q [matrices · QUERIES, D], matrices being HEADS heads of each sequence; k [kv matrices · KEYS, D] and v […, E] have
+// KV_HEADS heads of each, shared by HEADS / KV_HEADS queries' heads. With CAUSAL query r sees keys up to offset + r.
+// A fragment computes ROWS texels of a row, texel ROWS · c + i in target i; shaders/weave.frag puts the targets together.
+#include "common/flat.glsl"
+#include "common/each_row.glsl"
+uniform sampler2D q;
+uniform sampler2D k;
+uniform sampler2D v;
+#ifdef CAUSAL
+uniform int offset;
+#endif
+EACH_ROW(DECLARE_TARGET)
+const float MASKED = -1e30;
+
+#define K(i) TEXEL(k, keys[i] * K_TEXELS + column, K_WIDTH, K_HEIGHT)
+#define BEGIN(n, X, R, Y, V, A, B, C, D, E, S) \
+    vec4 A = vec4(0.0); \
+    int S = min(ROWS * at.y + n, V_TEXELS - 1);
+#define V_AT(i, S) TEXEL(v, keys[i] * V_TEXELS + S, V_WIDTH, V_HEIGHT)
+#define GATHER(n, X, R, Y, V, A, B, C, D, E, S) \
+    A = A * shrunk + ((w.x * V_AT(0, S) + w.y * V_AT(1, S)) + (w.z * V_AT(2, S) + w.w * V_AT(3, S)));
+#define STORE(n, X, R, Y, V, A, B, C, D, E, S) Y = A / total;
+
+void main() {
+    ivec2 at = output_place();
+    int matrix = at.x / QUERIES, query = min(at.x, Q_ROWS - 1) * Q_TEXELS;
+    int first = ((matrix / HEADS) * KV_HEADS + (matrix % HEADS) / (HEADS / KV_HEADS)) * KEYS;
+#ifdef CAUSAL
+    int last = min(at.x % QUERIES + offset, KEYS - 1);
+#else
+    const int last = KEYS - 1;
+#endif
+    float peak = MASKED, total = 0.0;
+    EACH_ROW(BEGIN)
+    for (int key = 0; key <= last; key += 4) {
+        ivec4 next = key + ivec4(0, 1, 2, 3);
+        ivec4 keys = first + min(next, ivec4(last));  // a row that the query does not see may hold anything
+        vec4 score = vec4(0.0);
+        for (int column = 0; column < Q_TEXELS; column++) {
+            vec4 a = TEXEL(q, query + column, Q_WIDTH, Q_HEIGHT);
+            score += vec4(dot(a, K(0)), dot(a, K(1)), dot(a, K(2)), dot(a, K(3)));
+        }
+        score = mix(SCALE * score, vec4(MASKED), greaterThan(next, ivec4(last)));
+        float higher = max(peak, max(max(score.x, score.y), max(score.z, score.w)));
+        float shrunk = exp(peak - higher);
+        vec4 w = exp(score - higher);
+        total = total * shrunk + dot(w, vec4(1.0));
+        EACH_ROW(GATHER)
+        peak = higher;
+    }
+    EACH_ROW(STORE)
+}

@@ -1,0 +1,36 @@
+// Elements that are moved, not computed with: floats, or with WHOLE whole numbers. After common/flat.glsl.
+#ifdef WHOLE
+#define SAMPLER isampler2D
+#define ELEMENTS ivec4
+#define PAIR ivec2
+#define ELEMENT int
+#else
+#define SAMPLER sampler2D
+#define ELEMENTS vec4
+#define PAIR vec2
+#define ELEMENT float
+#endif
+
+// The element in column `col` of a row, out of the texel that holds it.
+ELEMENT picked(ELEMENTS texel, int col) {
+    PAIR pair = (col & 2) != 0 ? texel.zw : texel.xy;
+    return (col & 1) != 0 ? pair.y : pair.x;
+}
+
+// The four elements of `low` and then `high` from number `shift` on, which is 0 to 3.
+ELEMENTS joined(ELEMENTS low, ELEMENTS high, int shift) {
+    bool far = (shift & 2) != 0, odd = (shift & 1) != 0;
+    ELEMENTS even = far ? ELEMENTS(low.zw, high.xy) : low;
+    return odd ? ELEMENTS(even.yzw, far ? high.z : high.x) : even;
+}
+
+// y with zeros from column OUT_COLS on, where there are none.
+ELEMENTS padded(ELEMENTS y, int texel) {
+#if OUT_COLS % 4 == 0
+    return y;
+#else
+    bvec4 inside = lessThan(columns_of(texel), ivec4(OUT_COLS));
+    ELEMENT none = ELEMENT(0);
+    return ELEMENTS(inside.x ? y.x : none, inside.y ? y.y : none, inside.z ? y.z : none, inside.w ? y.w : none);
+#endif
+}

@@ -1,0 +1,6 @@
+// One texel. With LOOKUP_TEXTURE by texture(), which llvmpipe has in fewer instructions than texelFetch().
+#if LOOKUP_TEXTURE
+#define FETCH(name, texel, size) texture(name, (vec2(texel) + 0.5) * (1.0 / vec2(size)))
+#else
+#define FETCH(name, texel, size) texelFetch(name, texel, 0)
+#endif

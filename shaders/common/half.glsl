@@ -1,0 +1,17 @@
+// x as the nearest float16, ties to even, which a target of float16 then holds without rounding: OpenGL leaves open how
+// it rounds, and drivers cut off. From 65520 on infinite; what is below 2^-14 keeps multiples of 2^-24; NaN stays.
+float nearest_half(float x) {
+    uint bits = floatBitsToUint(x);
+    uint size = bits & 0x7fffffffu;
+    if (size > 0x7f800000u) return x;
+    if (size >= 0x477ff000u) return uintBitsToFloat((bits & 0x80000000u) | 0x7f800000u);
+    if (size >= 0x38800000u) {
+        size = (size + 0xfffu + ((size >> 13) & 1u)) & ~0x1fffu;
+    } else {
+        uint cut = min(126u - (size >> 23), 25u);  // 14 to 25 of the 24 bits lie below 2^-24
+        uint digits = (size & 0x7fffffu) | 0x800000u;
+        uint steps = (digits + (1u << (cut - 1u)) - 1u + ((digits >> cut) & 1u)) >> cut;
+        size = floatBitsToUint(float(steps) * 5.9604644775390625e-8);
+    }
+    return uintBitsToFloat((bits & 0x80000000u) | size);
+}

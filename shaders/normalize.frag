@@ -1,0 +1,53 @@
+#version 300 es
+// The rows of x [rows, COLS], or of x + residual with ADDS (common/row_values.glsl), normalised by their statistics:
+//   LAYER  (x - mean) / sqrt(variance + EPS), by MOMENTS        RMS          x / sqrt(mean(x²) + EPS), by SQUARES
+//   SOFTMAX  exp(x) / sum(exp(x)), by EXPONENTS                 LOG_SOFTMAX  its logarithm
+// with WEIGHTED times weight + OFFSET, with BIASED plus bias, both [1, COLS]. With ADDS the first target gets the sum.
+#define LAYER 0
+#define RMS 1
+#define SOFTMAX 2
+#define LOG_SOFTMAX 3
+#include "common/flat.glsl"
+#include "common/stats_of.glsl"
+#include "common/row_values.glsl"
+#if WEIGHTED
+uniform sampler2D weight;
+#endif
+#if BIASED
+uniform sampler2D bias;
+#endif
+#if ADDS
+layout(location = 0) out vec4 added;
+layout(location = 1) out vec4 y;
+#else
+layout(location = 0) out vec4 y;
+#endif
+
+vec4 normalized(vec4 v, vec4 s, int cols) {
+#if NORM == LAYER
+    return (v - s.x - s.y) * inversesqrt(s.z / float(COLS) + float(EPS));
+#elif NORM == RMS
+    return v * inversesqrt(s.x / float(COLS) + float(EPS));
+#elif NORM == SOFTMAX
+    return s.y == 0.0 ? vec4(1.0 / float(cols)) : exp(v - s.x) / s.y;
+#else
+    return s.y == 0.0 ? vec4(-log(float(cols))) : v - s.x - log(s.y);
+#endif
+}
+
+void main() {
+    ivec2 at = output_place();
+    int cols = columns_in(at.x);
+    vec4 v = values_at(at.x, at.y);
+    vec4 found = normalized(v, stats_of(at.x), cols);
+#if WEIGHTED
+    found *= TEXEL(weight, at.y, WEIGHT_WIDTH, WEIGHT_HEIGHT) + float(OFFSET);
+#endif
+#if BIASED
+    found += TEXEL(bias, at.y, BIAS_WIDTH, BIAS_HEIGHT);
+#endif
+#if ADDS
+    added = v;
+#endif
+    y = trimmed(found, at.y, cols);
+}

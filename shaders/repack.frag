@@ -1,0 +1,26 @@
+#version 300 es
+// y = x in another shape: the elements of all rows numbered through, padding not counted, element n of y is element n
+// of x, whose rows have X_COLS. Floats, or with WHOLE whole numbers.
+#include "common/flat.glsl"
+#include "common/elements.glsl"
+uniform SAMPLER x;
+layout(location = 0) out ELEMENTS y;
+
+// The element of x at `from`, which then moves on by one.
+ELEMENT next(inout ivec2 from) {
+    ELEMENT value = picked(TEXEL(x, from.x * X_TEXELS + (from.y >> 2), X_WIDTH, X_HEIGHT), from.y);
+    from = from.y == X_COLS - 1 ? ivec2(from.x + 1, 0) : ivec2(from.x, from.y + 1);
+    return value;
+}
+
+void main() {
+    ivec2 at = output_place();
+    uint number = uint(at.x) * uint(OUT_COLS) + uint(4 * at.y);
+    ivec2 from = ivec2(number / uint(X_COLS), number % uint(X_COLS));
+    ELEMENTS v;
+    v.x = next(from);
+    v.y = next(from);
+    v.z = next(from);
+    v.w = next(from);
+    y = padded(v, at.y);
+}

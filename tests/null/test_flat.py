@@ -1,0 +1,189 @@
+"""Where the elements of tensors lie, four a texel: every place is said twice, by the layout and by plain counting."""
+
+from __future__ import annotations
+
+import math
+import re
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from glinfer.errors import PlanError
+from glinfer.gl.flat import FlatLayout, texels_for
+from glinfer.gl.layout import FORMATS
+
+FLAT_FORMATS = ["rgba32f", "rgba16f", "rgba32i", "rgba32ui"]
+SHADER = Path(__file__).resolve().parents[2] / "shaders" / "common" / "flat.glsl"
+
+edges = st.integers(1, 40)
+sizes = st.sampled_from([1, 2, 3, 4, 5, 16, 63, 64, 65, 100, 256, 2048])
+
+
+def refused(message: str) -> Any:
+    """Expect a PlanError of one line that is exactly this pattern."""
+    return pytest.raises(PlanError, match=rf"\A{message}\Z")
+
+
+def counted(layout: FlatLayout, rows: int | None = None) -> np.ndarray[Any, Any]:
+    """A matrix whose every element is another number, none of them 0."""
+    rows = layout.rows if rows is None else rows
+    return np.arange(1, rows * layout.cols + 1).reshape(rows, layout.cols).astype(layout.format.dtype)
+
+
+def largest_power(number: int) -> int:
+    return 2 ** int(math.log2(number))
+
+
+def fits(rows: int, cols: int, largest: int) -> bool:
+    """Whether the texels fit lines of the longest power of two, no more lines than there may be."""
+    return rows * -(-cols // 4) <= largest_power(largest) * largest
+
+
+@given(rows=edges, cols=edges, largest=sizes, name=st.sampled_from(FLAT_FORMATS))
+def test_every_element_lies_where_the_texels_are_numbered_through(
+    rows: int, cols: int, largest: int, name: str
+) -> None:
+    if not fits(rows, cols, largest):
+        with refused(rf"a {rows}×{cols} matrix takes \d+ texels of four elements; the largest texture here is .*"):
+            FlatLayout.of((rows, cols), name, largest)
+        return
+    layout = FlatLayout.of((rows, cols), name, largest)
+    assert 1 <= layout.width <= largest
+    assert 1 <= layout.height <= largest
+    assert layout.width == largest_power(layout.width)
+    matrix = counted(layout)
+    texels = layout.pack(matrix)
+    assert texels.shape == (layout.height, layout.width, 4)
+    assert texels.dtype == matrix.dtype
+    assert texels.flags.c_contiguous
+    a_row = -(-cols // 4)
+    for row in range(rows):
+        for col in range(cols):
+            texel = row * a_row + col // 4
+            assert texels[texel // layout.width, texel % layout.width, col % 4] == matrix[row, col]
+    assert np.count_nonzero(texels) == matrix.size, "padding is zero"
+    assert np.array_equal(layout.unpack(texels, rows, cols), matrix)
+
+
+@given(rows=edges, cols=edges, largest=sizes, data=st.data())
+def test_the_first_rows_and_columns_by_themselves(rows: int, cols: int, largest: int, data: st.DataObject) -> None:
+    if not fits(rows, cols, largest):
+        return
+    layout = FlatLayout.of((rows, cols), "rgba32f", largest)
+    some, wide = data.draw(st.integers(1, rows)), data.draw(st.integers(1, cols))
+    width, height = layout.region(some, wide)
+    assert width == layout.width
+    assert (height - 1) * width < some * layout.row_texels <= height * width
+    assert height <= layout.height
+    texels = layout.pack(counted(layout, some))
+    assert texels.shape == (height, width, 4)
+    assert np.array_equal(layout.unpack(texels, some, wide), counted(layout)[:some, :wide])
+
+
+@given(rows=edges, cols=edges, largest=sizes, other=edges)
+def test_another_view_of_the_same_texels(rows: int, cols: int, largest: int, other: int) -> None:
+    if not fits(rows, cols, largest):
+        return
+    layout = FlatLayout.of((rows, cols), "rgba32f", largest)
+    texels = rows * layout.row_texels
+    if texels % other:
+        with refused(
+            rf"a {rows}×{cols} matrix does not lie in its texels as one of {other}×{4 * (texels // other) + 4} does"
+        ):
+            layout.seen_as(other, 4 * (texels // other) + 4)
+        return
+    view = layout.seen_as(other, 4 * (texels // other))
+    assert (view.width, view.height, view.format) == (layout.width, layout.height, layout.format)
+    assert view == FlatLayout.of((other, 4 * (texels // other)), "rgba32f", largest), "a layout is found by its texels"
+    packed = layout.pack(counted(layout))
+    assert np.array_equal(view.pack(view.unpack(packed, view.rows, view.cols)), packed)
+    if cols % 4 == 0:  # rows without padding: the elements keep their order too
+        seen = view.unpack(packed, view.rows, view.cols)
+        assert np.array_equal(seen.reshape(-1), counted(layout).reshape(-1))
+
+
+@given(bits=st.lists(st.integers(0, 2**32 - 1), min_size=1, max_size=40), cols=st.integers(1, 9))
+def test_bits_stay_what_they_are(bits: list[int], cols: int) -> None:
+    words = np.resize(np.array(bits, np.uint32), (-(-len(bits) // cols), cols))
+    for dtype, name in ((np.float32, "rgba32f"), (np.int32, "rgba32i"), (np.uint32, "rgba32ui")):
+        layout = FlatLayout.of(words.shape, name, 64)
+        texels = layout.pack(words.view(dtype))
+        assert layout.unpack(texels, *words.shape).tobytes() == words.tobytes()
+
+
+@pytest.mark.parametrize(
+    ("shape", "largest", "width", "height"),
+    [
+        ((1, 1), 1, 1, 1),
+        ((1, 1), 64, 4, 1),
+        ((1, 16), 64, 4, 1),
+        ((1, 17), 64, 4, 2),
+        ((1, 4096), 16384, 256, 4),
+        ((64, 64), 16384, 256, 4),  # as the vector: neither is a texture one texel high
+        ((3, 5), 16384, 4, 2),
+        ((1, 65536), 16384, 256, 64),
+        ((4096, 4096), 16384, 256, 16384),
+        ((4097, 4096), 16384, 512, 8194),
+        ((16384, 4 * 16384), 16384, 16384, 16384),
+        ((64, 256), 64, 64, 64),
+        ((100, 256), 100, 64, 100),  # the longest line is a power of two
+    ],
+)
+def test_the_texture_of_a_shape(shape: tuple[int, int], largest: int, width: int, height: int) -> None:
+    layout = FlatLayout.of(shape, "rgba32f", largest)
+    assert (layout.width, layout.height) == (width, height)
+    assert layout.nbytes == width * height * 16
+
+
+@pytest.mark.parametrize(
+    ("shape", "largest"), [((64, 257), 64), ((4097, 1), 64), ((101, 256), 100), ((1, 5), 1), ((16385, 65536), 16384)]
+)
+def test_what_fits_no_texture(shape: tuple[int, int], largest: int) -> None:
+    rows, cols = shape
+    message = (
+        f"a {rows}×{cols} matrix takes {rows * -(-cols // 4)} texels of four elements; the largest texture here is "
+        f"{largest}×{largest}"
+    )
+    with refused(re.escape(message)):
+        FlatLayout.of(shape, "rgba32f", largest)
+
+
+@pytest.mark.parametrize("shape", [(0, 1), (1, 0), (-1, 4), (0, 0)])
+def test_a_matrix_of_nothing(shape: tuple[int, int]) -> None:
+    with refused(rf"found a {shape[0]}×{shape[1]} matrix; every edge must be at least 1"):
+        FlatLayout.of(shape, "rgba32f", 64)
+
+
+@pytest.mark.parametrize("name", FLAT_FORMATS)
+def test_memory_is_that_of_the_format(name: str) -> None:
+    layout = FlatLayout.of((3, 50), name, 64)
+    assert layout.nbytes == layout.width * layout.height * FORMATS[name].bytes_per_texel
+    assert layout.nbytes == layout.pack(counted(layout)).nbytes
+
+
+def test_an_array_that_does_not_fit_the_layout() -> None:
+    layout = FlatLayout.of((3, 5), "rgba32f", 64)
+    for shape in ((3, 4), (4, 5), (0, 5), (5,), (1, 3, 5)):
+        with refused(rf"found an array {re.escape(str(list(shape)))}; expected \[1 to 3, 5\]"):
+            layout.pack(np.zeros(shape, np.float32))
+    with refused("found an array of float64; a rgba32f texture holds float32"):
+        layout.pack(np.zeros((3, 5)))
+    for part in ((0, 1), (1, 0), (4, 5), (3, 6)):
+        with refused(f"found a part of {part[0]}×{part[1]} elements; expected 1×1 to 3×5"):
+            layout.region(*part)
+
+
+def test_what_shaders_are_told() -> None:
+    layout = FlatLayout.of((9, 18), "rgba32f", 64)
+    assert layout.defines("X") == [("X_TEXELS", 5), ("X_WIDTH", 16), ("X_HEIGHT", 3)]
+    text = SHADER.read_text("utf-8")
+    assert {f"OUT_{name}" for name in ("TEXELS", "WIDTH")} <= set(re.findall(r"\bOUT_\w+", text))
+
+
+@given(st.integers(1, 10**9))
+def test_texels_for(elements: int) -> None:
+    assert 4 * (texels_for(elements) - 1) < elements <= 4 * texels_for(elements)
