@@ -20,7 +20,7 @@ demo: setup-run ## Write text with a model; MODEL=file TOKENIZER=file PROMPT="so
 	    $${PROMPT:+--prompt "$$PROMPT"} $${TOKENS:+--max-tokens "$$TOKENS"}
 
 test: lint ## Check everything: lint, types, and every test
-	$(BIN)/python -m pytest
+	$(BIN)/python -m pytest -n auto --maxprocesses 4 --dist worksteal
 
 lint: setup-dev ## Check style and types
 	$(BIN)/ruff check .

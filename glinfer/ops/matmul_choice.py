@@ -146,6 +146,8 @@ def choose(product: Product, kernels: Kernels, *, blends: bool) -> Strategy:
     line, column = (round(place) for place in exact_place(product))
     letters = chart[min(line, len(chart) - 1)]
     name = LETTERS[letters[min(column, len(letters) - 1)]]
+    if name == "matvec" and product.table_format and kernels.products == "llvmpipe":
+        name = "reduce"  # sixteen columns' groups of packed weights are more than a CPU's registers hold
     possible = {strategy.name: strategy for strategy in candidates(product, kernels, blends=blends)}
     while name not in possible:
         name = _INSTEAD[name]

@@ -182,6 +182,9 @@ def test_the_choice_is_among_what_can_be_computed() -> None:
             for shape in ((1, 1, 1), (1, 512, 512), (1, 4, 99999), (64, 64, 64), (2000, 3, 9), (5, 3, 40000)):
                 product = Product(*shape)
                 assert choose(product, kernels, blends=blends) in candidates(product, kernels, blends=blends)
+    layer, llvmpipe = Product(1, 2048, 2048, transposed=True), Kernels(products="llvmpipe")
+    assert choose(layer, llvmpipe, blends=True).name == "matvec"
+    assert choose(dataclasses.replace(layer, table_format="Q4_K"), llvmpipe, blends=True).name == "reduce"
 
 
 @pytest.mark.parametrize(

@@ -295,7 +295,7 @@ class TestInfo:
         folder.mkdir(parents=True)
         path = Path(shutil.copy(bare, folder / "m.gab"))
         out, _ = ran(capsys, "info", path)
-        assert name in "".join(line.split("  ")[-1].strip() for line in out.splitlines()) or name in out
+        assert "".join(name.split()) in "".join(out.split())  # the table may wrap a long path anywhere
 
     @pytest.mark.parametrize("command", [["info"], ["generate"], ["verify", "no-such-file"]])
     def test_devices_can_be_listed_from_anywhere(self, capsys: Capture, command: list[str]) -> None:
