@@ -24,8 +24,9 @@ def _is_number(value: object, kind: type) -> bool:
 class ModelConfig:
     """One model's shape; immutable, hashable, checked when it is made.
 
-    ``hidden_act`` uses Hugging Face's names: ``gelu_new`` is the tanh form (what Gab's browser engine
-    computes, and so the default), ``gelu`` the erf form (what Gab was trained with).
+    The names are those of Hugging Face's configurations. ``hidden_act``: ``gelu_new`` is the tanh form (what Gab's
+    browser engine computes, and so the default), ``gelu`` the erf form (what Gab was trained with). ``model_type`` is
+    the family, ``gab`` or ``gpt2``. With ``tie_word_embeddings`` the vocabulary's matrix is that of the embeddings.
 
     Raises:
         ConfigError: a field is out of range, or the heads do not divide the width.
@@ -40,6 +41,7 @@ class ModelConfig:
     layer_norm_eps: float = 1e-5
     hidden_act: str = "gelu_new"
     model_type: str = "gab"
+    tie_word_embeddings: bool = False
 
     def __post_init__(self) -> None:
         """Fill ``intermediate_size`` with 4 × ``hidden_size`` when it was left out, then check every field."""
@@ -59,6 +61,8 @@ class ModelConfig:
         if self.hidden_act not in _ACTIVATION_OF_GELU.values():
             known = ", ".join(sorted(_ACTIVATION_OF_GELU.values()))
             raise ConfigError(f"hidden_act is {shown(self.hidden_act)}; expected one of {known}")
+        if not isinstance(self.tie_word_embeddings, bool):
+            raise ConfigError(f"tie_word_embeddings is {shown(self.tie_word_embeddings)}; expected true or false")
         if not isinstance(self.model_type, str):
             raise ConfigError(f"model_type is {shown(self.model_type)}; expected a name")
 

@@ -14,6 +14,8 @@ from glinfer.config import ModelConfig
 from glinfer.errors import FormatError, InputError
 from glinfer.formats.gab_layout import FloatArray, StoredArray, stored_arrays, tensor_count
 
+GAB, GPT2 = FAMILIES = ("gab", "gpt2")
+"""The families of models, as ``model_type`` names them."""
 _CHUNK = 1 << 16  # floats looked at together by check_finite: small enough to stay in a CPU's cache
 
 
@@ -71,16 +73,30 @@ def _not_finite(tensor: FloatArray) -> tuple[int, int]:
 
 
 def weight_shapes(config: ModelConfig) -> dict[str, tuple[int, ...]]:
-    """The shape of every tensor of a model of the gab family, in the order of a GAB1 file.
+    """The shape of every tensor of a model, in the order of a GAB1 file.
 
     With width D, inner width I (4D in GAB1 files), vocabulary V and S positions: ``transformer.wte.weight``
     [V, D], ``transformer.wpe.weight`` [S, D]; for each block ``transformer.h.{i}`` ``.ln_1.weight`` and
     ``.bias`` [D], ``.attn.{q,k,v,out}_proj.weight`` [D, D], ``.ln_2.weight`` and ``.bias`` [D],
     ``.mlp.fc_in.weight`` [I, D] and ``.bias`` [I], ``.mlp.fc_out.weight`` [D, I] and ``.bias`` [D]; then
     ``transformer.ln_f.weight`` and ``.bias`` [D], ``lm_head.weight`` [V, D] and ``.bias`` [V].
-    Matrices are [out, in]; the names are GPT-J's in Hugging Face's transformers.
+    Matrices are [out, in]; the names are GPT-J's in Hugging Face's transformers. The family ``gpt2`` has biases in its
+    attention too, ``.attn.{q,k,v,out}_proj.bias`` [D], and none in ``lm_head``. Where the embeddings are tied there
+    is no ``lm_head.weight``.
     """
-    return {name: shape for array in stored_arrays(config) for name, shape in array.tensor_shapes().items()}
+    shapes = {name: shape for array in stored_arrays(config) for name, shape in array.tensor_shapes().items()}
+    if config.tie_word_embeddings:
+        del shapes["lm_head.weight"]
+    if config.model_type == GPT2:
+        del shapes["lm_head.bias"]
+        for name in [name for name in shapes if name.endswith("_proj.weight")]:
+            shapes[name.removesuffix("weight") + "bias"] = (config.hidden_size,)
+    return shapes
+
+
+def head_weight(config: ModelConfig) -> str:
+    """The name of the vocabulary's matrix: the token embedding where the two are tied."""
+    return "transformer.wte.weight" if config.tie_word_embeddings else "lm_head.weight"
 
 
 def check_tensors(config: ModelConfig, found: Mapping[str, tuple[str, tuple[int, ...]]], source: str) -> None:
@@ -95,9 +111,11 @@ def check_tensors(config: ModelConfig, found: Mapping[str, tuple[str, tuple[int,
         FormatError: the model is of another family, or a tensor is missing, unknown, not float32 or of the
             wrong shape; names the first one and, for a wrong name, the nearest right one.
     """
-    if config.model_type != "gab":
-        raise FormatError(f"{source}: model_type is {config.model_type!r}; expected 'gab', the one family known")
-    expected = tensor_count(config)
+    if config.model_type not in FAMILIES:
+        raise FormatError(f"{source}: model_type is {config.model_type!r}; expected one of {', '.join(FAMILIES)}")
+    expected = tensor_count(config) - config.tie_word_embeddings
+    if config.model_type == GPT2:
+        expected += 4 * config.num_hidden_layers - 1
     # Before any list of names is made: the block count comes from a file and may be absurd.
     if config.num_hidden_layers > len(found):
         raise FormatError(

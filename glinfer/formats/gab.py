@@ -14,7 +14,7 @@ import numpy as np
 
 from glinfer.config import ModelConfig
 from glinfer.errors import ConfigError, FormatError
-from glinfer.formats.checkpoint import Checkpoint, check_checkpoint
+from glinfer.formats.checkpoint import GAB, Checkpoint, check_checkpoint
 from glinfer.formats.files import BPE1_MAGIC, GAB1_MAGIC, AnyPath, check_size, opened, replacing, shown
 from glinfer.formats.gab_layout import FloatArray, float_count, stored_arrays
 
@@ -90,11 +90,17 @@ def write_gab(checkpoint: Checkpoint, path: AnyPath) -> None:
     GAB1 has no room for the form of GELU (``hidden_act``): whoever reads the file chooses it again.
 
     Raises:
-        FormatError: the configuration is one that GAB1 cannot express (``intermediate_size`` other than 4 ×
-            ``hidden_size``, another ``layer_norm_eps``), a tensor is missing, unknown, not float32 or of the
-            wrong shape, or the file cannot be written.
+        FormatError: the configuration is one that GAB1 cannot express (another family, tied embeddings,
+            ``intermediate_size`` other than 4 × ``hidden_size``, another ``layer_norm_eps``), a tensor is missing,
+            unknown, not float32 or of the wrong shape, or the file cannot be written.
     """
     config = checkpoint.config
+    if config.model_type != GAB or config.tie_word_embeddings:
+        head = "tied embeddings" if config.tie_word_embeddings else "embeddings of its own"
+        raise FormatError(
+            f"{checkpoint.source}: the model is of the family {config.model_type!r}, with {head}; GAB1 can only hold "
+            "'gab' without; save as .safetensors instead"
+        )
     if config.intermediate_size != 4 * config.hidden_size:
         raise FormatError(
             f"{checkpoint.source}: intermediate_size is {config.intermediate_size}; GAB1 can only hold 4 × "

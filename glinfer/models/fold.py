@@ -18,6 +18,7 @@ import numpy.typing as npt
 
 from glinfer.config import ModelConfig
 from glinfer.errors import PlanError
+from glinfer.formats.checkpoint import head_weight, weight_shapes
 from glinfer.ops.quantise import encode
 from glinfer.ops.spec import Array
 
@@ -68,6 +69,7 @@ def fold(config: ModelConfig, weights: Mapping[str, Array], weight_format: str) 
 class _Folder:
     def __init__(self, config: ModelConfig, weights: Mapping[str, Array], weight_format: str) -> None:
         self.config, self.weights = config, weights
+        self.names = weight_shapes(config).keys()
         self.block_format, self.head_format, self.table_format = packings(weight_format)
         self.folded: dict[str, Array] = {}
 
@@ -77,14 +79,18 @@ class _Folder:
             self.folded[name] = self.table(name, table)
         for block in range(self.config.num_hidden_layers):
             self.block(f"h.{block}")
-        matrix, bias = self.behind_norm(self.take("lm_head.weight"), "ln_f")
-        self.product("lm_head", matrix, bias + self.take("lm_head.bias"), self.head_format)
+        matrix, bias = self.behind_norm(self.take(head_weight(self.config)), "ln_f")
+        self.product("lm_head", matrix, bias + self.bias("lm_head", len(bias)), self.head_format)
         return self.folded
 
     def take(self, name: str) -> Wide:
         if name not in self.weights:
             raise PlanError(f"the checkpoint has no tensor {name}")
         return np.asarray(self.weights[name], dtype=np.float64)
+
+    def bias(self, name: str, outputs: int) -> Wide:
+        """The bias of a matrix, zeros where the family has none."""
+        return self.take(f"{name}.bias") if f"{name}.bias" in self.names else np.zeros(outputs)
 
     def table(self, name: str, table: Wide) -> Array:
         if self.table_format == "rgba32f":
@@ -113,7 +119,9 @@ class _Folder:
         prefix, heads = f"transformer.{block}", self.config.num_attention_heads
         projections = []
         for letter in "qkv":
-            matrix, bias = self.behind_norm(self.take(f"{prefix}.attn.{letter}_proj.weight"), f"{block}.ln_1")
+            name = f"{prefix}.attn.{letter}_proj"
+            matrix, bias = self.behind_norm(self.take(f"{name}.weight"), f"{block}.ln_1")
+            bias = bias + self.bias(name, len(bias))
             scale = 1.0 / math.sqrt(self.config.head_dim) if letter == "q" else 1.0
             both = np.concatenate([matrix, bias[:, None]], axis=1) * scale
             projections.append(_pad_heads(both, heads, head_floats(self.config)))
@@ -121,7 +129,8 @@ class _Folder:
         self.product(f"{block}.attn.qkv", stacked[:, :-1], stacked[:, -1], self.block_format)
         out = _centred(self.take(f"{prefix}.attn.out_proj.weight"), axis=0)
         padded = _pad_heads(np.ascontiguousarray(out.T), heads, head_floats(self.config)).T
-        self.product(f"{block}.attn.out_proj", padded, np.zeros(len(padded)), self.block_format)
+        bias = self.bias(f"{prefix}.attn.out_proj", len(padded))
+        self.product(f"{block}.attn.out_proj", padded, bias - bias.mean(), self.block_format)
         matrix, bias = self.behind_norm(self.take(f"{prefix}.mlp.fc_in.weight"), f"{block}.ln_2")
         self.product(f"{block}.mlp.fc_in", matrix, bias + self.take(f"{prefix}.mlp.fc_in.bias"), self.block_format)
         matrix = _centred(self.take(f"{prefix}.mlp.fc_out.weight"), axis=0)

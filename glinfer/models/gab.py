@@ -1,5 +1,7 @@
 """Gab, first generation: a GPT-2-style decoder with learned positions, LayerNorm and a tanh-form GELU MLP.
 
+GPT-2 itself (Radford et al. 2019) takes the same passes, with biases in its attention and none in its head.
+
 Weight names are those of Hugging Face's GPT-J (plus ``wpe``), the layout of the .gab file is in
 :mod:`glinfer.formats.gab`.
 """
@@ -8,6 +10,7 @@ from __future__ import annotations
 
 from glinfer.config import ModelConfig
 from glinfer.errors import PlanError
+from glinfer.formats.checkpoint import GPT2
 from glinfer.models.plan import Plan, PlanBuilder
 from glinfer.ops.attention import attention_scores, attention_values, concat_head
 from glinfer.ops.embed import embed
@@ -45,6 +48,7 @@ def reference_plan(config: ModelConfig, *, all_rows: bool = False) -> Plan:
 class _ReferenceBuilder:
     def __init__(self, config: ModelConfig, all_rows: bool) -> None:
         self.config, self.all_rows = config, all_rows
+        self.biased = config.model_type == GPT2  # the attention is, and the head is not
         self.plan = plan = PlanBuilder(
             "reference",
             config.max_position_embeddings,
@@ -74,8 +78,8 @@ class _ReferenceBuilder:
             self.attention(block)
             self.mlp(block)
         plan.draw(self.norm("ln_f", "ln_f", "transformer.ln_f", self.hidden[0]))
-        head = plan.weight("lm_head.weight", vocab, dim)
-        bias = plan.weight("lm_head.bias", vocab)
+        head = wte if config.tie_word_embeddings else plan.weight("lm_head.weight", vocab, dim)
+        bias = None if self.biased else plan.weight("lm_head.bias", vocab)
         plan.draw(
             linear("lm_head", "lm_head", self.normed, head, self.logits, bias=bias, last_row=not self.all_rows),
             softmax("probs", "probs", self.logits, self.probs, rows_in_use=self.all_rows),
@@ -91,12 +95,12 @@ class _ReferenceBuilder:
     def attention(self, block: int) -> None:
         """LN1, Q, K, V, four passes a head, output projection + residual: hidden a → b."""
         config, plan, prefix = self.config, self.plan, f"h.{block}"
-        dim, head_dim = config.hidden_size, config.head_dim
+        head_dim = config.head_dim
         plan.draw(self.norm(f"{prefix}.ln_1", "ln_1", f"transformer.{prefix}.ln_1", self.hidden[0]))
         for letter, out in (("q", self.q), ("k", self.k), ("v", self.v)):
-            weight = plan.weight(f"transformer.{prefix}.attn.{letter}_proj.weight", dim, dim)
+            weight, bias = self.projection(f"transformer.{prefix}.attn.{letter}_proj")
             kind = f"attn.{letter}_proj"
-            plan.draw(linear(f"{prefix}.{kind}", kind, self.normed, weight, out))
+            plan.draw(linear(f"{prefix}.{kind}", kind, self.normed, weight, out, bias=bias))
         for head in range(config.num_attention_heads):
             before = None if head == 0 else self.joined[(head - 1) % 2]
             name = f"{prefix}.attn.head.{head}"
@@ -109,9 +113,15 @@ class _ReferenceBuilder:
                 concat_head(f"{name}.joined", "attn.joined", self.mixed, before, self.joined[head % 2], head=head),
             )
         joined = self.joined[(config.num_attention_heads - 1) % 2]
-        weight = plan.weight(f"transformer.{prefix}.attn.out_proj.weight", dim, dim)
+        weight, bias = self.projection(f"transformer.{prefix}.attn.out_proj")
         kind = "attn.out_proj"
-        plan.draw(linear(f"{prefix}.{kind}", kind, joined, weight, self.hidden[1], residual=self.hidden[0]))
+        plan.draw(linear(f"{prefix}.{kind}", kind, joined, weight, self.hidden[1], bias=bias, residual=self.hidden[0]))
+
+    def projection(self, name: str) -> tuple[TensorSpec, TensorSpec | None]:
+        """A matrix of the attention and its bias, if the family has one."""
+        dim = self.config.hidden_size
+        weight = self.plan.weight(f"{name}.weight", dim, dim)
+        return weight, self.plan.weight(f"{name}.bias", dim) if self.biased else None
 
     def mlp(self, block: int) -> None:
         """LN2, MLP-in + GELU, MLP-out + residual: hidden b → a."""

@@ -21,7 +21,7 @@ from typing import Any
 import numpy as np
 
 from glinfer.errors import InputError
-from glinfer.formats.checkpoint import Checkpoint
+from glinfer.formats.checkpoint import GAB, Checkpoint
 from glinfer.formats.files import reason
 from glinfer.formats.gab_layout import FloatArray
 from glinfer.tools.peers import CheckedPeer, Logits, required
@@ -201,9 +201,15 @@ def open_llama(checkpoint: Checkpoint, threads: int) -> list[CheckedPeer]:
     There is no Q8_0 peer where the width is no whole number of Q8_0's blocks: most of it would stay float32.
 
     Raises:
-        InputError: the temporary file cannot be written, or llama.cpp refuses the model.
+        InputError: the model is of another family than Gab's, the temporary file cannot be written, or llama.cpp
+            refuses the model.
     """
     config = checkpoint.config
+    if config.model_type != GAB:
+        raise InputError(
+            f"{checkpoint.source}: the model is of the family {config.model_type!r}; llama-cpp is compared with models "
+            f"of the family {GAB!r} only, leave it out of --peers"
+        )
     kinds = ["F32"] if config.hidden_size % _BLOCK_OF_Q8_0 else ["F32", "Q8_0"]
     suffix = "" if config.hidden_act == "gelu_new" else ", tanh GELU"
     peers: list[CheckedPeer] = []

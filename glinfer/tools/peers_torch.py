@@ -15,7 +15,7 @@ import numpy as np
 import torch
 from torch.nn import functional
 
-from glinfer.formats.checkpoint import Checkpoint
+from glinfer.formats.checkpoint import Checkpoint, head_weight
 from glinfer.tools.peers import CheckedPeer, Logits
 
 Tensor = torch.Tensor
@@ -42,8 +42,8 @@ class _Norm:
 @dataclass(frozen=True)
 class _Block:
     ln_1: _Norm
-    qkv: Tensor
-    out: Tensor
+    qkv: tuple[Tensor, Tensor | None]
+    out: tuple[Tensor, Tensor | None]
     ln_2: _Norm
     fc_in: tuple[Tensor, Tensor]
     fc_out: tuple[Tensor, Tensor]
@@ -60,7 +60,7 @@ class Weights:
         self.wpe = self._load(tensors["transformer.wpe.weight"])
         self.blocks = [self._block(tensors, f"transformer.h.{i}") for i in range(self.config.num_hidden_layers)]
         self.ln_f = self._norm(tensors, "transformer.ln_f")
-        self.head = self._pair(tensors, "lm_head")
+        self.head = self._load(tensors[head_weight(self.config)]), self._bias(tensors, "lm_head")
         self.gelu = "tanh" if self.config.hidden_act == "gelu_new" else "none"
 
     def _load(self, array: Logits) -> Tensor:
@@ -70,15 +70,22 @@ class Weights:
     def _pair(self, tensors: Mapping[str, Logits], name: str) -> tuple[Tensor, Tensor]:
         return self._load(tensors[f"{name}.weight"]), self._load(tensors[f"{name}.bias"])
 
+    def _bias(self, tensors: Mapping[str, Logits], *names: str) -> Tensor | None:
+        """The biases of these matrices, one after the other, if the family has them."""
+        found = [tensors[f"{name}.bias"] for name in names if f"{name}.bias" in tensors]
+        return self._load(np.concatenate(found)) if found else None
+
     def _norm(self, tensors: Mapping[str, Logits], name: str) -> _Norm:
         return _Norm(*self._pair(tensors, name), self.config.layer_norm_eps)
 
     def _block(self, tensors: Mapping[str, Logits], name: str) -> _Block:
-        qkv = np.concatenate([tensors[f"{name}.attn.{letter}_proj.weight"] for letter in "qkv"])
+        projections = [f"{name}.attn.{letter}_proj" for letter in "qkv"]
+        qkv = self._load(np.concatenate([tensors[f"{projection}.weight"] for projection in projections]))
+        out = f"{name}.attn.out_proj"
         return _Block(
             ln_1=self._norm(tensors, f"{name}.ln_1"),
-            qkv=self._load(qkv),
-            out=self._load(tensors[f"{name}.attn.out_proj.weight"]),
+            qkv=(qkv, self._bias(tensors, *projections)),
+            out=(self._load(tensors[f"{out}.weight"]), self._bias(tensors, out)),
             ln_2=self._norm(tensors, f"{name}.ln_2"),
             fc_in=self._pair(tensors, f"{name}.mlp.fc_in"),
             fc_out=self._pair(tensors, f"{name}.mlp.fc_out"),
@@ -87,13 +94,13 @@ class Weights:
     def split_heads(self, block: _Block, x: Tensor) -> tuple[Tensor, Tensor, Tensor]:
         """The block's q, k and v of the rows x [T, D], each [1, heads, T, head width]."""
         config = self.config
-        rows = functional.linear(block.ln_1(x), block.qkv)
+        rows = functional.linear(block.ln_1(x), *block.qkv)
         q, k, v = rows.view(1, len(x), 3, config.num_attention_heads, config.head_dim).permute(2, 0, 3, 1, 4)
         return q, k, v
 
     def finish_block(self, block: _Block, x: Tensor, mixed: Tensor) -> Tensor:
         """The rest of the block, from the weighted sums ``mixed`` [1, heads, T, head width] on."""
-        x = x + functional.linear(mixed.transpose(1, 2).reshape(x.shape), block.out)
+        x = x + functional.linear(mixed.transpose(1, 2).reshape(x.shape), *block.out)
         inner = functional.gelu(functional.linear(block.ln_2(x), *block.fc_in), approximate=self.gelu)
         return x + functional.linear(inner, *block.fc_out)
 

@@ -59,6 +59,7 @@ def configs(draw: st.DrawFn) -> ModelConfig:
         layer_norm_eps=draw(st.floats(0, 1, exclude_min=True, exclude_max=True)),
         hidden_act=draw(st.sampled_from(["gelu", "gelu_new"])),
         model_type=draw(st.text(max_size=20)),
+        tie_word_embeddings=draw(st.booleans()),
     )
 
 
@@ -154,6 +155,7 @@ def test_no_options_are_gab_itself() -> None:
         "layer_norm_eps": 1e-5,
         "hidden_act": "gelu_new",
         "model_type": "gab",
+        "tie_word_embeddings": False,
     }
 
 
