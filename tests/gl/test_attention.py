@@ -23,6 +23,8 @@ SHAPES = [
     ((), 4, 2, 5, 5, 8, 8, 0),
     ((2,), 6, 2, 3, 9, 12, 5, 6),
     ((3, 2), 2, 1, 7, 7, 33, 70, 0),
+    ((), 4, 2, 3, 150, 20, 18, 100),  # so many keys for so few queries that they are split into parts
+    ((), 1, 1, 2, 67, 3, 3, 1),  # parts of which no query sees the last
 ]
 
 
