@@ -14,7 +14,7 @@ from glinfer.ops.kernels import Kernels
 from glinfer.ops.product import MASKED
 from glinfer.ops.spec import Array, DrawSpec, Op, Params, Shapes, TensorSpec, float64, register
 
-_LEAST_KEYS, _FRAGMENTS = 32, 1024
+_FEW, _MANY, _LEAST_KEYS = 128, 1024, 32
 
 
 def attend(
@@ -102,8 +102,8 @@ def attend(
 
 
 def _parts_for(fragments: int, keys: int) -> int:
-    """Parts of at least some keys each, if it takes them to make enough fragments."""
-    return max(1, min(keys // _LEAST_KEYS, _FRAGMENTS // fragments))
+    """Parts of at least some keys each, where there are but few fragments without."""
+    return max(1, min(keys // _LEAST_KEYS, _MANY // fragments)) if fragments <= _FEW else 1
 
 
 def _check(shapes: Shapes, params: Params) -> None:

@@ -167,7 +167,8 @@ def test_the_bits_of_float16_survive_but_those_of_signalling_nans(dev: Device) -
     quiet = (~np.isnan(x)) | (x.view(np.uint16) & 0x200 != 0)
     if "llvmpipe" not in dev.context.renderer:
         quiet = ~np.isnan(x)  # hardware may have one NaN for all
-    x = x[quiet][: 251 * 257].reshape(251, 257)
+    x = x[quiet]
+    x = x[: len(x) // 257 * 257].reshape(-1, 257)
     assert holds(dev.ops.transpose(dev.tensor(x)), x.T)
 
 
