@@ -1,4 +1,4 @@
-"""Files to models and back: GAB1 and safetensors checkpoints, BPE1 tokenizers.
+"""Files to models and back: GAB1, safetensors and Hugging Face checkpoints, BPE1 tokenizers.
 
 This room knows files, configurations and named arrays, and nothing of graphics.
 """
@@ -13,6 +13,8 @@ from glinfer.formats.bundled import BundledModel, bundled_models, find_model
 from glinfer.formats.checkpoint import Checkpoint, random_checkpoint, weight_shapes
 from glinfer.formats.files import BPE1_MAGIC, GAB1_MAGIC, AnyPath, opened, replacing, shown
 from glinfer.formats.gab import read_gab, write_gab
+from glinfer.formats.huggingface import read_huggingface
+from glinfer.formats.huggingface_files import OTHER_WEIGHTS, is_directory, read_header
 from glinfer.formats.safetensors import read_safetensors, write_safetensors
 
 __all__ = [
@@ -25,6 +27,7 @@ __all__ = [
     "random_checkpoint",
     "read_bpe",
     "read_gab",
+    "read_huggingface",
     "read_safetensors",
     "replacing",
     "save_checkpoint",
@@ -40,21 +43,28 @@ _SNIFFED = 9  # a safetensors header's length takes 8 bytes, and the header star
 def load_checkpoint(path: AnyPath) -> Checkpoint:
     """Read a bundled model by its name, or a checkpoint of any known format, which its first bytes tell.
 
+    A directory is a Hugging Face model's; so is its config.json, and a safetensors file that glinfer did not save.
+
     Raises:
         FormatError: the file cannot be read, is a tokenizer, is of no known format, or is damaged.
     """
     path = find_model(path)
+    if is_directory(path):
+        return read_huggingface(path)
     with opened(path) as (file, size):
         start = file.read(_SNIFFED)
     if start.startswith(GAB1_MAGIC.to_bytes(4, "little")):
         return read_gab(path)
     if start[8:] == b"{":
-        return read_safetensors(path)
+        _, metadata = read_header(Path(path))
+        return read_safetensors(path) if metadata.get("format") == "glinfer" else read_huggingface(path)
     if start.startswith(BPE1_MAGIC.to_bytes(4, "little")):
         raise FormatError(
             f"{shown(path)}: this is a BPE1 tokenizer file; expected a checkpoint; give the model's .gab or "
             ".safetensors file here"
         )
+    if Path(path).suffix == ".json" or Path(path).name in OTHER_WEIGHTS:
+        return read_huggingface(path)
     found = f"first bytes {start[:8].hex(' ')}" if start else "an empty file"
     raise FormatError(f"{shown(path)}: found {found} ({size} bytes in all); expected a GAB1 or safetensors checkpoint")
 

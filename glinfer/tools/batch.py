@@ -37,6 +37,7 @@ _OPTIONS = ("max_tokens", *_SAMPLING, "stop", "stop_ids")
 _KEYS = ("prompt", "ids", "id", *_OPTIONS)
 _EXAMPLE = '{"prompt": "Once upon a time"}'
 _RESULT_START = b'{"id": '
+_OF_MODELS = (".json", ".safetensors")
 _CHUNK = 1 << 20
 
 Key = str | int
@@ -247,13 +248,20 @@ def _problem(
 def file_digest(path: AnyPath) -> str:
     """16 hex digits of a file's SHA-256: whether a checkpoint is still the same.
 
+    Of a model's directory, of the names and contents of its .json and .safetensors files.
+
     Raises:
-        FormatError: the file cannot be read.
+        FormatError: a file cannot be read.
     """
     digest = hashlib.sha256()
-    with opened(path) as (file, _):
-        while chunk := file.read(_CHUNK):
-            digest.update(chunk)
+    folder = Path(path)
+    parts = sorted(part for part in folder.iterdir() if part.suffix in _OF_MODELS) if folder.is_dir() else []
+    for part in parts or [folder]:
+        if parts:
+            digest.update(part.name.encode() + b"\0")
+        with opened(part) as (file, _):
+            while chunk := file.read(_CHUNK):
+                digest.update(chunk)
     return digest.hexdigest()[:16]
 
 

@@ -267,6 +267,18 @@ class TestDigest:
         (tmp_path / "m").write_bytes(b"abc")
         assert file_digest(tmp_path / "m") == "ba7816bf8f01cfea"
 
+    def test_the_digest_of_a_directory_is_that_of_its_model(self, tmp_path: Path) -> None:
+        for name in ("config.json", "model.safetensors"):
+            (tmp_path / name).write_bytes(name.encode())
+        before = file_digest(tmp_path)
+        (tmp_path / "README.md").write_text("notes")
+        assert file_digest(tmp_path) == before
+        (tmp_path / "config.json").rename(tmp_path / "konfig.json")
+        assert file_digest(tmp_path) != before
+        (tmp_path / "konfig.json").rename(tmp_path / "config.json")
+        (tmp_path / "model.safetensors").write_bytes(b"other")
+        assert file_digest(tmp_path) != before
+
 
 class TestRun:
     LINES = ({"prompt": "abc"}, {"ids": [5, 6, 7], "id": "i"}, {"prompt": "é", "max_tokens": 1}, {"prompt": "xyz12"})

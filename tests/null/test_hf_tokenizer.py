@@ -1,0 +1,499 @@
+"""Hugging Face's tokenizer.json: text to ids and back, the bytes of each token, and what is refused."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import pytest
+import tokenizers
+from hypothesis import given, settings
+from hypothesis import strategies as st
+from tokenizers import AddedToken, decoders, models, normalizers, pre_tokenizers, processors, trainers
+
+from glinfer.config import ModelConfig
+from glinfer.errors import FormatError, InputError
+from glinfer.formats import BpeModel, write_bpe
+from glinfer.generation.hf_tokenizer import read_hf_tokenizer
+from glinfer.generation.stops import default_stops, stop_ids_of
+from glinfer.generation.text import TextAssembler
+from glinfer.generation.tokenizer import Tokenizer, find_tokenizer
+
+LINES = ["hello world, the quick brown fox", "the  lazy dog; 日本語 and é", "  hello\n\n\tworld 🚀"] * 4
+SAMPLES = [
+    "hello world",
+    " hello",
+    "  two  spaces  ",
+    "日本語🚀 é e\u0301",
+    "\n\n\tx\r\n",
+    "<|endoftext|>hi<s></s>",
+    "\0\x7f\u00a0\ufeff",
+    "",
+]
+PLAIN_BYTES = BpeModel((), tuple(bytes([value]) for value in range(256)))
+AFTER_S = "<s> $A"
+
+
+def byte_level(*special: str) -> tokenizers.Tokenizer:
+    """A GPT-2-like tokenizer of at most 400 tokens, the special ones first, and two added ones at the end."""
+    library = tokenizers.Tokenizer(models.BPE())
+    library.pre_tokenizer = pre_tokenizers.ByteLevel(add_prefix_space=False)
+    library.decoder = decoders.ByteLevel()
+    alphabet = pre_tokenizers.ByteLevel.alphabet()
+    first = list(special) or ["<|endoftext|>"]
+    trainer = trainers.BpeTrainer(vocab_size=330, special_tokens=first, initial_alphabet=alphabet, show_progress=False)
+    library.train_from_iterator(LINES, trainer)
+    library.add_tokens([AddedToken("é!", special=False, normalized=False), AddedToken("<é>", special=True)])
+    return library
+
+
+def piece_level(*, metaspace: bool = False) -> tokenizers.Tokenizer:
+    """A Llama-like tokenizer: ``▁`` for a space and before the text, unknown characters as bytes."""
+    library = tokenizers.Tokenizer(models.BPE(byte_fallback=True, unk_token="<unk>", fuse_unk=True))
+    library.pre_tokenizer = pre_tokenizers.Metaspace(prepend_scheme="always")  # so that it learns words
+    in_bytes = [f"<0x{value:02X}>" for value in range(256)]
+    first = ["<unk>", "<s>", "</s>", *in_bytes]
+    trainer = trainers.BpeTrainer(vocab_size=330, special_tokens=first, show_progress=False)
+    library.train_from_iterator(LINES[:1], trainer)
+    if not metaspace:
+        library.pre_tokenizer = None
+        library.normalizer = normalizers.Sequence([normalizers.Prepend("▁"), normalizers.Replace(" ", "▁")])
+    values = json.loads(library.to_str())
+    values["added_tokens"] = [token for token in values["added_tokens"] if token["content"] not in in_bytes]
+    library = tokenizers.Tokenizer.from_str(json.dumps(values))
+    if metaspace:
+        library.decoder = decoders.Sequence([decoders.ByteFallback(), decoders.Metaspace()])
+    else:
+        steps = [decoders.Replace("▁", " "), decoders.ByteFallback(), decoders.Fuse(), decoders.Strip(" ", 1, 0)]
+        library.decoder = decoders.Sequence(steps)
+    return library
+
+
+def unigram() -> tokenizers.Tokenizer:
+    """A T5-like tokenizer, whose vocabulary has the special tokens as pieces that text can spell."""
+    letters = [(letter, -5.0) for letter in "▁<s>/helowrd"]
+    pieces = [("<unk>", 0.0), ("<s>", 0.0), ("</s>", 0.0), *letters, ("▁hello", -1.0), ("hello", -2.0)]
+    library = tokenizers.Tokenizer(models.Unigram(pieces, unk_id=0, byte_fallback=False))
+    library.pre_tokenizer = pre_tokenizers.Metaspace()
+    library.decoder = decoders.Metaspace()
+    library.add_special_tokens(["<unk>", "<s>", "</s>"])
+    return library
+
+
+def put(library: tokenizers.Tokenizer, folder: Path, **config: Any) -> Path:
+    """Save a tokenizer in a folder, with a ``tokenizer_config.json`` where there is something to put into it."""
+    folder.mkdir(exist_ok=True, parents=True)
+    library.save(str(folder / "tokenizer.json"))
+    if config:
+        (folder / "tokenizer_config.json").write_text(json.dumps(config))
+    return folder / "tokenizer.json"
+
+
+def shape(vocab: int, family: str = "gpt2") -> ModelConfig:
+    return ModelConfig(vocab, 8, 2, 1, 16, model_type=family)
+
+
+@pytest.fixture(scope="module")
+def gpt2(tmp_path_factory: pytest.TempPathFactory) -> Tokenizer:
+    return Tokenizer.from_file(put(byte_level(), tmp_path_factory.mktemp("gpt2")))
+
+
+@pytest.fixture(scope="module", params=[False, True], ids=["replace", "metaspace"])
+def llama(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory) -> Tokenizer:
+    return Tokenizer.from_file(put(piece_level(metaspace=request.param), tmp_path_factory.mktemp("llama")))
+
+
+class TestByteLevel:
+    def test_the_ids_are_the_librarys(self, gpt2: Tokenizer) -> None:
+        for text in SAMPLES:
+            assert gpt2.encode(text) == byte_level().encode(text).ids
+
+    @settings(deadline=None)
+    @given(text=st.text() | st.lists(st.sampled_from(SAMPLES)).map("".join), allow_special=st.booleans())
+    def test_decoding_gives_the_text_back(self, gpt2: Tokenizer, text: str, allow_special: bool) -> None:
+        ids = gpt2.encode(text, allow_special=allow_special)
+        assert gpt2.decode(ids) == text
+        assert b"".join(map(gpt2.token_bytes, ids)) == text.encode()
+
+    def test_each_byte_has_a_token(self, gpt2: Tokenizer) -> None:
+        alone = [gpt2.token_bytes(token) for token in range(gpt2.vocab_size)]
+        assert {data for data in alone if len(data) == 1} == {bytes([value]) for value in range(256)}
+        assert b" hello" in alone
+
+    def test_an_added_token_is_its_text_whatever_letters_it_has(self, gpt2: Tokenizer) -> None:
+        # é is also the letter for the byte 0xE9 in the alphabet.
+        ids = gpt2.encode("é!<é>")
+        assert len(ids) == 2
+        assert [gpt2.token_bytes(token) for token in ids] == ["é!".encode(), "<é>".encode()]
+
+    def test_a_character_split_across_tokens_comes_whole(self, gpt2: Tokenizer) -> None:
+        ids = gpt2.encode("a🦊b")
+        assert len(ids) > 3
+        assembler = TextAssembler()
+        pieces = [assembler.push(gpt2.token_bytes(token)) for token in ids]
+        assert [piece for piece in pieces if piece] == ["a", "🦊", "b"]
+        assert gpt2.decode(ids[:-2]) == "a\ufffd"
+
+    def test_special_tokens(self, gpt2: Tokenizer) -> None:
+        assert set(gpt2.control_tokens) == {"<|endoftext|>", "<é>"}
+        end = gpt2.special_id("<|endoftext|>")
+        assert gpt2.encode("hello<|endoftext|>")[-1] == end == 0
+        assert gpt2.special_id("hello") is gpt2.special_id("é!") is None
+
+    def test_plain_text_makes_no_special_token(self, gpt2: Tokenizer) -> None:
+        text = "hello<|endoftext|><é>é!"
+        ids = gpt2.encode(text, allow_special=False)
+        assert gpt2.decode(ids) == text
+        assert not {*gpt2.control_tokens.values()} & {*ids}
+        # The others keep their ids, an added one that is not special among them.
+        assert ids[-1] == gpt2.encode("é!")[0]
+        assert ids[0] == gpt2.encode("hello")[0]
+
+    def test_plain_text_cannot_use_merges_of_a_special_token(self, tmp_path: Path) -> None:
+        library = byte_level()
+        values = json.loads(library.to_str())
+        vocabulary, merges = values["model"]["vocab"], values["model"]["merges"]
+        for left, right in (("h", "ellox"), ("hellox", "y")):
+            vocabulary.setdefault(right, len(vocabulary))
+            vocabulary.setdefault(left + right, len(vocabulary))
+            merges.append([left, right])
+        merges += [["e", "llox"], ["l", "lox"], ["l", "ox"], ["o", "x"]]
+        for name in ("llox", "lox", "ox"):
+            vocabulary[name] = len(vocabulary)
+        values["model"]["merges"] = sorted(merges, key=lambda pair: "x" not in pair[0] + pair[1])[::-1]
+        values["added_tokens"] = [
+            {**values["added_tokens"][0], "content": "hellox", "id": vocabulary["hellox"]},
+        ]
+        (tmp_path / "tokenizer.json").write_text(json.dumps(values))
+        words = Tokenizer.from_file(tmp_path)
+        assert words.encode("hellox") == [vocabulary["hellox"]]
+        plain = words.encode("helloxy", allow_special=False)
+        assert words.decode(plain) == "helloxy"
+        assert not {vocabulary["hellox"], vocabulary["helloxy"]} & {*plain}
+
+    def test_without_a_decoder_the_pre_tokenizer_tells(self, tmp_path: Path) -> None:
+        values = json.loads(byte_level().to_str())
+        values["decoder"] = None
+        (tmp_path / "tokenizer.json").write_text(json.dumps(values))
+        words = Tokenizer.from_file(tmp_path)
+        assert words.decode(words.encode(" hello é")) == " hello é"
+
+    def test_padding_and_truncation_of_the_file_are_not_used(self, gpt2: Tokenizer, tmp_path: Path) -> None:
+        library = byte_level()
+        library.enable_truncation(max_length=2)
+        library.enable_padding(length=40)
+        text = "hello world, the quick brown fox"
+        assert Tokenizer.from_file(put(library, tmp_path)).encode(text) == gpt2.encode(text)
+
+
+class TestPieces:
+    def test_the_ids_are_the_librarys(self, tmp_path: Path) -> None:
+        for metaspace in (False, True):
+            library = piece_level(metaspace=metaspace)
+            words = Tokenizer.from_file(put(library, tmp_path))
+            for text in SAMPLES:
+                assert words.encode(text) == library.encode(text).ids
+
+    @settings(deadline=None)
+    @given(text=st.text().filter(lambda text: "▁" not in text), allow_special=st.booleans())
+    def test_decoding_gives_the_text_back(self, llama: Tokenizer, text: str, allow_special: bool) -> None:
+        found = llama.decode(llama.encode(text, allow_special=allow_special))
+        # Metaspace puts no space before a text that has one, and takes one off all the same.
+        assert found == text or " " + found == text
+        assert found == text or llama.encode(" x") == llama.encode("x")
+
+    def test_the_bytes_of_tokens(self, llama: Tokenizer) -> None:
+        ids = llama.encode("hello\nworld 🦊")
+        pieces = [llama.token_bytes(token) for token in ids]
+        assert b"".join(pieces) == " hello\nworld 🦊".encode()
+        assert b"\n" in pieces, "<0x0A> is one byte"
+        assert "🦊".encode()[:1] in pieces
+
+    def test_the_space_before_a_text_is_not_of_it_and_the_one_within_is(self, llama: Tokenizer) -> None:
+        before, after = llama.encode("the"), llama.encode("the quick")
+        assert after[: len(before)] == before
+        assert llama.decode(before) == "the"
+        assert b"".join(map(llama.token_bytes, before)) == b" the"
+        # A stream goes on after other text: it takes the bytes as they are.
+        assert b"".join(map(llama.token_bytes, after[len(before) :])) == b" quick"
+
+    def test_a_decoder_that_takes_nothing_off_keeps_the_space(self, tmp_path: Path) -> None:
+        library = piece_level()
+        library.normalizer = normalizers.Replace(" ", "▁")
+        library.decoder = decoders.Sequence([decoders.Replace("▁", " "), decoders.ByteFallback(), decoders.Fuse()])
+        words = Tokenizer.from_file(put(library, tmp_path))
+        assert words.decode(words.encode(" the fox")) == " the fox"
+
+    def test_special_tokens_of_a_unigram_vocabulary_cannot_be_spelled(self, tmp_path: Path) -> None:
+        words = Tokenizer.from_file(put(unigram(), tmp_path))
+        assert words.control_tokens == {"<unk>": 0, "<s>": 1, "</s>": 2}
+        assert 1 in words.encode("<s>hello</s>")
+        ids = words.encode("<s>hello</s>", allow_special=False)
+        assert not {0, 1, 2} & {*ids}
+        assert words.decode(ids) == "<s>hello</s>"
+
+    def test_text_that_the_vocabulary_cannot_write_is_the_unknown_token(self, tmp_path: Path) -> None:
+        words = Tokenizer.from_file(put(unigram(), tmp_path))
+        assert words.decode(words.encode("hello日")) == "hello<unk>"
+
+
+class TestWhatIsPutAround:
+    @pytest.mark.parametrize("metaspace", [False, True])
+    def test_the_post_processor_adds_tokens_to_text_but_not_to_plain_text(
+        self, tmp_path: Path, metaspace: bool
+    ) -> None:
+        library = piece_level(metaspace=metaspace)
+        library.post_processor = processors.TemplateProcessing(single=AFTER_S, special_tokens=[("<s>", 1)])
+        words = Tokenizer.from_file(put(library, tmp_path))
+        with_it, without = words.encode("hello"), words.encode("hello", allow_special=False)
+        assert with_it == [1, *without]
+        assert words.encode("") == [1]
+        assert words.encode("", allow_special=False) == []
+
+    @pytest.mark.parametrize("adds", [True, False])
+    def test_add_bos_token_changes_nothing_as_in_transformers(self, tmp_path: Path, adds: bool) -> None:
+        names = {"bos_token": "<s>", "add_bos_token": adds}
+        library = piece_level()
+        assert Tokenizer.from_file(put(library, tmp_path / "a", **names)).encode("hello")[0] != 1
+        library.post_processor = processors.TemplateProcessing(single=AFTER_S, special_tokens=[("<s>", 1)])
+        assert Tokenizer.from_file(put(library, tmp_path / "b", **names)).encode("hello")[0] == 1
+
+    @pytest.mark.parametrize("named", [{"eos_token": "</s>"}, {"additional_special_tokens": [{"content": "</s>"}]}])
+    def test_tokens_that_the_configuration_names_are_special(self, tmp_path: Path, named: dict[str, Any]) -> None:
+        values = json.loads(piece_level().to_str())
+        values["added_tokens"] = values["added_tokens"][:2]
+        (tmp_path / "tokenizer.json").write_text(json.dumps(values))
+        (tmp_path / "tokenizer_config.json").write_text(json.dumps({**named, "pad_token": "[PAD]"}))
+        words = Tokenizer.from_file(tmp_path)
+        assert words.control_tokens == {"<unk>": 0, "<s>": 1, "</s>": 2}, "and none that has no id"
+        assert words.encode("hello</s>")[-1] == 2
+
+    def test_what_the_configuration_repeats_keeps_its_flags(self, tmp_path: Path) -> None:
+        library = byte_level()
+        library.add_special_tokens([AddedToken("<mask>", lstrip=True, special=True)])
+        words = Tokenizer.from_file(put(library, tmp_path, mask_token="<mask>"))
+        assert words.decode(words.encode("hello  <mask>")) == "hello<mask>"
+
+
+class TestIds:
+    @pytest.mark.parametrize("above", [0, 5, 1 << 40])
+    def test_rows_without_a_token_have_no_bytes(self, gpt2: Tokenizer, above: int) -> None:
+        assert gpt2.token_bytes(gpt2.vocab_size + above) == b""
+        assert gpt2.decode([gpt2.vocab_size + above, *gpt2.encode("hello")]) == "hello"
+
+    def test_an_unused_id_between_others_has_no_bytes(self, tmp_path: Path) -> None:
+        values = json.loads(byte_level().to_str())
+        values["model"]["vocab"]["Ġfar"] = 1000
+        values["added_tokens"] = []
+        (tmp_path / "tokenizer.json").write_text(json.dumps(values))
+        words = Tokenizer.from_file(tmp_path)
+        assert words.vocab_size == 1001
+        assert (words.token_bytes(1000), words.token_bytes(999)) == (b" far", b"")
+
+    def test_ids_that_cannot_be(self, gpt2: Tokenizer) -> None:
+        with pytest.raises(InputError, match="token -1 is outside the vocabulary; expected 0 to"):
+            gpt2.token_bytes(-1)
+        with pytest.raises(InputError, match="a token is a str; expected a whole number"):
+            gpt2.decode("ab")  # type: ignore[arg-type]
+
+    def test_half_a_surrogate_pair_is_one_line(self, gpt2: Tokenizer) -> None:
+        with pytest.raises(InputError, match=r"half a surrogate pair \(U\+DC80\) at character 2"):
+            gpt2.encode("ab\udc80")
+
+
+def word_piece() -> tokenizers.Tokenizer:
+    library = tokenizers.Tokenizer(models.WordPiece({"[UNK]": 0, "a": 1, "##b": 2}, unk_token="[UNK]"))
+    library.decoder = decoders.WordPiece()
+    return library
+
+
+def with_decoder(decoder: Any) -> Callable[[], tokenizers.Tokenizer]:
+    def make() -> tokenizers.Tokenizer:
+        library = byte_level()
+        library.decoder = decoder
+        return library
+
+    return make
+
+
+class TestRefused:
+    @pytest.mark.parametrize(
+        ("make", "error"),
+        [
+            (word_piece, "its model is WordPiece; expected BPE or Unigram"),
+            (lambda: tokenizers.Tokenizer(models.WordLevel({"a": 0}, unk_token="a")), "its model is WordLevel"),
+            (with_decoder(decoders.BPEDecoder()), "its decoder has BPEDecoder; expected ByteLevel, or ▁"),
+            (with_decoder(decoders.Sequence([decoders.ByteLevel(), decoders.CTC()])), "ByteLevel and CTC"),
+            (with_decoder(decoders.Replace(tokenizers.Regex("x+"), " ")), "its decoder has Replace"),
+            (with_decoder(decoders.Fuse()), "its decoder makes no spaces"),
+            (lambda: tokenizers.Tokenizer(models.BPE({"a": 0}, [])), "its decoder has None"),
+        ],
+    )
+    def test_kinds_whose_tokens_have_no_bytes(
+        self, tmp_path: Path, make: Callable[[], tokenizers.Tokenizer], error: str
+    ) -> None:
+        with pytest.raises(FormatError, match=error) as caught:
+            Tokenizer.from_file(put(make(), tmp_path))
+        assert str(tmp_path) in str(caught.value)
+        assert "\n" not in str(caught.value)
+
+    @pytest.mark.parametrize(
+        "content",
+        [
+            b"",
+            b"{",
+            b"{}",
+            b"[]",
+            b"\xff\xfe",
+            b'{"model": {"type": "BPE", "vocab": {"a": 0}, "merges": [["a", "b"]]}}',
+            b'{"model": {"type": "BPE", "vocab": {"a": -1}, "merges": []}}',
+            b'{"normalizer": {"type": "Precompiled", "precompiled_charsmap": "AAAA"}, '
+            b'"model": {"type": "BPE", "vocab": {"a": 0}, "merges": []}}',
+            b'{"model": ' * 100_000,
+        ],
+    )
+    def test_damaged_files_are_one_line(self, tmp_path: Path, content: bytes) -> None:
+        path = tmp_path / "tokenizer.json"
+        path.write_bytes(content)
+        with pytest.raises(
+            FormatError, match=r"tokenizer\.json: this is no tokenizer\.json, or a damaged one: "
+        ) as caught:
+            Tokenizer.from_file(path)
+        assert "\n" not in str(caught.value)
+        assert len(str(caught.value)) < 500
+
+    def test_a_truncated_file(self, tmp_path: Path) -> None:
+        path = put(byte_level(), tmp_path)
+        path.write_bytes(path.read_bytes()[:-100])
+        with pytest.raises(FormatError, match="or a damaged one"):
+            Tokenizer.from_file(path)
+
+    def test_an_empty_vocabulary(self, tmp_path: Path) -> None:
+        library = tokenizers.Tokenizer(models.BPE({}, []))
+        library.decoder = decoders.ByteLevel()
+        with pytest.raises(FormatError, match="its vocabulary is empty"):
+            Tokenizer.from_file(put(library, tmp_path))
+
+    def test_a_directory_without_one(self, tmp_path: Path) -> None:
+        with pytest.raises(FormatError, match=r"this directory has no tokenizer\.json"):
+            Tokenizer.from_file(tmp_path)
+
+    def test_a_file_far_too_large_is_not_read(self, tmp_path: Path) -> None:
+        path = tmp_path / "tokenizer.json"
+        with path.open("wb") as file:
+            file.truncate(1 << 31)
+        with pytest.raises(FormatError, match="found 2147483648 bytes"):
+            Tokenizer.from_file(path)
+
+    def test_a_damaged_configuration_beside_it_is_named(self, tmp_path: Path) -> None:
+        put(byte_level(), tmp_path, eos_token="x")
+        (tmp_path / "tokenizer_config.json").write_text("{")
+        with pytest.raises(FormatError, match=r"tokenizer_config\.json: "):
+            read_hf_tokenizer(tmp_path)
+
+
+class TestFinding:
+    @pytest.fixture
+    def folder(self, tmp_path: Path) -> Path:
+        for name in ("config.json", "model.safetensors"):
+            (tmp_path / name).touch()
+        put(byte_level(), tmp_path)
+        return tmp_path
+
+    @pytest.mark.parametrize("name", ["", "config.json", "model.safetensors"])
+    @pytest.mark.parametrize("padding", [0, 7])
+    def test_it_is_found_in_the_models_directory(self, folder: Path, gpt2: Tokenizer, name: str, padding: int) -> None:
+        found, reason = find_tokenizer(folder / name, None, shape(gpt2.vocab_size + padding))
+        assert found is not None
+        assert reason == ""
+        assert found.encode("hello") == gpt2.encode("hello")
+
+    @pytest.mark.parametrize("name", ["", "tokenizer.json"])
+    def test_it_may_be_given_as_a_file_or_a_directory(self, folder: Path, gpt2: Tokenizer, name: str) -> None:
+        found, _ = find_tokenizer("elsewhere.gab", folder / name, shape(gpt2.vocab_size))
+        assert found is not None
+        assert found.vocab_size == gpt2.vocab_size
+
+    def test_any_name_does_where_it_is_given(self, folder: Path) -> None:
+        other = (folder / "tokenizer.json").rename(folder / "words")
+        assert Tokenizer.from_file(other).encode("hello")
+
+    def test_one_larger_than_the_model_is_refused(self, folder: Path, gpt2: Tokenizer) -> None:
+        size = gpt2.vocab_size
+        with pytest.raises(InputError, match=f"the tokenizer has {size} tokens, the model {size - 1}"):
+            find_tokenizer(folder, folder, shape(size - 1))
+        found, reason = find_tokenizer(folder, None, shape(size - 1))
+        assert found is None
+        assert f"tokenizer.json beside the checkpoint has {size} tokens, the model {size - 1}" in reason
+
+    def test_a_gab_model_takes_one_it_finds_only_when_the_sizes_are_the_same(
+        self, folder: Path, gpt2: Tokenizer
+    ) -> None:
+        size = gpt2.vocab_size
+        assert find_tokenizer(folder / "x.gab", None, shape(size, "gab"))[0] is not None
+        assert find_tokenizer(folder / "x.gab", None, shape(size + 1, "gab"))[0] is None
+        assert find_tokenizer(folder / "x.gab", folder, shape(size + 1, "gab"))[0] is not None
+
+    def test_a_bpe_file_goes_before_it(self, folder: Path) -> None:
+        write_bpe(PLAIN_BYTES, folder / "model.bpe")
+        for path in (folder, folder / "model.safetensors"):
+            found, _ = find_tokenizer(path, None, shape(256))
+            assert found is not None
+            assert found.vocab_size == 256
+
+    def test_a_bpe_file_is_still_for_models_of_its_own_size(self, tmp_path: Path) -> None:
+        write_bpe(PLAIN_BYTES, tmp_path / "model.bpe")
+        assert find_tokenizer(tmp_path / "m.gab", None, shape(257))[0] is None
+        with pytest.raises(InputError, match="token 256 is outside the vocabulary"):
+            Tokenizer.from_file(tmp_path / "model.bpe").token_bytes(256)
+
+    def test_a_kind_that_is_not_read_is_a_reason_and_no_error(self, tmp_path: Path) -> None:
+        put(word_piece(), tmp_path)
+        found, reason = find_tokenizer(tmp_path, None, shape(50))
+        assert found is None
+        assert "cannot be used" in reason
+        assert "WordPiece" in reason
+
+
+class TestStops:
+    @pytest.mark.parametrize(
+        ("generation", "model", "ids"),
+        [
+            ({"eos_token_id": 3}, {"eos_token_id": 9}, (3,)),
+            ({"eos_token_id": [3, 5, 3]}, {}, (3, 5)),
+            ({"eos_token_id": None}, {"eos_token_id": 9}, (9,)),
+            ({}, {"eos_token_id": 0}, (0,)),
+            (None, {"eos_token_id": [9]}, (9,)),
+            (None, {"eos_token_id": -1}, ()),
+            (None, None, ()),
+        ],
+    )
+    def test_ids_of_a_directory(self, tmp_path: Path, generation: Any, model: Any, ids: tuple[int, ...]) -> None:
+        for name, values in (("generation_config.json", generation), ("config.json", model)):
+            if values is not None:
+                (tmp_path / name).write_text(json.dumps(values))
+        for path in (tmp_path, tmp_path / "config.json", tmp_path / "model.safetensors"):
+            assert stop_ids_of(path) == ids
+
+    @pytest.mark.parametrize("value", ["</s>", True, 1.0, [1, "x"], {}])
+    def test_what_is_no_id_is_refused(self, tmp_path: Path, value: object) -> None:
+        (tmp_path / "generation_config.json").write_text(json.dumps({"eos_token_id": value}))
+        with pytest.raises(FormatError, match=r"generation_config\.json: eos_token_id is .*; expected a token id"):
+            stop_ids_of(tmp_path)
+
+    def test_a_damaged_file_is_named(self, tmp_path: Path) -> None:
+        (tmp_path / "config.json").write_text("{")
+        with pytest.raises(FormatError, match=r"config\.json"):
+            stop_ids_of(tmp_path)
+
+    def test_what_ends_a_text(self, tmp_path: Path, gpt2: Tokenizer) -> None:
+        chat = Tokenizer.from_file(put(byte_level("<|end|>"), tmp_path))
+        (tmp_path / "config.json").write_text(json.dumps({"eos_token_id": [7, 5000]}))
+        size = gpt2.vocab_size
+        assert default_stops(tmp_path, chat, shape(size)) == (7,), "5000 can never come"
+        assert default_stops(tmp_path, chat, shape(size, "gab")) == (0,)
+        assert default_stops(tmp_path, gpt2, shape(size, "gab")) == ()
+        assert default_stops(tmp_path / "none" / "x", chat, shape(size)) == (0,)
+        assert default_stops(tmp_path, None, shape(size, "gab")) == ()
