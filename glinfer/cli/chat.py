@@ -30,7 +30,11 @@ _HELP = """\
 
 @click.command()
 @click.argument("model", type=click.Path())
-@click.option("--tokenizer", type=click.Path(), help="A .bpe file. Default: the one beside the model, if it fits.")
+@click.option(
+    "--tokenizer",
+    type=click.Path(),
+    help="A .bpe or tokenizer.json file. Default: the one beside the model, if it fits.",
+)
 @sampling_options
 @click.option("--think", is_flag=True, help="Let the model think before it answers.")
 @model_options

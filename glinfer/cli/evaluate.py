@@ -32,7 +32,11 @@ from glinfer.tools.evaluate import EvalReport, evaluate
 @click.option("--last", type=float, default=1.0, help="Only this last fraction of the text, such as 0.1. Default 1.")
 @click.option("--bytes", "most_bytes", type=click.IntRange(min=2), help="Only so many bytes of that, from its start.")
 @click.option("--stride", type=int, help="Tokens from window to window. Default: half the model's context.")
-@click.option("--tokenizer", type=click.Path(), help="A .bpe file. Default: the one beside the model, if it fits.")
+@click.option(
+    "--tokenizer",
+    type=click.Path(),
+    help="A .bpe or tokenizer.json file. Default: the one beside the model, if it fits.",
+)
 @click.option("--compare", default="", metavar="F,F,…", help="More weight formats to evaluate beside --weights.")
 @model_options
 @device_options

@@ -57,7 +57,14 @@ def load_checkpoint(path: AnyPath) -> Checkpoint:
         return read_gab(path)
     if start[8:] == b"{":
         _, metadata = read_header(Path(path))
-        return read_safetensors(path) if metadata.get("format") == "glinfer" else read_huggingface(path)
+        if metadata.get("format") == "glinfer":
+            return read_safetensors(path)
+        if Path(path).suffix != ".safetensors":
+            raise FormatError(
+                f"{shown(path)}: found a safetensors file that glinfer did not save; expected one that it saved, or "
+                "the directory of a Hugging Face model"
+            )
+        return read_huggingface(path)
     if start.startswith(BPE1_MAGIC.to_bytes(4, "little")):
         raise FormatError(
             f"{shown(path)}: this is a BPE1 tokenizer file; expected a checkpoint; give the model's .gab or "

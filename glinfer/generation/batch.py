@@ -21,7 +21,7 @@ from glinfer.generation.loop import GenerationStats
 from glinfer.generation.prefill import Prefill
 from glinfer.generation.sampler import Sampler, SamplingOptions, checked_choice, gpu_chooses
 from glinfer.generation.text import TextAssembler
-from glinfer.generation.tokenizer import END_OF_TURN, Tokenizer
+from glinfer.generation.tokenizer import Tokenizer
 from glinfer.gl.blocks import BLOCK_FLOATS, BlockLayout
 from glinfer.models.fold import head_floats
 from glinfer.models.parts import cache_slots
@@ -122,8 +122,10 @@ class Running:
         return BatchResult(self.request, self.ids, None if self.tokenizer is None else "".join(self.pieces), self.stats)
 
 
-def check_request(request: BatchRequest, config: ModelConfig, tokenizer: Tokenizer | None) -> Running:
-    """A request that can be run; ``tokenizer`` is None for a prompt of ids.
+def check_request(
+    request: BatchRequest, config: ModelConfig, tokenizer: Tokenizer | None, text_stops: tuple[int, ...] = ()
+) -> Running:
+    """A request that can be run; ``tokenizer`` is None for a prompt of ids, ``text_stops`` end a text by default.
 
     Raises:
         InputError: a prompt or an option that cannot be run.
@@ -136,8 +138,7 @@ def check_request(request: BatchRequest, config: ModelConfig, tokenizer: Tokeniz
     if isinstance(request.prompt, str):
         assert tokenizer is not None  # the model has one, or refused the prompt
         ids: Sequence[int] = tokenizer.encode(request.prompt)
-        end = tokenizer.special_id(END_OF_TURN)
-        default_stops = () if end is None else (end,)
+        default_stops = text_stops
     else:
         ids, default_stops, tokenizer = request.prompt, (), None
         if stop:

@@ -12,6 +12,7 @@ from glinfer.config import ModelConfig
 from glinfer.errors import InputError
 from glinfer.formats import find_model, load_checkpoint
 from glinfer.generation.auto_weights import choose_weights
+from glinfer.generation.stops import default_stops
 from glinfer.generation.tokenizer import Tokenizer, find_tokenizer
 from glinfer.gl.context import Device, Limits, open_device
 from glinfer.models.choice import AUTO, check_choice, plan_for, weights_for
@@ -28,6 +29,7 @@ class Loaded:
         config: the model's shape.
         tokenizer: the tokenizer that fits it, or None.
         no_tokenizer_reason: why there is none.
+        stop_ids: the ids that end a text where nobody says which.
         bound: the plan, bound to the device.
         weights: the format of the weights; never ``auto``.
         kernels: how the fast plan's passes are shaped.
@@ -37,6 +39,7 @@ class Loaded:
     config: ModelConfig
     tokenizer: Tokenizer | None
     no_tokenizer_reason: str
+    stop_ids: tuple[int, ...]
     bound: Session
     weights: str
     kernels: Kernels
@@ -68,6 +71,7 @@ def load_parts(
     checkpoint.check_finite()
     config = checkpoint.config.with_gelu(gelu)
     found, reason = find_tokenizer(path, tokenizer, config)
+    stop_ids = default_stops(path, found, config)
     opened = device if isinstance(device, Device) else open_device(device, api=api, limits=limits)
     try:
         edge = opened.limits.max_texture_size
@@ -92,7 +96,7 @@ def load_parts(
         if opened is not device:
             opened.close()
         raise
-    return Loaded(config, found, reason, bound, weights, kernels, opened is not device)
+    return Loaded(config, found, reason, stop_ids, bound, weights, kernels, opened is not device)
 
 
 def _running_total(total: int, report: Callable[[int, int], None]) -> Callable[[int], None]:

@@ -29,7 +29,7 @@ from glinfer.generation.prefill import Prefill
 from glinfer.generation.sampler import SamplingOptions
 from glinfer.generation.score import Scorer, TextScore
 from glinfer.generation.stream import TextStream
-from glinfer.generation.tokenizer import END_OF_TURN, Tokenizer
+from glinfer.generation.tokenizer import Tokenizer
 from glinfer.gl.context import Device, Limits
 from glinfer.models.choice import DEFAULT_PLAN, DEFAULT_WEIGHTS
 from glinfer.models.gab import LOGITS, PROBS, TOKENS
@@ -82,6 +82,7 @@ class Model:
         self.weights, self.kernels = loaded.weights, loaded.kernels
         self.device = loaded.bound.device
         self._no_tokenizer_reason = loaded.no_tokenizer_reason
+        self._stop_ids = loaded.stop_ids
         self._owns_device = loaded.owns_device
         self._closed = False
         self._prefill = Prefill(self.config, self.weights, self.kernels)
@@ -184,7 +185,8 @@ class Model:
             repetition_penalty: above 1 makes tokens already in the sequence less likely.
             seed: the same seed gives the same tokens; None draws a new one.
             stop: strings that end a text stream; they are not part of the text.
-            stop_ids: ids that end the stream (default: the tokenizer's ``<|end|>`` for text, none for ids).
+            stop_ids: ids that end the stream (default: for text the tokenizer's ``<|end|>``, or the ``eos_token_id`` of
+                a Hugging Face model; none for ids).
             on_end: called once when the stream ends.
 
         A stream that is not read to its end goes on holding what it holds: close it, or use it in a ``with``
@@ -197,8 +199,7 @@ class Model:
         is_text = isinstance(prompt, str)
         if isinstance(prompt, str):
             ids: Sequence[int] = self.require_tokenizer().encode(prompt)
-            end = self.require_tokenizer().special_id(END_OF_TURN)
-            default_stops = () if end is None else (end,)
+            default_stops = self._stop_ids
         else:
             ids, default_stops = prompt, ()
             if stop:
@@ -331,7 +332,7 @@ class Model:
             raise InputError(f"{which}a request is {type(request).__name__}; expected BatchRequest(prompt, options)")
         is_text = isinstance(request.prompt, str)
         try:
-            return check_request(request, self.config, self.require_tokenizer() if is_text else None)
+            return check_request(request, self.config, self.require_tokenizer() if is_text else None, self._stop_ids)
         except InputError as error:
             raise InputError(f"{which}{error}") from None
 
@@ -393,8 +394,9 @@ def load_model(
 
     Args:
         path: a ``.gab`` or ``.safetensors`` checkpoint, or the name of a bundled model such as ``shakespeare``.
-        tokenizer: a ``.bpe`` file or a Tokenizer. Left out, ``<checkpoint>.bpe`` or ``model.bpe`` beside the
-            checkpoint is used when there is one that fits the model.
+        tokenizer: a ``.bpe`` file, a ``tokenizer.json`` or the directory that has it, or a Tokenizer. Left out,
+            ``<checkpoint>.bpe``, ``model.bpe`` or ``tokenizer.json`` beside the checkpoint is used when there is one
+            that fits the model.
         plan: ``fast``, each token once, or ``reference``, the published passes over the whole sequence each time.
         weights: how the fast plan keeps its weights: ``f32`` as they are, or in fewer bits, a key of
             :data:`glinfer.models.fold.WEIGHT_FORMATS`; ``auto`` for the fastest whose predictions cost at most 0.1%

@@ -1,4 +1,7 @@
-"""Text to tokens and back, with Gab's byte-level BPE held by Hugging Face's ``tokenizers``."""
+"""Text to tokens and back: Gab's byte-level BPE, and the tokenizers of Hugging Face models.
+
+Hugging Face's ``tokenizers`` library does the splitting of both.
+"""
 
 from __future__ import annotations
 
@@ -17,7 +20,9 @@ from tokenizers.trainers import BpeTrainer
 from glinfer.config import ModelConfig
 from glinfer.errors import FormatError, InputError
 from glinfer.formats.bpe import BpeModel, read_bpe
-from glinfer.formats.files import AnyPath
+from glinfer.formats.files import AnyPath, opened
+from glinfer.formats.huggingface_files import is_directory
+from glinfer.generation.hf_tokenizer import TOKENIZER_FILE, HfModel, read_hf_tokenizer
 
 _CONTROL = re.compile(rb"<\|[a-z_]+\|>")
 _BYTES = 256
@@ -28,128 +33,182 @@ END_OF_TURN = "<|end|>"
 
 
 class Tokenizer:
-    """A byte-level BPE without a pre-tokeniser: merges apply in file order over the whole text.
+    """Text to token ids and back, for a BPE1 vocabulary or one of Hugging Face's.
 
-    Control tokens are the vocabulary's entries of the form ``<|name|>``, such as ``<|user|>``. They are
-    ordinary merges, so plain text can spell them; ``encode(text, allow_special=False)`` is for text that must
-    not.
+    Control tokens are those that mean something to the model beside the text, such as ``<|user|>``. Text can spell
+    them; ``encode(text, allow_special=False)`` is for text that must not. In BPE1 they are the vocabulary's entries
+    of the form ``<|name|>``, in a ``tokenizer.json`` the tokens marked as special.
 
     Args:
-        model: merges and vocabulary, as :func:`glinfer.formats.bpe.read_bpe` gives them.
+        model: what :func:`glinfer.formats.bpe.read_bpe` or
+            :func:`glinfer.generation.hf_tokenizer.read_hf_tokenizer` gives.
 
     Attributes:
         control_tokens: id of every control token by its text.
     """
 
-    def __init__(self, model: BpeModel) -> None:
-        """Build the two tokenizers, with and without the merges that make control tokens."""
-        self._pieces = model.vocabulary
-        self.control_tokens: Mapping[str, int] = MappingProxyType(
-            {piece.decode(): token for token, piece in enumerate(self._pieces) if _CONTROL.fullmatch(piece)}
-        )
-        plain = [merge for merge in model.merges if not _CONTROL.search(self._pieces[merge[2]])]
-        self._full = _library_tokenizer(self._pieces, model.merges)
-        self._plain = _library_tokenizer(self._pieces, plain)
+    def __init__(self, model: BpeModel | HfModel) -> None:
+        """Look up the control tokens, and have the library ready."""
+        self._source = model if isinstance(model, HfModel) else _Merges(model)
+        self.control_tokens: Mapping[str, int] = self._source.control_tokens
 
     @classmethod
     def from_file(cls, path: AnyPath) -> Tokenizer:
-        """The tokenizer in a BPE1 file.
+        """The tokenizer in a BPE1 file, a ``tokenizer.json``, or the directory of a Hugging Face model.
 
         Raises:
-            FormatError: as :func:`glinfer.formats.bpe.read_bpe`.
+            FormatError: as :func:`glinfer.formats.bpe.read_bpe` or
+                :func:`glinfer.generation.hf_tokenizer.read_hf_tokenizer`.
         """
-        return cls(read_bpe(path))
+        if is_directory(path) or Path(path).suffix == ".json":
+            return cls(read_hf_tokenizer(path))
+        with opened(path) as (file, _):
+            is_json = file.read(64).lstrip().startswith(b"{")
+        return cls(read_hf_tokenizer(path) if is_json else read_bpe(path))
 
     @property
     def vocab_size(self) -> int:
-        """How many tokens there are; ids are 0 to ``vocab_size - 1``."""
-        return len(self._pieces)
+        """The highest id and one; a BPE1 vocabulary has a token for every id below it."""
+        return self._source.vocab_size
+
+    def fits(self, config: ModelConfig, *, exactly: bool = False) -> bool:
+        """Whether the model has a row for every token, and no more unless they may be padding.
+
+        Models of Hugging Face often have more rows than there are tokens.
+        """
+        if exactly or isinstance(self._source, _Merges):
+            return self.vocab_size == config.vocab_size
+        return self.vocab_size <= config.vocab_size
 
     def encode(self, text: str, *, allow_special: bool = True) -> list[int]:
-        """Token ids of ``text``; :meth:`decode` gives exactly ``text`` back.
+        """Token ids of ``text``; :meth:`decode` gives exactly ``text`` back, unless a ``tokenizer.json`` changes it.
 
-        Without ``allow_special`` no id is a control token's, nor of a longer token with one in it: text that
-        spells one is made of ordinary pieces.
+        That is where such a file normalises text, has no token for a character, or puts special tokens around it.
+        Without ``allow_special`` no id is a control token's, nor of a longer token with one in it: text that spells
+        one is made of ordinary pieces, and nothing is put around it. (A ``tokenizer.json`` may make a single character
+        special, and has an unknown token for what it cannot write: those two still come.)
 
         Raises:
             InputError: the text has half a surrogate pair, which UTF-8 cannot express.
         """
         try:
-            data = text.encode("utf-8")
+            text.encode("utf-8")
         except UnicodeEncodeError as error:
             raise InputError(
                 f"the text has half a surrogate pair (U+{ord(text[error.start]):04X}) at character "
                 f"{error.start}; expected valid Unicode; take it out or replace it"
             ) from None
-        library = self._full if allow_special else self._plain
-        return library.encode(data.decode("latin-1"), add_special_tokens=False).ids
+        return self._source.ids(text, allow_special=allow_special)
 
     def decode(self, ids: Iterable[int]) -> str:
         """The text of ``ids``: their bytes read as UTF-8, with U+FFFD for what is none.
 
+        The ids are a whole text: the space that SentencePiece-like tokenizers put before one is taken off.
+
         Raises:
-            InputError: an id is not a whole number from 0 to ``vocab_size - 1``.
+            InputError: an id is not a whole number, or has no token.
         """
-        return b"".join(map(self.token_bytes, ids)).decode("utf-8", errors="replace")
+        data = b"".join(map(self.token_bytes, ids))
+        spaces = min(self._source.prefix, len(data) - len(data.lstrip(b" ")))
+        return data[spaces:].decode("utf-8", errors="replace")
 
     def token_bytes(self, token: int) -> bytes:
         """The bytes of one token, which by themselves need not be whole UTF-8 characters.
 
+        They are those that it has within a text, so they may begin with a space. A ``tokenizer.json`` need not have a
+        token for every row of its model: the others have no bytes.
+
         Raises:
-            InputError: ``token`` is not a whole number from 0 to ``vocab_size - 1``.
+            InputError: ``token`` is not a whole number from 0 on, or is outside a BPE1 vocabulary.
         """
         try:
             index = operator.index(token)
         except TypeError:
             raise InputError(f"a token is a {type(token).__name__}; expected a whole number") from None
-        if not 0 <= index < len(self._pieces):
+        if index < 0 or (index >= self.vocab_size and isinstance(self._source, _Merges)):
             raise InputError(
-                f"token {index} is outside the vocabulary; expected 0 to {len(self._pieces) - 1}; "
+                f"token {index} is outside the vocabulary; expected 0 to {self.vocab_size - 1}; "
                 "the tokens may be another tokenizer's"
             )
-        return self._pieces[index]
+        return self._source.pieces.get(index, b"")
 
     def special_id(self, text: str) -> int | None:
         """The id of the control token spelled ``text``, such as ``<|user|>``, or None if there is none."""
         return self.control_tokens.get(text)
 
 
+class _Merges:
+    """A byte-level BPE without a pre-tokeniser: merges apply in file order over the whole text.
+
+    Control tokens are ordinary merges here. Its attributes are those of
+    :class:`glinfer.generation.hf_tokenizer.HfModel`.
+    """
+
+    prefix = 0
+
+    def __init__(self, model: BpeModel) -> None:
+        """Build the two tokenizers, with and without the merges that make control tokens."""
+        self.vocab_size = len(model.vocabulary)
+        self.pieces: Mapping[int, bytes] = dict(enumerate(model.vocabulary))
+        self.control_tokens: Mapping[str, int] = MappingProxyType(
+            {piece.decode(): token for token, piece in self.pieces.items() if _CONTROL.fullmatch(piece)}
+        )
+        plain = [merge for merge in model.merges if not _CONTROL.search(self.pieces[merge[2]])]
+        self._full = _library_tokenizer(model.vocabulary, model.merges)
+        self._plain = _library_tokenizer(model.vocabulary, plain)
+
+    def ids(self, text: str, *, allow_special: bool) -> list[int]:
+        """Token ids of ``text``."""
+        library = self._full if allow_special else self._plain
+        return list(library.encode(text.encode().decode("latin-1"), add_special_tokens=False).ids)
+
+
 def find_tokenizer(
     checkpoint: AnyPath, given: AnyPath | Tokenizer | None, config: ModelConfig
 ) -> tuple[Tokenizer | None, str]:
-    """The tokenizer of a checkpoint: the given one, else ``<checkpoint>.bpe`` or ``model.bpe`` beside it.
+    """The tokenizer of a checkpoint: the given one, else one beside it.
+
+    That is ``<checkpoint>.bpe``, ``model.bpe`` or ``tokenizer.json``, the first that fits; a checkpoint may be a
+    directory too, and they are then in it. A ``tokenizer.json`` that was only found fits a model of the gab family when
+    both have the same number of tokens, and any other model that has a row for each of its tokens.
 
     Returns:
         The tokenizer, or None with the reason why there is none.
 
     Raises:
-        InputError: the given one has another vocabulary size than the model.
+        InputError: the given one does not fit the model.
         FormatError: the given one cannot be read.
     """
     if given is not None:
         chosen = given if isinstance(given, Tokenizer) else Tokenizer.from_file(given)
-        if chosen.vocab_size != config.vocab_size:
+        if not chosen.fits(config):
             raise InputError(
                 f"the tokenizer has {chosen.vocab_size} tokens, the model {config.vocab_size}; "
                 "they must be the pair that was trained together"
             )
         return chosen, ""
-    path, reasons = Path(checkpoint), []
+    reasons = []
     advice = "pass the right one with tokenizer=… (--tokenizer) or use token ids"
-    for candidate in (path.with_suffix(".bpe"), path.with_name("model.bpe")):
+    for candidate in _candidates(Path(checkpoint)):
         if not candidate.is_file():
             continue
         try:
             beside = Tokenizer.from_file(candidate)
         except FormatError as error:  # nobody asked for this file, and ids need none
-            reasons.append(f"the tokenizer beside the checkpoint is damaged: {error}; {advice}")
+            reasons.append(f"the tokenizer beside the checkpoint cannot be used: {error}; {advice}")
             continue
-        if beside.vocab_size == config.vocab_size:
+        if beside.fits(config, exactly=config.model_type == "gab"):
             return beside, ""
         reasons.append(
             f"{candidate} beside the checkpoint has {beside.vocab_size} tokens, the model {config.vocab_size}; {advice}"
         )
     return None, reasons[0] if reasons else "no tokenizer was given; pass tokenizer=… (--tokenizer) or use token ids"
+
+
+def _candidates(path: Path) -> tuple[Path, ...]:
+    if is_directory(path):
+        return path / "model.bpe", path / TOKENIZER_FILE
+    return path.with_suffix(".bpe"), path.with_name("model.bpe"), path.with_name(TOKENIZER_FILE)
 
 
 def _library_tokenizer(pieces: tuple[bytes, ...], merges: Iterable[tuple[int, int, int]]) -> tokenizers.Tokenizer:

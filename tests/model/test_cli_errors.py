@@ -90,7 +90,10 @@ BAD_GAB: dict[str, tuple[Callable[[bytes], bytes], str]] = {
     "odd heads": (lambda good: header(1, 300, 32, 5, 2, 64) + good[28:], "not a multiple"),
     "text": (lambda good: b"hello\n" * 100, "expected a GAB1 or safetensors checkpoint"),
     "json": (lambda good: b'{"model": "gab"}', "expected a GAB1 or safetensors checkpoint"),
-    "safetensors of nothing": (lambda good: struct.pack("<Q", 2) + b"{}", "expected format 'glinfer'"),
+    "safetensors of nothing": (
+        lambda good: struct.pack("<Q", 2) + b"{}",
+        "a safetensors file that glinfer did not save",
+    ),
     "safetensors with a huge header": (lambda good: struct.pack("<Q", 1 << 62) + b"{}", "promise"),
     "safetensors with a broken header": (lambda good: struct.pack("<Q", 4) + b"{nul", "damaged"),
 }

@@ -123,3 +123,61 @@ def test_commands_take_the_directory(saved: tuple[Path, Any], capsys: pytest.Cap
     assert run(["verify", str(folder), "--draws"]) == 0, capsys.readouterr().out
     capsys.readouterr()
     assert run(["generate", str(folder), "--ids", "5,6,7", "--max-tokens", "4", "--temperature", "0"]) == 0
+
+
+def with_tokenizer(folder: Path) -> Any:
+    """A GPT-2 with a byte-level tokenizer of its own: the model and the tokenizer."""
+    tokenizers = pytest.importorskip("tokenizers")
+    words = tokenizers.Tokenizer(tokenizers.models.BPE())
+    words.pre_tokenizer = tokenizers.pre_tokenizers.ByteLevel(add_prefix_space=False)
+    words.decoder = tokenizers.decoders.ByteLevel()
+    trainer = tokenizers.trainers.BpeTrainer(
+        vocab_size=300,
+        special_tokens=["<|endoftext|>"],
+        initial_alphabet=tokenizers.pre_tokenizers.ByteLevel.alphabet(),
+    )
+    words.train_from_iterator(["once upon a time there was a naïve café, and then there was none"] * 4, trainer)
+    folder.mkdir()
+    words.save(str(folder / "tokenizer.json"))
+    size = words.get_vocab_size()
+    return saved_gpt2(folder, vocab_size=size + 5, eos_token_id=0), words
+
+
+def test_text_is_that_of_transformers_with_the_directorys_tokenizer(tmp_path: Path) -> None:
+    folder = tmp_path / "m"
+    theirs, words = with_tokenizer(folder)
+    text = "once upon a café"
+    ids = words.encode(text).ids
+    found = theirs.generate(torch.tensor([ids]), max_new_tokens=40, do_sample=False, pad_token_id=0)[0, len(ids) :]
+    expected = words.decode(found.tolist())
+    with glinfer.load(folder) as model:
+        assert model.tokenizer is not None
+        assert model.tokenizer.encode(text) == ids
+        assert model.generate(text, max_tokens=40, temperature=0) == expected
+        streamed = "".join(model.stream(text, max_tokens=40, temperature=0))
+    assert streamed == expected
+
+
+def test_a_text_ends_at_the_directorys_end_token(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    folder = tmp_path / "m"
+    with_tokenizer(folder)
+    with glinfer.load(folder) as model:
+        text = "once upon"
+        first = model.generate(model.tokenizer.encode(text), max_tokens=1, temperature=0)[0]
+    (folder / "generation_config.json").write_text(f'{{"eos_token_id": [{first}]}}')
+    with glinfer.load(folder) as model:
+        assert model.generate(text, max_tokens=9, temperature=0) == ""
+    assert run(["generate", str(folder), text, "--max-tokens", "9", "--temperature", "0", "--json"]) == 0
+    assert '"finish_reason": "stop"' in capsys.readouterr().out
+
+
+def test_batches_and_scores_take_the_directory(tmp_path: Path) -> None:
+    folder = tmp_path / "m"
+    with_tokenizer(folder)
+    (tmp_path / "prompts.jsonl").write_text('{"prompt": "once upon"}\n{"prompt": "a café"}\n')
+    out = tmp_path / "out.jsonl"
+    arguments = ["generate", str(folder), "--batch", str(tmp_path / "prompts.jsonl"), "--out", str(out)]
+    assert run([*arguments, "--max-tokens", "5", "--quiet"]) == 0
+    assert len(out.read_text().splitlines()) == 2
+    (tmp_path / "text.txt").write_text("once upon a time there was a naïve café, and then there was none " * 3)
+    assert run(["eval", str(folder), "--text", str(tmp_path / "text.txt")]) == 0

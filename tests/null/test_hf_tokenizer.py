@@ -173,6 +173,11 @@ class TestByteLevel:
         assert words.decode(plain) == "helloxy"
         assert not {vocabulary["hellox"], vocabulary["helloxy"]} & {*plain}
 
+    def test_a_single_character_that_is_special_can_still_be_written(self, tmp_path: Path) -> None:
+        words = Tokenizer.from_file(put(byte_level(), tmp_path, pad_token="!"))
+        assert "!" in words.control_tokens
+        assert words.decode(words.encode("hello!<|endoftext|>", allow_special=False)) == "hello!<|endoftext|>"
+
     def test_without_a_decoder_the_pre_tokenizer_tells(self, tmp_path: Path) -> None:
         values = json.loads(byte_level().to_str())
         values["decoder"] = None
@@ -199,10 +204,10 @@ class TestPieces:
     @settings(deadline=None)
     @given(text=st.text().filter(lambda text: "▁" not in text), allow_special=st.booleans())
     def test_decoding_gives_the_text_back(self, llama: Tokenizer, text: str, allow_special: bool) -> None:
+        # Metaspace puts no space before a text that begins with one, and takes one off all the same.
+        loses_one = text.startswith(" ") and llama.encode(" x") == llama.encode("x")
         found = llama.decode(llama.encode(text, allow_special=allow_special))
-        # Metaspace puts no space before a text that has one, and takes one off all the same.
-        assert found == text or " " + found == text
-        assert found == text or llama.encode(" x") == llama.encode("x")
+        assert found == (text[1:] if loses_one else text)
 
     def test_the_bytes_of_tokens(self, llama: Tokenizer) -> None:
         ids = llama.encode("hello\nworld 🦊")
@@ -218,6 +223,13 @@ class TestPieces:
         assert b"".join(map(llama.token_bytes, before)) == b" the"
         # A stream goes on after other text: it takes the bytes as they are.
         assert b"".join(map(llama.token_bytes, after[len(before) :])) == b" quick"
+
+    def test_tokens_of_bytes_stay_bytes_when_a_file_marks_them_special(self, llama: Tokenizer, tmp_path: Path) -> None:
+        names = [f"<0x{value:02X}>" for value in range(256)]
+        words = Tokenizer.from_file(put(piece_level(), tmp_path, additional_special_tokens=names))
+        assert words.control_tokens == llama.control_tokens
+        for allow_special in (True, False):
+            assert words.decode(words.encode("a\n🦊", allow_special=allow_special)) == "a\n🦊"
 
     def test_a_decoder_that_takes_nothing_off_keeps_the_space(self, tmp_path: Path) -> None:
         library = piece_level()
@@ -377,7 +389,7 @@ class TestRefused:
             Tokenizer.from_file(put(library, tmp_path))
 
     def test_a_directory_without_one(self, tmp_path: Path) -> None:
-        with pytest.raises(FormatError, match=r"this directory has no tokenizer\.json"):
+        with pytest.raises(FormatError, match=r"found a directory without tokenizer\.json"):
             Tokenizer.from_file(tmp_path)
 
     def test_a_file_far_too_large_is_not_read(self, tmp_path: Path) -> None:

@@ -1,0 +1,59 @@
+"""The ids that end a text when nobody says which."""
+
+from __future__ import annotations
+
+import os
+from pathlib import Path
+
+from glinfer.config import ModelConfig
+from glinfer.errors import FormatError
+from glinfer.formats.files import AnyPath, shown
+from glinfer.formats.huggingface_config import quoted, read_json
+from glinfer.formats.huggingface_files import is_directory
+from glinfer.generation.tokenizer import END_OF_TURN, Tokenizer
+
+_LONGEST = 1 << 20  # bytes; a real one has a few thousand
+
+
+def stop_ids_of(path: AnyPath) -> tuple[int, ...]:
+    """The ids that end a text of the model in a Hugging Face directory.
+
+    They are ``eos_token_id`` (a number or a list) of ``generation_config.json``, else of ``config.json``; none where
+    neither has any. Negative ones, with which some configurations say that there is none, are left out.
+
+    Args:
+        path: the directory, or a file in it.
+
+    Raises:
+        FormatError: one of the two files is damaged, or its ``eos_token_id`` is something else.
+    """
+    folder = Path(path) if is_directory(path) else Path(path).parent
+    for name in ("generation_config.json", "config.json"):
+        file = folder / name
+        if not os.path.lexists(file):
+            continue
+        found = read_json(file, _LONGEST).get("eos_token_id")
+        ids = found if isinstance(found, list) else [] if found is None else [found]
+        for token in ids:
+            if isinstance(token, bool) or not isinstance(token, int):
+                raise FormatError(
+                    f"{shown(file)}: eos_token_id is {quoted(found)}; expected a token id or a list of them"
+                )
+        if ids := [token for token in ids if token >= 0]:
+            return tuple(dict.fromkeys(ids))
+    return ()
+
+
+def default_stops(checkpoint: AnyPath, tokenizer: Tokenizer | None, config: ModelConfig) -> tuple[int, ...]:
+    """The ids that end a text of a model: those that its directory names, else the tokenizer's ``<|end|>``.
+
+    For the gab family, which has no such directory, always the latter.
+
+    Raises:
+        FormatError: as :func:`stop_ids_of`.
+    """
+    named = () if config.model_type == "gab" else stop_ids_of(checkpoint)
+    if known := tuple(token for token in named if token < config.vocab_size):
+        return known
+    end = None if tokenizer is None else tokenizer.special_id(END_OF_TURN)
+    return () if end is None else (end,)
