@@ -19,7 +19,7 @@ import numpy as np
 import numpy.typing as npt
 
 from glinfer.errors import PlanError
-from glinfer.gl.layout import FORMATS, TexelFormat
+from glinfer.gl.layout import FORMATS, TexelFormat, check_part
 
 BLOCK_EDGE = 4
 BLOCK_TEXELS = BLOCK_EDGE * BLOCK_EDGE
@@ -170,8 +170,7 @@ class BlockLayout:
 
     def region(self, rows: int, cols: int) -> tuple[int, int]:
         """Width and height of the texels from the origin that hold the first ``rows`` slots."""
-        if not (1 <= rows <= self.rows and 1 <= cols <= self.cols):
-            raise PlanError(f"found a part of {rows}×{cols} elements; expected 1×1 to {self.rows}×{self.cols}")
+        check_part(self, rows, cols)
         return self.width, BLOCK_EDGE * -(-self.places_of(rows) // self.columns)
 
     def places(self, rows: int, first: int = 0) -> tuple[npt.NDArray[np.intp], npt.NDArray[np.intp]]:
@@ -264,8 +263,7 @@ class RowLayout:
 
     def region(self, rows: int, cols: int) -> tuple[int, int]:
         """Width and height in texels of the smallest rectangle at the origin that holds the first rows."""
-        if not (1 <= rows <= self.rows and 1 <= cols <= self.cols):
-            raise PlanError(f"found a part of {rows}×{cols} elements; expected 1×1 to {self.rows}×{self.cols}")
+        check_part(self, rows, cols)
         return self.width, min(rows, self.stack)
 
     def pack(self, matrix: npt.NDArray[Any]) -> npt.NDArray[Any]:

@@ -17,7 +17,7 @@ import numpy as np
 import numpy.typing as npt
 
 from glinfer.errors import PlanError
-from glinfer.gl.layout import FORMATS, TexelFormat
+from glinfer.gl.layout import FORMATS, TexelFormat, check_part, check_rows
 
 LANES = 4
 _LINE = 256
@@ -102,8 +102,7 @@ class FlatLayout:
         Raises:
             PlanError: the matrix has no such part.
         """
-        if not (1 <= rows <= self.rows and 1 <= cols <= self.cols):
-            raise PlanError(f"found a part of {rows}×{cols} elements; expected 1×1 to {self.rows}×{self.cols}")
+        check_part(self, rows, cols)
         return self.width, -(-rows * self.row_texels // self.width)
 
     def pack(self, matrix: npt.NDArray[Any]) -> npt.NDArray[Any]:
@@ -112,13 +111,9 @@ class FlatLayout:
         Raises:
             PlanError: the matrix has other columns, no or too many rows, or another type than the layout.
         """
-        expected = np.dtype(self.format.dtype)
-        if matrix.ndim != 2 or matrix.shape[1] != self.cols or not 1 <= matrix.shape[0] <= self.rows:
-            raise PlanError(f"found an array {list(matrix.shape)}; expected [1 to {self.rows}, {self.cols}]")
-        if matrix.dtype != expected:
-            raise PlanError(f"found an array of {matrix.dtype}; a {self.format.name} texture holds {expected}")
+        check_rows(self, matrix)
         width, height = self.region(*matrix.shape)
-        texels = np.zeros((height * width, LANES), dtype=expected)
+        texels = np.zeros((height * width, LANES), dtype=matrix.dtype)
         padded = texels[: matrix.shape[0] * self.row_texels].reshape(matrix.shape[0], -1)
         padded[:, : self.cols] = matrix
         return texels.reshape(height, width, LANES)

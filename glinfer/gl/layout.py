@@ -96,6 +96,29 @@ class TexelLayout(Protocol):
         """Width and height in texels of a rectangle at the origin that holds [0:rows, 0:cols]."""
 
 
+def check_part(layout: TexelLayout, rows: int, cols: int) -> None:
+    """Accept a part [0:rows, 0:cols] of a matrix.
+
+    Raises:
+        PlanError: the matrix has no such part.
+    """
+    if not (1 <= rows <= layout.rows and 1 <= cols <= layout.cols):
+        raise PlanError(f"found a part of {rows}×{cols} elements; expected 1×1 to {layout.rows}×{layout.cols}")
+
+
+def check_rows(layout: TexelLayout, matrix: npt.NDArray[Any]) -> None:
+    """Accept the first rows of a matrix, of the type that its texture holds.
+
+    Raises:
+        PlanError: it has other columns, no or too many rows, or another type than the layout.
+    """
+    expected = np.dtype(layout.format.dtype)
+    if matrix.ndim != 2 or matrix.shape[1] != layout.cols or not 1 <= matrix.shape[0] <= layout.rows:
+        raise PlanError(f"found an array {list(matrix.shape)}; expected [1 to {layout.rows}, {layout.cols}]")
+    if matrix.dtype != expected:
+        raise PlanError(f"found an array of {matrix.dtype}; a {layout.format.name} texture holds {expected}")
+
+
 @dataclass(frozen=True)
 class Layout:
     """The place of a [rows, cols] matrix in a width × height texture of one format."""
@@ -142,8 +165,7 @@ class Layout:
         Raises:
             PlanError: the matrix has no such part.
         """
-        if not (1 <= rows <= self.rows and 1 <= cols <= self.cols):
-            raise PlanError(f"found a part of {rows}×{cols} elements; expected 1×1 to {self.rows}×{self.cols}")
+        check_part(self, rows, cols)
         if self.wrapped:
             return self.width, -(-rows * self.cols // self.width)
         return cols, rows
@@ -154,15 +176,11 @@ class Layout:
         Raises:
             PlanError: the matrix has other columns, no or too many rows, or another type than the layout.
         """
-        expected = np.dtype(self.format.dtype)
-        if matrix.ndim != 2 or matrix.shape[1] != self.cols or not 1 <= matrix.shape[0] <= self.rows:
-            raise PlanError(f"found an array {list(matrix.shape)}; expected [1 to {self.rows}, {self.cols}]")
-        if matrix.dtype != expected:
-            raise PlanError(f"found an array of {matrix.dtype}; a {self.format.name} texture holds {expected}")
+        check_rows(self, matrix)
         if not self.wrapped:
             return np.ascontiguousarray(matrix)
         width, height = self.region(*matrix.shape)
-        texels = np.zeros(width * height, dtype=expected)
+        texels = np.zeros(width * height, dtype=matrix.dtype)
         texels[: matrix.size] = np.ascontiguousarray(matrix).reshape(-1)
         return texels.reshape(height, width)
 
