@@ -91,8 +91,7 @@ def attend(
         outputs,
         kernels=kernels,
         defines=defines,
-        uniforms=[("offset", causal)] if isinstance(causal, int) else [],
-        per_run=[("offset", causal)] if isinstance(causal, str) else [],
+        uniforms=[] if causal is None else [("offset", causal)],
     )
     if outputs == [out]:
         return [first]

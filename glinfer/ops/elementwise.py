@@ -119,8 +119,7 @@ def scale(
         [out],
         kernels=kernels,
         rows=rows,
-        uniforms=[] if isinstance(factor, str) else [("factor", float(factor))],
-        per_run=[("factor", factor)] if isinstance(factor, str) else [],
+        uniforms=[("factor", factor if isinstance(factor, str) else float(factor))],
     )
 
 

@@ -11,6 +11,8 @@ from glinfer.ops.kernels import Kernels
 from glinfer.ops.spec import DrawSpec, TensorSpec
 
 Define = tuple[str, int | float]
+Uniform = tuple[str, int | float | str]
+"""A uniform and its number, the same in every run, or the name of the run value that it takes."""
 Scratch = Callable[[str, int, int], TensorSpec]
 """Declares a float tensor (name, rows, cols) that only the draws of one call see."""
 
@@ -36,8 +38,7 @@ def flat_draw(
     kernels: Kernels,
     rows: Extent | None = None,
     defines: Sequence[Define] = (),
-    uniforms: Sequence[Define] = (),
-    per_run: Sequence[tuple[str, str]] = (),
+    uniforms: Sequence[Uniform] = (),
     instances: Extent = 1,
     adds: bool = False,
     clears: bool = False,
@@ -72,8 +73,8 @@ def flat_draw(
             ("LOOKUP_TEXTURE", int(kernels.lookup_texture)),
             *defines,
         ),
-        uniforms=tuple(uniforms),
-        per_run=tuple(per_run),
+        uniforms=tuple((uniform, value) for uniform, value in uniforms if not isinstance(value, str)),
+        per_run=tuple((uniform, value) for uniform, value in uniforms if isinstance(value, str)),
         instances=instances,
         adds=adds,
         clears=clears,

@@ -106,6 +106,8 @@ BLOCK_FORMATS = {
     )
 }
 """Every packed format by its name."""
+BY_NUMBER = {form.number: form for form in BLOCK_FORMATS.values()}
+"""Every packed format by the number that shaders know it by."""
 
 
 def block_format(name: str) -> BlockFormat:
@@ -202,6 +204,18 @@ def dequantize(blocks: Bytes, name: str) -> npt.NDArray[np.float32]:
             return np.asarray(integers * scales)
     quants, types = _gguf()
     return np.asarray(quants.dequantize(blocks, types[name]), dtype=np.float32).reshape(len(blocks), inputs)
+
+
+def table_of(weight: npt.NDArray[Any], number: int, inputs: int) -> npt.NDArray[np.float64]:
+    """A table [rows, inputs] in float64, as oracles take it: of words packed in the format ``number``, or 0 for floats.
+
+    Raises:
+        InputError: the package gguf, which unpacks GGML's formats, is not installed.
+    """
+    if not number:
+        return np.asarray(weight, dtype=np.float64)
+    name = BY_NUMBER[number].name
+    return dequantize(blocks_of(weight, name, inputs), name).astype(np.float64)
 
 
 def pack(weights: npt.NDArray[Any], name: str) -> Bytes:

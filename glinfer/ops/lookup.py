@@ -7,15 +7,12 @@ from collections.abc import Mapping
 import numpy as np
 
 from glinfer.errors import InputError, PlanError
+from glinfer.gl.flat import LANES
 from glinfer.gl.layout import Extent
 from glinfer.ops.flat import Define, flat_draw
-from glinfer.ops.ggml import BLOCK_FORMATS, BlockFormat, block_format, blocks_of
-from glinfer.ops.ggml import dequantize as dequantize_blocks
+from glinfer.ops.ggml import BY_NUMBER, BlockFormat, block_format, table_of
 from glinfer.ops.kernels import Kernels
 from glinfer.ops.spec import Array, DrawSpec, Op, Params, Shapes, TensorSpec, float64, register
-
-WORD_LANES = 4
-_BY_NUMBER = {form.number: form for form in BLOCK_FORMATS.values()}
 
 
 def lookup(
@@ -90,7 +87,6 @@ def position_add(
     Raises:
         PlanError: a tensor is laid out in another way.
     """
-    fixed: list[Define] = [] if isinstance(offset, str) else [("offset", offset)]
     return flat_draw(
         name,
         kind,
@@ -100,8 +96,7 @@ def position_add(
         kernels=kernels,
         rows=rows,
         defines=[("LENGTH", length), ("TABLE_ROWS", table.shape[0])],
-        uniforms=fixed,
-        per_run=[("offset", offset)] if isinstance(offset, str) else [],
+        uniforms=[("offset", offset)],
     )
 
 
@@ -120,7 +115,7 @@ def _table_defines(draw: str, table_format: str | None, inputs: int, kernels: Ke
 
 
 def _format_of(params: Params) -> BlockFormat | None:
-    return _BY_NUMBER.get(int(params["FORMAT"]))
+    return BY_NUMBER.get(int(params["FORMAT"]))
 
 
 def _check_table(shapes: Shapes, params: Params, rows: int | None) -> None:
@@ -131,16 +126,12 @@ def _check_table(shapes: Shapes, params: Params, rows: int | None) -> None:
         shapes.expect("weight", rows, cols)
     else:
         shapes.require(not form.weights or cols % form.weights == 0, f"{cols} columns are no {form.name} blocks")
-        shapes.expect("weight", rows, WORD_LANES * sum(form.section_texels(cols)))
+        shapes.expect("weight", rows, LANES * sum(form.section_texels(cols)))
 
 
 def _table(inputs: Mapping[str, Array], params: Params) -> Array:
     """The table in float64, whatever it is packed as."""
-    form = _format_of(params)
-    if form is None:
-        return float64(inputs, ["weight"])[0]
-    blocks = blocks_of(inputs["weight"], form.name, int(params["OUT_COLS"]))
-    return dequantize_blocks(blocks, form.name).astype(np.float64)
+    return table_of(inputs["weight"], int(params["FORMAT"]), int(params["OUT_COLS"]))
 
 
 def _check_lookup(shapes: Shapes, params: Params) -> None:

@@ -9,7 +9,7 @@ import numpy as np
 from glinfer.errors import PlanError
 from glinfer.gl.flat import LANES
 from glinfer.ops.flat import Define, Scratch, flat_draw
-from glinfer.ops.ggml import BLOCK_FORMATS, GROUP, blocks_of, dequantize
+from glinfer.ops.ggml import GROUP, table_of
 from glinfer.ops.kernels import Kernels
 from glinfer.ops.linear import ACTIVATIONS, activate
 from glinfer.ops.product import MASKED, PLAIN, Finish, Product, Strategy
@@ -74,7 +74,6 @@ def matmul(
                 *([("BLENDED", 1)] if blended else []),
             ],
             uniforms=inside.uniforms(),
-            per_run=inside.per_run(),
             instances=parts if blended else 1,
             adds=blended,
             clears=blended,
@@ -91,7 +90,6 @@ def matmul(
             kernels=kernels,
             defines=[*_shares(product, len(sources), parts, rows), *finish.defines()],
             uniforms=finish.uniforms(),
-            per_run=finish.per_run(),
         )
 
     if strategy.targets > 1:
@@ -142,7 +140,6 @@ def _matvec(
         kernels=kernels,
         defines=[*product.defines(mantissa=kernels.mantissa), ("M", 1), *finish.defines()],
         uniforms=finish.uniforms(),
-        per_run=finish.per_run(),
     )
 
 
@@ -190,17 +187,10 @@ def _matrices(params: Params, which: str, count: int) -> list[int]:
     return [int(np.dot(index, steps)) for index in np.ndindex(*shape)]
 
 
-def _weights(inputs: Mapping[str, Array], params: Params) -> Array:
-    number = int(params.get("FORMAT", 0))
-    if not number:
-        return float64(inputs, ["weight"])[0]
-    form = next(form for form in BLOCK_FORMATS.values() if form.number == number)
-    return dequantize(blocks_of(inputs["weight"], form.name, int(params["K"])), form.name).astype(np.float64)
-
-
 def _sums(inputs: Mapping[str, Array], params: Params, count: int) -> Array:
     """The sums [parts, products, M, N] of a draw, float64."""
-    (x,), weight = float64(inputs, ["x"]), _weights(inputs, params)
+    (x,) = float64(inputs, ["x"])
+    weight = table_of(inputs["weight"], int(params.get("FORMAT", 0)), int(params["K"]))
     m, k, n = (int(params[name]) for name in ("M", "K", "OUT_COLS"))
     parts = int(params.get("PARTS", 1))
     form = int(params.get("FORMAT", 0))

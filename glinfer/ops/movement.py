@@ -105,7 +105,6 @@ def strided_copy(
     defines += [("RUN_A", run.first), ("RUN_B", run.second), ("FETCHES", _fetches(by_row, by_col, col_offset))]
     if len(by_col) > 1:
         defines += [("RUN_SIZE", run.size), ("RUNS_A", by_col[0].first), ("RUNS_B", by_col[0].second)]
-    offsets = (("row_offset", row_offset), ("col_offset", col_offset))
     return flat_draw(
         name,
         kind,
@@ -115,8 +114,7 @@ def strided_copy(
         kernels=kernels,
         rows=rows,
         defines=defines,
-        uniforms=[(uniform, offset) for uniform, offset in offsets if isinstance(offset, int)],
-        per_run=[(uniform, offset) for uniform, offset in offsets if isinstance(offset, str)],
+        uniforms=[("row_offset", row_offset), ("col_offset", col_offset)],
     )
 
 

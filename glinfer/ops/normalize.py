@@ -95,7 +95,7 @@ def normalize(
     Raises:
         PlanError: a tensor is laid out in another way.
     """
-    causal, uniforms, per_run = Causal.settings(norm.causal)
+    causal, uniforms = Causal.settings(norm.causal)
     defines: list[Define] = [
         ("NORM", NORMS[norm.name][0]),
         ("STAT", STATS[norm.stat]),
@@ -105,7 +105,7 @@ def normalize(
         ("ADDS", int(norm.residual is not None)),
         ("WEIGHTED", int(norm.weight is not None)),
         ("BIASED", int(norm.bias is not None)),
-        *causal,
+        causal,
     ]
     return flat_draw(
         name,
@@ -117,7 +117,6 @@ def normalize(
         rows=rows,
         defines=defines,
         uniforms=uniforms,
-        per_run=per_run,
     )
 
 

@@ -9,7 +9,7 @@ import numpy as np
 from glinfer.errors import PlanError
 from glinfer.gl.flat import LANES, texels_for
 from glinfer.gl.layout import Extent
-from glinfer.ops.flat import Define
+from glinfer.ops.flat import Define, Uniform
 from glinfer.ops.ggml import GROUP, block_format
 from glinfer.ops.linear import ACTIVATIONS
 from glinfer.ops.spec import TensorSpec
@@ -68,7 +68,7 @@ class Product:
         if self.transposed:
             found.append(("TRANSPOSED", 1))
             form = [("FORMAT", 0)] if self.table_format is None else block_format(self.table_format).defines(self.k)
-            found += [*form, ("INPUTS", self.k), ("MANTISSA", int(mantissa and self.table_format is not None))]
+            found += [*form, ("MANTISSA", int(mantissa and self.table_format is not None))]
             if self.table_format and texels_for(self.k) % (GROUP // LANES):
                 found.append(("RAGGED", 1))
         if self.count > 1:
@@ -139,13 +139,9 @@ class Finish:
         found += [(name.upper(), 1) for name, _ in self.inputs()]
         return found if self.causal is None else [*found, ("CAUSAL", 1)]
 
-    def uniforms(self) -> list[Define]:
-        """What is the same in every run."""
-        return [("offset", self.causal)] if isinstance(self.causal, int) else []
-
-    def per_run(self) -> list[tuple[str, str]]:
-        """What changes from run to run."""
-        return [("offset", self.causal)] if isinstance(self.causal, str) else []
+    def uniforms(self) -> list[Uniform]:
+        """What the shaders take beside them."""
+        return [] if self.causal is None else [("offset", self.causal)]
 
     @property
     def plain(self) -> bool:

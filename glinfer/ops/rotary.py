@@ -15,7 +15,7 @@ import numpy as np
 
 from glinfer.errors import InputError
 from glinfer.gl.layout import Extent
-from glinfer.ops.flat import Define, flat_draw
+from glinfer.ops.flat import Uniform, flat_draw
 from glinfer.ops.kernels import Kernels
 from glinfer.ops.spec import Array, DrawSpec, Op, Params, Shapes, TensorSpec, float64, register
 
@@ -234,14 +234,11 @@ def rotate(
     """
     dim, rotary = x.shape[1] // heads, table.shape[1]
     inputs = [("x", x), ("table", table)]
-    uniforms: list[Define] = []
-    per_run: list[tuple[str, str]] = []
+    uniforms: list[Uniform] = []
     if table.shape[0] == 1:
         positions = None  # nothing to choose from
     elif positions is not None:
         inputs.append(("positions", positions))
-    elif isinstance(position, str):
-        per_run.append(("position", position))
     else:
         uniforms.append(("position", position))
     defines = [
@@ -264,7 +261,6 @@ def rotate(
         rows=rows,
         defines=defines,
         uniforms=uniforms,
-        per_run=per_run,
     )
 
 

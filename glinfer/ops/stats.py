@@ -17,7 +17,7 @@ import numpy as np
 from glinfer.errors import PlanError
 from glinfer.gl.flat import LANES, texels_for
 from glinfer.gl.layout import Extent
-from glinfer.ops.flat import Define, Scratch, flat_draw
+from glinfer.ops.flat import Define, Scratch, Uniform, flat_draw
 from glinfer.ops.kernels import Kernels
 from glinfer.ops.spec import Array, DrawSpec, Op, Params, Shapes, TensorSpec, float64, register
 
@@ -48,17 +48,11 @@ class Causal:
     first_query: Extent
 
     @staticmethod
-    def settings(causal: Causal | None) -> tuple[list[Define], list[Define], list[tuple[str, str]]]:
-        """The defines, uniforms and per-run uniforms of a draw with or without it."""
-        uniforms: list[Define] = []
-        per_run: list[tuple[str, str]] = []
-        if causal is not None:
-            for uniform, extent in (("query_rows", causal.query_rows), ("first_query", causal.first_query)):
-                if isinstance(extent, int):
-                    uniforms.append((uniform, extent))
-                else:
-                    per_run.append((uniform, extent))
-        return [("CAUSAL", int(causal is not None))], uniforms, per_run
+    def settings(causal: Causal | None) -> tuple[Define, list[Uniform]]:
+        """The define and the uniforms of a draw with or without it."""
+        if causal is None:
+            return ("CAUSAL", 0), []
+        return ("CAUSAL", 1), [("query_rows", causal.query_rows), ("first_query", causal.first_query)]
 
 
 def columns_that_count(rows: int, params: Params) -> Array:
@@ -91,13 +85,13 @@ def row_stats(
     if causal is not None and stat != "exponents":
         raise PlanError(f"draw {name}: the {stat} of rows that are queries; only exponents can stop at a column")
     inputs = [("x", x), *([] if residual is None else [("residual", residual)])]
-    causal_defines, uniforms, per_run = Causal.settings(causal)
+    causal_define, uniforms = Causal.settings(causal)
     defines: list[Define] = [
         ("STAT", STATS[stat]),
         ("COLS", x.shape[1]),
         ("PART_TEXELS", -(-texels_for(x.shape[1]) // texels_for(out.shape[1]))),
         ("ADDS", int(residual is not None)),
-        *causal_defines,
+        causal_define,
     ]
     return flat_draw(
         name,
@@ -109,7 +103,6 @@ def row_stats(
         rows=rows,
         defines=defines,
         uniforms=uniforms,
-        per_run=per_run,
     )
 
 

@@ -11,13 +11,13 @@ from dataclasses import dataclass
 
 import numpy as np
 
+from glinfer.gl.flat import LANES
 from glinfer.ops.flat import Define, flat_draw
 from glinfer.ops.kernels import Kernels
 from glinfer.ops.spec import Array, DrawSpec, Op, Params, Shapes, TensorSpec, register
 
 CHUNK = 16
 """Elements that the first pass sorts at once."""
-_LANES = 4
 
 
 @dataclass(frozen=True)
@@ -30,8 +30,8 @@ class Lists:
 
 def lists_of(cols: int, k: int) -> tuple[Lists, ...]:
     """The lists after each pass over rows of so many columns; at last one of ``ceil(k / 4)`` texels."""
-    kept = -(-k // _LANES)
-    texels = CHUNK // _LANES
+    kept = -(-k // LANES)
+    texels = CHUNK // LANES
     found = [Lists(-(-cols // CHUNK), min(texels, kept))]
     while found[-1].count > 1:
         texels *= 2
@@ -118,7 +118,7 @@ def merge_sorted(
     Raises:
         PlanError: a tensor is laid out in another way.
     """
-    kept = -(-k // _LANES)
+    kept = -(-k // LANES)
     shift = -1 if merged.texels == kept else merged.texels.bit_length() - 1
     return flat_draw(
         name,
@@ -184,12 +184,12 @@ def _check_pairs(shapes: Shapes, params: Params) -> None:
     shapes.expect("output", rows, None)
     k = shapes.by_name["output"][1]
     shapes.require(k <= cols, f"there are no {k} largest of {cols} columns")
-    _expect_lists(shapes, "columns", rows * -(-k // _LANES))
+    _expect_lists(shapes, "columns", rows * -(-k // LANES))
 
 
 def _expect_lists(shapes: Shapes, name: str, texels: int) -> None:
     """Require a matrix of one texel a row that holds so many."""
-    shapes.expect(name, None, _LANES)
+    shapes.expect(name, None, LANES)
     shapes.require(shapes.rows(name) >= texels, f"{name} has {shapes.rows(name)} rows for lists of {texels} texels")
 
 
@@ -211,7 +211,7 @@ def _oracle_chunks(inputs: Mapping[str, Array], params: Params, size: tuple[int,
     keys, columns = (np.zeros((rows, count * CHUNK), dtype=np.int64) for _ in range(2))
     keys[:, :cols], columns[:, :cols] = keys_of(inputs["x"]), np.arange(cols)
     by_list = [part.reshape(rows, count, CHUNK).swapaxes(0, 1).reshape(-1, CHUNK) for part in (keys, columns)]
-    return _sorted(by_list[0], by_list[1], texels * _LANES).reshape(2, *size)
+    return _sorted(by_list[0], by_list[1], texels * LANES).reshape(2, *size)
 
 
 def _oracle_merge(inputs: Mapping[str, Array], params: Params, size: tuple[int, int]) -> Array:
@@ -219,15 +219,15 @@ def _oracle_merge(inputs: Mapping[str, Array], params: Params, size: tuple[int, 
     merged_texels, merged_count = _merged(params)
     pairs = []
     for name in ("keys", "columns"):
-        lists = np.zeros((2 * merged_count, rows, texels * _LANES), dtype=np.int64)
+        lists = np.zeros((2 * merged_count, rows, texels * LANES), dtype=np.int64)
         lists[:count] = np.asarray(inputs[name])[: count * rows * texels].reshape(count, rows, -1)
         pairs.append(lists.reshape(merged_count, 2, rows, -1).swapaxes(1, 2).reshape(merged_count * rows, -1))
-    return _sorted(pairs[0], pairs[1], merged_texels * _LANES).reshape(2, *size)
+    return _sorted(pairs[0], pairs[1], merged_texels * LANES).reshape(2, *size)
 
 
 def _oracle_pairs(inputs: Mapping[str, Array], params: Params, size: tuple[int, int]) -> Array:
     rows, k = size
-    columns = np.asarray(inputs["columns"], dtype=np.int64)[: rows * -(-k // _LANES)].reshape(rows, -1)[:, :k]
+    columns = np.asarray(inputs["columns"], dtype=np.int64)[: rows * -(-k // LANES)].reshape(rows, -1)[:, :k]
     values = np.take_along_axis(np.asarray(inputs["x"], dtype=np.float64)[:rows], columns, axis=1)
     return np.stack([values, columns.astype(np.float64)])
 

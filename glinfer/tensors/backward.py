@@ -5,7 +5,6 @@ from __future__ import annotations
 from glinfer.errors import InputError
 from glinfer.ops.scatter import METHODS, add_gradients
 from glinfer.tensors.base import Group, expect_floats
-from glinfer.tensors.passes import expect_tensor
 from glinfer.tensors.tensor import Tensor, is_whole
 
 
@@ -34,7 +33,6 @@ class Backward(Group):
             InputError: the shapes or types do not fit, there is no such method, or the device cannot blend.
         """
         expect_floats("embedding_backward", grad=grad)
-        expect_tensor("embedding_backward", "ids", ids)
         if ids.dtype != "int32" or grad.ndim < 1 or grad.shape[:-1] != ids.shape:
             raise InputError(
                 f"embedding_backward: ids is {list(ids.shape)} of {ids.dtype} and grad is {list(grad.shape)}; expected "

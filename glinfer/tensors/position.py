@@ -8,7 +8,6 @@ from glinfer.errors import InputError, PlanError
 from glinfer.ops.rotary import Scaling, cosines_and_sines, rope_frequencies, rotate
 from glinfer.ops.spec import Array
 from glinfer.tensors.base import Group, expect_floats
-from glinfer.tensors.passes import expect_tensor
 from glinfer.tensors.tensor import Tensor, is_whole
 
 if TYPE_CHECKING:
@@ -109,7 +108,6 @@ class Positions(Group):
         """How many positions there are, the last one of x among them."""
         last, first = offset + sequence - 1, offset
         if positions is not None:
-            expect_tensor("rope", "positions", positions)
             if positions.dtype != "int32" or positions.shape != (sequence,) or offset:
                 raise InputError(
                     f"rope: positions is {list(positions.shape)} of {positions.dtype}, with offset {offset}; expected "

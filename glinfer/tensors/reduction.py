@@ -6,7 +6,7 @@ from glinfer.errors import InputError
 from glinfer.ops.normalize import cross_entropy as cross_entropy_draw
 from glinfer.ops.stats import LARGEST_COLUMN, largest_column, stat_column, summarize
 from glinfer.tensors.base import Group, expect_floats
-from glinfer.tensors.passes import Passes, expect_tensor
+from glinfer.tensors.passes import Passes
 from glinfer.tensors.tensor import Shape, Tensor
 
 
@@ -58,7 +58,6 @@ class Reductions(Group):
             InputError: the shapes do not fit, or one is of another type.
         """
         expect_rows("cross_entropy", logits=logits)
-        expect_tensor("cross_entropy", "targets", targets)
         if targets.shape != logits.shape[:-1] or targets.dtype != "int32":
             raise InputError(
                 f"cross_entropy: logits is {list(logits.shape)} and targets {list(targets.shape)} of {targets.dtype}; "
