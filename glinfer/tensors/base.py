@@ -8,7 +8,7 @@ from collections.abc import Callable
 from typing import TYPE_CHECKING, Any
 
 from glinfer.errors import InputError
-from glinfer.tensors.passes import Passes, expect_tensor
+from glinfer.tensors.passes import Passes
 from glinfer.tensors.tensor import Tensor
 
 if TYPE_CHECKING:
@@ -62,6 +62,17 @@ def _checked(method: Callable[..., Any]) -> Callable[..., Any]:
         return method(*given, **named)
 
     return checked
+
+
+def expect_tensor(call: str, name: str, value: object) -> Tensor:
+    """Accept a tensor.
+
+    Raises:
+        InputError: it is something else, such as a NumPy array; names the call and what it was given.
+    """
+    if isinstance(value, Tensor):
+        return value
+    raise InputError(f"{call}: {name} is a {type(value).__name__}; make a tensor of it with device.tensor({name})")
 
 
 def expect_floats(call: str, **tensors: Tensor | None) -> None:

@@ -9,6 +9,7 @@ from glinfer.errors import InputError, PlanError
 from glinfer.gl.texture import Texture
 from glinfer.models.plan import PlanBuilder
 from glinfer.models.session import Session
+from glinfer.ops.flat import flat_layout
 from glinfer.ops.kernels import Kernels
 from glinfer.ops.spec import DrawSpec, TensorSpec
 from glinfer.tensors.storage import Storage
@@ -16,17 +17,6 @@ from glinfer.tensors.tensor import TEXTURE_FORMATS, Shape, Tensor, as_matrix
 
 if TYPE_CHECKING:
     from glinfer.tensors.device import Device
-
-
-def expect_tensor(call: str, name: str, value: object) -> Tensor:
-    """Accept a tensor.
-
-    Raises:
-        InputError: it is something else, such as a NumPy array; names the call and what it was given.
-    """
-    if isinstance(value, Tensor):
-        return value
-    raise InputError(f"{call}: {name} is a {type(value).__name__}; make a tensor of it with device.tensor({name})")
 
 
 class Passes:
@@ -59,9 +49,9 @@ class Passes:
         Of a packed tensor, the matrix of its words.
 
         Raises:
-            InputError: it is no tensor, was released, is on another device, or is a result of this call.
+            InputError: it was released, is on another device, or is a result of this call.
         """
-        if expect_tensor(self.call, name, tensor).device is not self.device:
+        if tensor.device is not self.device:
             raise InputError(f"{self.call}: {name} is a tensor of another device; make it on this one")
         layout = tensor.layout if shape is None else tensor.layout.seen_as(*shape)
         if any(result.storage is tensor.storage for result, _ in self._results):
@@ -84,16 +74,16 @@ class Passes:
         """A tensor that the call gives back: a new one, or ``out``.
 
         Raises:
-            InputError: it fits no texture; or ``out`` is no tensor, has another shape or type, was released, is on
+            InputError: it fits no texture; or ``out`` has another shape or type, was released, is on
                 another device, or shares its elements with a tensor that this call reads or writes.
         """
         spec = self.scratch(name, *as_matrix(shape), TEXTURE_FORMATS[dtype])
         given = out is not None
         if out is None:
-            layout = self.device.layout(shape, dtype)
+            layout = flat_layout(name, spec)
             texture = Texture(self.device.context, layout, name)
             out = self.device.adopt(Storage(self.device.context, layout, texture=texture), shape, dtype)
-        elif expect_tensor(self.call, "out", out).shape != shape or out.dtype != dtype:
+        elif out.shape != shape or out.dtype != dtype:
             raise InputError(
                 f"{self.call}: out is {list(out.shape)} of {out.dtype}; the result is {list(shape)} of {dtype}"
             )
