@@ -10,7 +10,8 @@ from pathlib import Path
 from glinfer.errors import FormatError, InputError
 from glinfer.formats.bpe import BpeModel, read_bpe, write_bpe
 from glinfer.formats.bundled import BundledModel, bundled_models, find_model
-from glinfer.formats.checkpoint import Checkpoint, random_checkpoint, weight_shapes
+from glinfer.formats.checkpoint import Checkpoint, random_checkpoint
+from glinfer.formats.families import weight_shapes
 from glinfer.formats.files import BPE1_MAGIC, GAB1_MAGIC, AnyPath, opened, replacing, shown
 from glinfer.formats.gab import read_gab, write_gab
 from glinfer.formats.huggingface import read_huggingface

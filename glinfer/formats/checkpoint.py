@@ -6,16 +6,16 @@ import difflib
 import itertools
 import math
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 
 import numpy as np
 
 from glinfer.config import ModelConfig
 from glinfer.errors import FormatError, InputError
-from glinfer.formats.gab_layout import FloatArray, StoredArray, stored_arrays, tensor_count
+from glinfer.formats.families import FAMILIES, GAB, GEMMA, tensor_count, weight_shapes
+from glinfer.formats.gab_layout import FloatArray, StoredArray, stored_arrays
+from glinfer.formats.packed import PACKED_FORMATS, PackedTensor, block_weights
 
-GAB, GPT2 = FAMILIES = ("gab", "gpt2")
-"""The families of models, as ``model_type`` names them."""
 _CHUNK = 1 << 16  # floats looked at together by check_finite: small enough to stay in a CPU's cache
 
 
@@ -25,19 +25,37 @@ class Checkpoint:
 
     Attributes:
         config: the model's shape.
-        tensors: float32 arrays by name, shapes as :func:`weight_shapes` gives them. They may be read-only
-            views of a memory-mapped file and need not be contiguous.
+        tensors: float32 arrays by name, shapes as :func:`glinfer.formats.families.weight_shapes` gives them. They may be
+            read-only views of a memory-mapped file and need not be contiguous.
         source: where they came from, for messages: a path, or words such as ``random weights (seed 0)``.
+        packed: the tensors that stay in their file's own format, which are matrices; none of them is among ``tensors``.
+            Models of the family ``gab`` have none.
     """
 
     config: ModelConfig
     tensors: Mapping[str, FloatArray]
     source: str
+    packed: Mapping[str, PackedTensor] = field(default_factory=dict)
 
     @property
     def parameter_count(self) -> int:
         """How many numbers all tensors have together."""
-        return sum(tensor.size for tensor in self.tensors.values())
+        return sum(tensor.size for tensor in (*self.tensors.values(), *self.packed.values()))
+
+    def floats(self, name: str) -> FloatArray:
+        """One tensor as float32, unpacked where it is packed.
+
+        Raises:
+            KeyError: there is no such tensor.
+            InputError: the package gguf, which unpacks GGML's formats, is not installed.
+        """
+        return self.packed[name].floats() if name in self.packed else self.tensors[name]
+
+    def formats(self) -> dict[str, str]:
+        """The format of every tensor: ``F32``, or one of :data:`glinfer.formats.packed.PACKED_FORMATS`."""
+        found = dict.fromkeys(self.tensors, "F32")
+        found.update((name, tensor.format) for name, tensor in self.packed.items())
+        return found
 
     def check_finite(self) -> None:
         """Look at every number, a few at a time.
@@ -54,6 +72,13 @@ class Checkpoint:
                 raise FormatError(
                     f"{self.source}: {count} {values} NaN or infinite in tensor {name!r}, first at "
                     f"[{index}]; expected finite numbers only; the weights are damaged, get them again"
+                )
+        for name, packed in self.packed.items():
+            row = packed.first_not_finite()
+            if row is not None:
+                raise FormatError(
+                    f"{self.source}: a weight of tensor {name!r}, in {packed.format}, is NaN or infinite, first in row "
+                    f"{row}; expected finite numbers only; the weights are damaged, get them again"
                 )
 
 
@@ -72,39 +97,13 @@ def _not_finite(tensor: FloatArray) -> tuple[int, int]:
     return count, first
 
 
-def weight_shapes(config: ModelConfig) -> dict[str, tuple[int, ...]]:
-    """The shape of every tensor of a model, in the order of a GAB1 file.
-
-    With width D, inner width I (4D in GAB1 files), vocabulary V and S positions: ``transformer.wte.weight``
-    [V, D], ``transformer.wpe.weight`` [S, D]; for each block ``transformer.h.{i}`` ``.ln_1.weight`` and
-    ``.bias`` [D], ``.attn.{q,k,v,out}_proj.weight`` [D, D], ``.ln_2.weight`` and ``.bias`` [D],
-    ``.mlp.fc_in.weight`` [I, D] and ``.bias`` [I], ``.mlp.fc_out.weight`` [D, I] and ``.bias`` [D]; then
-    ``transformer.ln_f.weight`` and ``.bias`` [D], ``lm_head.weight`` [V, D] and ``.bias`` [V].
-    Matrices are [out, in]; the names are GPT-J's in Hugging Face's transformers. The family ``gpt2`` has biases in its
-    attention too, ``.attn.{q,k,v,out}_proj.bias`` [D], and none in ``lm_head``. Where the embeddings are tied there
-    is no ``lm_head.weight``.
-    """
-    shapes = {name: shape for array in stored_arrays(config) for name, shape in array.tensor_shapes().items()}
-    if config.tie_word_embeddings:
-        del shapes["lm_head.weight"]
-    if config.model_type == GPT2:
-        del shapes["lm_head.bias"]
-        for name in [name for name in shapes if name.endswith("_proj.weight")]:
-            shapes[name.removesuffix("weight") + "bias"] = (config.hidden_size,)
-    return shapes
-
-
-def head_weight(config: ModelConfig) -> str:
-    """The name of the vocabulary's matrix: the token embedding where the two are tied."""
-    return "transformer.wte.weight" if config.tie_word_embeddings else "lm_head.weight"
-
-
 def check_tensors(config: ModelConfig, found: Mapping[str, tuple[str, tuple[int, ...]]], source: str) -> None:
-    """Compare names, types and shapes with :func:`weight_shapes`.
+    """Compare names, types and shapes with :func:`glinfer.formats.families.weight_shapes`.
 
     Args:
         config: the model that the tensors should make up.
-        found: type (NumPy's name for it) and shape of each tensor there is.
+        found: type (``float32``, or for a matrix one of :data:`glinfer.formats.packed.PACKED_FORMATS`) and shape of each
+            tensor there is.
         source: where they are, for the messages.
 
     Raises:
@@ -113,9 +112,7 @@ def check_tensors(config: ModelConfig, found: Mapping[str, tuple[str, tuple[int,
     """
     if config.model_type not in FAMILIES:
         raise FormatError(f"{source}: model_type is {config.model_type!r}; expected one of {', '.join(FAMILIES)}")
-    expected = tensor_count(config) - config.tie_word_embeddings
-    if config.model_type == GPT2:
-        expected += 4 * config.num_hidden_layers - 1
+    expected = tensor_count(config)
     # Before any list of names is made: the block count comes from a file and may be absurd.
     if config.num_hidden_layers > len(found):
         raise FormatError(
@@ -137,12 +134,18 @@ def check_tensors(config: ModelConfig, found: Mapping[str, tuple[str, tuple[int,
         )
     for name, shape in shapes.items():
         kind, found_shape = found[name]
-        if kind != "float32":
-            raise FormatError(f"{source}: tensor {name!r} is {kind}; expected float32; convert it first")
         if found_shape != shape:
             raise FormatError(
                 f"{source}: tensor {name!r} has shape {list(found_shape)}; "
                 f"expected {list(shape)} from the configuration"
+            )
+        may_be_packed = config.model_type != GAB and len(shape) == 2
+        if kind != "float32" and not (may_be_packed and kind in PACKED_FORMATS):
+            raise FormatError(f"{source}: tensor {name!r} is {kind}; expected float32; convert it first")
+        if kind != "float32" and shape[-1] % block_weights(kind):
+            raise FormatError(
+                f"{source}: tensor {name!r} is {kind} with rows of {shape[-1]} weights; expected whole blocks of "
+                f"{block_weights(kind)}"
             )
 
 
@@ -154,7 +157,10 @@ def _nearest(name: str, others: list[str], verb: str) -> str:
 
 def check_checkpoint(checkpoint: Checkpoint) -> None:
     """Check a checkpoint's tensors with :func:`check_tensors`, before writing a file of them."""
-    found = {name: (tensor.dtype.name, tensor.shape) for name, tensor in checkpoint.tensors.items()}
+    found: dict[str, tuple[str, tuple[int, ...]]] = {
+        name: (tensor.dtype.name, tensor.shape) for name, tensor in checkpoint.tensors.items()
+    }
+    found.update((name, (tensor.format, tensor.shape)) for name, tensor in checkpoint.packed.items())
     check_tensors(checkpoint.config, found, checkpoint.source)
 
 
@@ -163,7 +169,8 @@ def random_checkpoint(config: ModelConfig, seed: int = 0, scale: float = 0.04) -
 
     Every array of a GAB1 file, in file order, is drawn with ``numpy.random.default_rng(seed)`` from a normal
     distribution of standard deviation ``scale``; token embeddings are 4 times that, output weights 3 times,
-    and LayerNorm's gains lie around 1.
+    and LayerNorm's gains lie around 1. Of other families than ``gab``, every tensor is drawn so, gains around what leaves
+    numbers as they are.
 
     Raises:
         InputError: ``seed`` is negative or ``scale`` is not a finite number of at least 0.
@@ -174,6 +181,13 @@ def random_checkpoint(config: ModelConfig, seed: int = 0, scale: float = 0.04) -
         raise InputError(f"the scale is {scale}; expected a finite number of at least 0")
     generator = np.random.default_rng(seed)
     tensors: dict[str, FloatArray] = {}
+    if config.model_type != GAB:
+        for name, shape in weight_shapes(config).items():
+            around = 1.0 if len(shape) == 1 and name.endswith("weight") and config.model_type != GEMMA else 0.0
+            tensors[name] = (generator.standard_normal(shape, dtype=np.float32) * np.float32(scale)) + np.float32(
+                around
+            )
+        return Checkpoint(config, tensors, f"random weights (seed {seed})")
     for array in stored_arrays(config):
         drawn = (generator.standard_normal(array.shape) * scale).astype(np.float32)
         tensors.update(array.split(_around(array, drawn)))

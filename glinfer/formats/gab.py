@@ -14,7 +14,8 @@ import numpy as np
 
 from glinfer.config import ModelConfig
 from glinfer.errors import ConfigError, FormatError
-from glinfer.formats.checkpoint import GAB, Checkpoint, check_checkpoint
+from glinfer.formats.checkpoint import Checkpoint, check_checkpoint
+from glinfer.formats.families import GAB
 from glinfer.formats.files import BPE1_MAGIC, GAB1_MAGIC, AnyPath, check_size, opened, replacing, shown
 from glinfer.formats.gab_layout import FloatArray, float_count, stored_arrays
 

@@ -19,7 +19,8 @@ from safetensors.numpy import save_file
 
 from glinfer.config import ModelConfig
 from glinfer.errors import ConfigError, FormatError, InputError
-from glinfer.formats.checkpoint import Checkpoint, check_checkpoint, check_tensors, weight_shapes
+from glinfer.formats.checkpoint import Checkpoint, check_checkpoint, check_tensors
+from glinfer.formats.families import weight_shapes
 from glinfer.formats.files import AnyPath, check_size, opened, replacing, shown
 
 _LENGTH = struct.Struct("<Q")

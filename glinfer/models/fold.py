@@ -18,7 +18,7 @@ import numpy.typing as npt
 
 from glinfer.config import ModelConfig
 from glinfer.errors import PlanError
-from glinfer.formats.checkpoint import head_weight, weight_shapes
+from glinfer.formats.families import head_weight, weight_shapes
 from glinfer.ops.quantise import encode
 from glinfer.ops.spec import Array
 

@@ -10,7 +10,7 @@ from __future__ import annotations
 
 from glinfer.config import ModelConfig
 from glinfer.errors import PlanError
-from glinfer.formats.checkpoint import GPT2
+from glinfer.formats.families import GPT2
 from glinfer.models.plan import Plan, PlanBuilder
 from glinfer.ops.attention import attention_scores, attention_values, concat_head
 from glinfer.ops.embed import embed

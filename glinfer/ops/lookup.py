@@ -7,10 +7,10 @@ from collections.abc import Mapping
 import numpy as np
 
 from glinfer.errors import InputError, PlanError
+from glinfer.ggml import BY_NUMBER, BlockFormat, block_format, table_of
 from glinfer.gl.flat import LANES
 from glinfer.gl.layout import Extent
 from glinfer.ops.flat import Define, flat_draw
-from glinfer.ops.ggml import BY_NUMBER, BlockFormat, block_format, table_of
 from glinfer.ops.kernels import Kernels
 from glinfer.ops.spec import Array, DrawSpec, Op, Params, Shapes, TensorSpec, float64, register
 

@@ -7,9 +7,9 @@ from collections.abc import Mapping, Sequence
 import numpy as np
 
 from glinfer.errors import PlanError
+from glinfer.ggml import GROUP, table_of
 from glinfer.gl.flat import LANES
 from glinfer.ops.flat import Define, Scratch, flat_draw
-from glinfer.ops.ggml import GROUP, table_of
 from glinfer.ops.kernels import Kernels
 from glinfer.ops.linear import ACTIVATIONS, activate
 from glinfer.ops.product import MASKED, PLAIN, Finish, Product, Strategy

@@ -7,10 +7,10 @@ from dataclasses import dataclass
 import numpy as np
 
 from glinfer.errors import PlanError
+from glinfer.ggml import GROUP, block_format
 from glinfer.gl.flat import LANES, texels_for
 from glinfer.gl.layout import Extent
 from glinfer.ops.flat import Define, Uniform
-from glinfer.ops.ggml import GROUP, block_format
 from glinfer.ops.linear import ACTIVATIONS
 from glinfer.ops.spec import TensorSpec
 
@@ -28,7 +28,7 @@ class Product:
     Attributes:
         m, n, k: edges of one product.
         transposed: whether weight has k along its rows: a linear layer's [out, in].
-        table_format: the packed format of weight, of :data:`glinfer.ops.ggml.BLOCK_FORMATS`; None for floats. Only
+        table_format: the packed format of weight, of :data:`glinfer.ggml.BLOCK_FORMATS`; None for floats. Only
             transposed weights are packed.
         batch: how many products, along three axes.
         x_steps, weight_steps: by how many matrices x and weight step along each of them; 0 where one is used again.

@@ -42,7 +42,7 @@ class DrawReport:
             "agrees": self.agrees,
             "renderer": self.renderer,
             "passes": [dataclasses.asdict(row) for row in self.table.rows],
-            "config": dataclasses.asdict(self.config),
+            "config": self.config.to_dict(),
         }
 
 

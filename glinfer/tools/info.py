@@ -106,7 +106,7 @@ def model_report(checkpoint: Checkpoint, plan: str, weights: str, device: Device
     except GlinferError as error:
         problem = str(error)
     return {
-        "config": dataclasses.asdict(checkpoint.config),
+        "config": checkpoint.config.to_dict(),
         "parameters": checkpoint.parameter_count,
         "plan": plan,
         "weights": weights,

@@ -21,7 +21,8 @@ from typing import Any
 import numpy as np
 
 from glinfer.errors import InputError
-from glinfer.formats.checkpoint import GAB, Checkpoint
+from glinfer.formats.checkpoint import Checkpoint
+from glinfer.formats.families import GAB
 from glinfer.formats.files import reason
 from glinfer.formats.gab_layout import FloatArray
 from glinfer.tools.peers import CheckedPeer, Logits, required

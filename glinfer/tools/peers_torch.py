@@ -15,7 +15,8 @@ import numpy as np
 import torch
 from torch.nn import functional
 
-from glinfer.formats.checkpoint import Checkpoint, head_weight
+from glinfer.formats.checkpoint import Checkpoint
+from glinfer.formats.families import head_weight
 from glinfer.tools.peers import CheckedPeer, Logits
 
 Tensor = torch.Tensor

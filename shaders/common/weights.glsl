@@ -1,4 +1,4 @@
-// Weights in any format: a table [rows, inputs] of floats (FORMAT 0), or the words that glinfer/ops/ggml.py makes of
+// Weights in any format: a table [rows, inputs] of floats (FORMAT 0), or the words that glinfer/ggml.py makes of
 // blocks; it numbers the formats, and SECTION0 to SECTION3 are the texels of a row where its sections begin.
 // A row is read in groups of GROUP_TEXELS texels of four weights: group_of() fetches a group, group_weights() gives its
 // texel j, with nothing to choose at run time where j is a constant. Behind the end of a row all weights are zero.

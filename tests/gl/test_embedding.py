@@ -11,6 +11,7 @@ import numpy as np
 import pytest
 
 from glinfer.errors import InputError, PlanError
+from glinfer.ggml import BLOCK_FORMATS, GROUP, dequantize, group_count, words_of
 from glinfer.gl.flat import FlatLayout
 from glinfer.gl.program import shader_root
 from glinfer.models.oracle import relative_error, run_draw
@@ -18,7 +19,6 @@ from glinfer.models.plan import PlanBuilder
 from glinfer.models.session import Session
 from glinfer.ops import OPS, TensorSpec
 from glinfer.ops.flat import flat_draw
-from glinfer.ops.ggml import BLOCK_FORMATS, GROUP, dequantize, group_count, words_of
 from glinfer.ops.kernels import Kernels
 from glinfer.ops.lookup import dequantize as dequantize_draw
 from glinfer.ops.lookup import lookup, position_add

@@ -272,7 +272,7 @@ def test_a_tensor_is_no_array(dev: Device) -> None:
 @pytest.mark.parametrize("name", ["Q8_0", "q4_0", "Q8_ROW"])
 def test_packed_floats(dev: Device, name: str) -> None:
     pytest.importorskip("gguf", reason="the package gguf is not installed (pip install 'glinfer[gguf]')")
-    from glinfer.ops.ggml import dequantize, pack
+    from glinfer.ggml import dequantize, pack
 
     weights = np.random.default_rng(1).standard_normal((2, 3, 64)).astype(np.float32)
     tensor = dev.tensor(weights, name)

@@ -13,7 +13,8 @@ import glinfer
 from glinfer.cli.app import run
 from glinfer.config import ModelConfig
 from glinfer.formats import load_checkpoint, save_checkpoint
-from glinfer.formats.checkpoint import Checkpoint, check_checkpoint, head_weight, weight_shapes
+from glinfer.formats.checkpoint import Checkpoint, check_checkpoint
+from glinfer.formats.families import head_weight, weight_shapes
 from glinfer.ops.linear import ACTIVATIONS, activate
 from glinfer.tools.peers import open_peers
 

@@ -12,9 +12,9 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from glinfer import ggml
 from glinfer.errors import InputError
-from glinfer.ops import ggml
-from glinfer.ops.ggml import BLOCK_FORMATS, TEXEL_BYTES, block_format, blocks_of, dequantize, inputs_of, pack, words_of
+from glinfer.ggml import BLOCK_FORMATS, TEXEL_BYTES, block_format, blocks_of, dequantize, inputs_of, pack, words_of
 
 Array = np.ndarray[Any, Any]
 WEIGHTS_GLSL = Path(__file__).resolve().parents[2] / "shaders" / "common" / "weights.glsl"

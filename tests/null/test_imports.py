@@ -21,12 +21,12 @@ PACKAGE = ROOT / "glinfer"
 
 PUBLIC = "__init__"  # glinfer/__init__.py: load(), generate(), stream()
 # A room may import itself and every room to its left.
-ORDER = ("errors", "config", "gl", "ops", "models", "tensors", "generation", PUBLIC, "tools", "cli", "__main__")
+ORDER = ("errors", "config", "ggml", "gl", "ops", "models", "tensors", "generation", PUBLIC, "tools", "cli", "__main__")
 ALLOWED = {room: set(ORDER[: place + 1]) for place, room in enumerate(ORDER)}
 # formats stands beside ops: it knows files and shapes, never OpenGL, and the rooms from models on may use it.
 for later in ORDER[ORDER.index("models") :]:
     ALLOWED[later].add("formats")
-ALLOWED["formats"] = {"errors", "config", "formats"}
+ALLOWED["formats"] = {"errors", "config", "ggml", "formats"}
 
 GL_LIBRARIES = {"moderngl", "glcontext", "ctypes"}
 GLSL = re.compile(r"#version 3|gl_FragCoord|texelFetch\(")

@@ -16,7 +16,7 @@ from hypothesis import strategies as st
 
 from glinfer.config import ModelConfig
 from glinfer.errors import PlanError
-from glinfer.formats.checkpoint import weight_shapes
+from glinfer.formats.families import weight_shapes
 from glinfer.models import gab
 from glinfer.models.fast import fast_plan
 from glinfer.models.gab import MAX_DRAWS, reference_plan

@@ -6,7 +6,7 @@ from collections.abc import Callable, Sequence
 
 import numpy as np
 
-from glinfer.ops.ggml import BLOCK_FORMATS, Bytes, block_format, dequantize
+from glinfer.ggml import BLOCK_FORMATS, Bytes, block_format, dequantize
 from glinfer.ops.spec import Array
 from glinfer.tensors.device import Device
 from glinfer.tensors.tensor import Tensor

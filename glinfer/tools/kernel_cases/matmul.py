@@ -6,7 +6,7 @@ from collections.abc import Callable, Sequence
 
 import numpy as np
 
-from glinfer.ops.ggml import BLOCK_FORMATS
+from glinfer.ggml import BLOCK_FORMATS
 from glinfer.ops.linear import ACTIVATIONS, activate
 from glinfer.ops.product import STRATEGIES
 from glinfer.ops.spec import Array

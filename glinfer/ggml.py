@@ -47,6 +47,7 @@ class BlockFormat:
         weights: how many weights a block holds; 0 for a whole row.
         nbytes: of a block; of a block that is a row, of one weight.
         sections: how a texture has the bytes sorted.
+        scales: where a block has half floats, and how many.
     """
 
     name: str
@@ -54,6 +55,7 @@ class BlockFormat:
     weights: int
     nbytes: int
     sections: tuple[Section, ...]
+    scales: tuple[int, int] = (0, 0)
 
     def row_bytes(self, inputs: int) -> int:
         """Bytes of a row of so many weights, as a file has them."""
@@ -78,29 +80,29 @@ class BlockFormat:
 _SCALE_BYTES = 4
 
 
-def _format(name: str, number: int, weights: int, *sections: tuple[int, int]) -> BlockFormat:
+def _format(name: str, number: int, weights: int, scales: tuple[int, int], *sections: tuple[int, int]) -> BlockFormat:
     """A format of sections (start, bytes), the most read first; the stride is the next size that divides a texel."""
     made = tuple(
         Section(start, nbytes, nbytes if nbytes >= TEXEL_BYTES else 1 << (nbytes - 1).bit_length())
         for start, nbytes in sections
     )
-    return BlockFormat(name, number, weights, sum(section.nbytes for section in made), made)
+    return BlockFormat(name, number, weights, sum(section.nbytes for section in made), made, scales)
 
 
 BLOCK_FORMATS = {
     made.name: made
     for made in (
-        _format("BF16", 1, 1, (0, 2)),
-        _format("Q4_0", 2, 32, (2, 16), (0, 2)),
-        _format("Q4_1", 3, 32, (4, 16), (0, 4)),
-        _format("Q5_0", 4, 32, (6, 16), (2, 4), (0, 2)),
-        _format("Q5_1", 5, 32, (8, 16), (4, 4), (0, 4)),
-        _format("Q8_0", 6, 32, (2, 32), (0, 2)),
-        _format("Q2_K", 7, 256, (16, 64), (0, 16), (80, 4)),
-        _format("Q3_K", 8, 256, (32, 64), (0, 32), (96, 14)),
-        _format("Q4_K", 9, 256, (16, 128), (0, 16)),
-        _format("Q5_K", 10, 256, (48, 128), (16, 32), (0, 16)),
-        _format("Q6_K", 11, 256, (0, 128), (128, 64), (192, 16), (208, 2)),
+        _format("BF16", 1, 1, (0, 0), (0, 2)),
+        _format("Q4_0", 2, 32, (0, 1), (2, 16), (0, 2)),
+        _format("Q4_1", 3, 32, (0, 2), (4, 16), (0, 4)),
+        _format("Q5_0", 4, 32, (0, 1), (6, 16), (2, 4), (0, 2)),
+        _format("Q5_1", 5, 32, (0, 2), (8, 16), (4, 4), (0, 4)),
+        _format("Q8_0", 6, 32, (0, 1), (2, 32), (0, 2)),
+        _format("Q2_K", 7, 256, (80, 2), (16, 64), (0, 16), (80, 4)),
+        _format("Q3_K", 8, 256, (108, 1), (32, 64), (0, 32), (96, 14)),
+        _format("Q4_K", 9, 256, (0, 2), (16, 128), (0, 16)),
+        _format("Q5_K", 10, 256, (0, 2), (48, 128), (16, 32), (0, 16)),
+        _format("Q6_K", 11, 256, (208, 1), (0, 128), (128, 64), (192, 16), (208, 2)),
         BlockFormat("Q8_ROW", 12, 0, 1, ()),
         BlockFormat("Q16_ROW", 13, 0, 2, ()),
     )

@@ -1,0 +1,118 @@
+"""Matrices kept as a file has them: half floats, or GGML's blocks of small integers with scales."""
+
+from __future__ import annotations
+
+import math
+from dataclasses import dataclass
+
+import numpy as np
+import numpy.typing as npt
+
+from glinfer.errors import InputError
+from glinfer.ggml import BLOCK_FORMATS, Bytes, block_format, dequantize
+
+F16 = "F16"
+"""The one format of :class:`PackedTensor` that is none of :data:`glinfer.ggml.BLOCK_FORMATS`: a half float each."""
+PACKED_FORMATS = (F16, *BLOCK_FORMATS)
+_CHUNK = 1 << 22  # weights looked at together
+
+
+@dataclass(frozen=True, eq=False)
+class PackedTensor:
+    """A matrix [rows, inputs] whose rows are bytes, as its file has them.
+
+    Attributes:
+        format: one of :data:`PACKED_FORMATS`.
+        blocks: uint8 [rows, bytes of a row]; may be a read-only view of a memory-mapped file.
+    """
+
+    format: str
+    blocks: Bytes
+
+    def __post_init__(self) -> None:
+        """Refuse what is no matrix in that format.
+
+        Raises:
+            InputError: there is no such format, or a row is no whole number of blocks.
+        """
+        if self.format != F16:
+            block_format(self.format)
+        if self.blocks.ndim != 2 or self.blocks.dtype != np.uint8 or self.blocks.size == 0:
+            raise InputError(
+                f"found blocks {list(self.blocks.shape)} of {self.blocks.dtype} for {self.format}; expected bytes "
+                "[rows, bytes of a row]"
+            )
+        inputs = inputs_in(self.format, self.blocks.shape[1])
+        if inputs < 1 or row_bytes(self.format, inputs) != self.blocks.shape[1]:
+            raise InputError(f"a row of {self.blocks.shape[1]} bytes is no whole number of {self.format} blocks")
+
+    @property
+    def shape(self) -> tuple[int, int]:
+        """(rows, inputs)."""
+        return len(self.blocks), inputs_in(self.format, self.blocks.shape[1])
+
+    @property
+    def size(self) -> int:
+        """How many weights."""
+        return math.prod(self.shape)
+
+    def floats(self) -> npt.NDArray[np.float32]:
+        """The weights as float32 [rows, inputs], exactly.
+
+        Raises:
+            InputError: the package gguf, which unpacks GGML's formats, is not installed.
+        """
+        if self.format == F16:
+            return self.halves().astype(np.float32)
+        if self.format == "BF16":
+            # A bfloat16 is the upper half of a float32.
+            return (self._contiguous().view("<u2").astype("<u4") << np.uint32(16)).view("<f4").astype(np.float32)
+        return dequantize(self._contiguous(), self.format)
+
+    def halves(self) -> npt.NDArray[np.float16]:
+        """The weights of a tensor in ``F16``, as they are."""
+        return self._contiguous().view("<f2").astype(np.float16, copy=False)
+
+    def _contiguous(self) -> Bytes:
+        return np.ascontiguousarray(self.blocks)
+
+    def first_not_finite(self) -> int | None:
+        """The first row with a weight that is NaN or infinite, None where there is none; looks at scales alone."""
+        step = max(1, _CHUNK // self.blocks.shape[1])
+        for start in range(0, len(self.blocks), step):
+            bad = _not_finite(np.ascontiguousarray(self.blocks[start : start + step]), self.format)
+            if bad.any():
+                return start + int(bad.argmax())
+        return None
+
+
+def inputs_in(name: str, nbytes: int) -> int:
+    """How many weights so many bytes of a row hold in a format, rounded down."""
+    if name == F16:
+        return nbytes // 2
+    form = block_format(name)
+    return nbytes // form.nbytes * form.weights if form.weights else (nbytes - 4) // form.nbytes
+
+
+def row_bytes(name: str, inputs: int) -> int:
+    """Bytes of a row of so many weights in a format."""
+    return 2 * inputs if name == F16 else block_format(name).row_bytes(inputs)
+
+
+def block_weights(name: str) -> int:
+    """How many weights a row must be a multiple of in a format."""
+    return 1 if name == F16 else max(1, block_format(name).weights)
+
+
+def _not_finite(rows: Bytes, name: str) -> npt.NDArray[np.bool_]:
+    """Which rows have a scale, or a weight of its own, that is no finite number."""
+    if name == F16:
+        return np.asarray(~np.isfinite(rows.view("<f2")).all(axis=1))
+    form = block_format(name)
+    if name == "BF16":
+        return np.asarray((rows.view("<u2") & 0x7F80 == 0x7F80).any(axis=1))
+    if not form.weights:
+        return np.asarray(~np.isfinite(np.ascontiguousarray(rows[:, -4:]).view("<f4")).all(axis=1))
+    start, count = form.scales
+    blocks = rows.reshape(len(rows), -1, form.nbytes)[:, :, start : start + 2 * count]
+    return np.asarray(~np.isfinite(np.ascontiguousarray(blocks).view("<f2")).all(axis=(1, 2)))
