@@ -25,8 +25,8 @@ class Checkpoint:
 
     Attributes:
         config: the model's shape.
-        tensors: float32 arrays by name, shapes as :func:`glinfer.formats.families.weight_shapes` gives them. They may be
-            read-only views of a memory-mapped file and need not be contiguous.
+        tensors: float32 arrays by name, shapes as :func:`glinfer.formats.families.weight_shapes` gives them. They may
+            be read-only views of a memory-mapped file and need not be contiguous.
         source: where they came from, for messages: a path, or words such as ``random weights (seed 0)``.
         packed: the tensors that stay in their file's own format, which are matrices; none of them is among ``tensors``.
             Models of the family ``gab`` have none.
@@ -40,7 +40,8 @@ class Checkpoint:
     @property
     def parameter_count(self) -> int:
         """How many numbers all tensors have together."""
-        return sum(tensor.size for tensor in (*self.tensors.values(), *self.packed.values()))
+        floats = sum(tensor.size for tensor in self.tensors.values())
+        return floats + sum(tensor.size for tensor in self.packed.values())
 
     def floats(self, name: str) -> FloatArray:
         """One tensor as float32, unpacked where it is packed.
@@ -102,8 +103,8 @@ def check_tensors(config: ModelConfig, found: Mapping[str, tuple[str, tuple[int,
 
     Args:
         config: the model that the tensors should make up.
-        found: type (``float32``, or for a matrix one of :data:`glinfer.formats.packed.PACKED_FORMATS`) and shape of each
-            tensor there is.
+        found: type (``float32``, or for a matrix one of :data:`glinfer.formats.packed.PACKED_FORMATS`) and shape of
+            each tensor there is.
         source: where they are, for the messages.
 
     Raises:
@@ -169,8 +170,8 @@ def random_checkpoint(config: ModelConfig, seed: int = 0, scale: float = 0.04) -
 
     Every array of a GAB1 file, in file order, is drawn with ``numpy.random.default_rng(seed)`` from a normal
     distribution of standard deviation ``scale``; token embeddings are 4 times that, output weights 3 times,
-    and LayerNorm's gains lie around 1. Of other families than ``gab``, every tensor is drawn so, gains around what leaves
-    numbers as they are.
+    and LayerNorm's gains lie around 1. Of other families than ``gab``, every tensor is drawn so, gains around what
+    leaves numbers as they are.
 
     Raises:
         InputError: ``seed`` is negative or ``scale`` is not a finite number of at least 0.
@@ -184,9 +185,8 @@ def random_checkpoint(config: ModelConfig, seed: int = 0, scale: float = 0.04) -
     if config.model_type != GAB:
         for name, shape in weight_shapes(config).items():
             around = 1.0 if len(shape) == 1 and name.endswith("weight") and config.model_type != GEMMA else 0.0
-            tensors[name] = (generator.standard_normal(shape, dtype=np.float32) * np.float32(scale)) + np.float32(
-                around
-            )
+            drawn = generator.standard_normal(shape, dtype=np.float32)
+            tensors[name] = drawn * np.float32(scale) + np.float32(around)
         return Checkpoint(config, tensors, f"random weights (seed {seed})")
     for array in stored_arrays(config):
         drawn = (generator.standard_normal(array.shape) * scale).astype(np.float32)

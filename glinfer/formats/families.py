@@ -111,7 +111,7 @@ def _like_llama(config: ModelConfig) -> Shapes:
 
 
 def tensors_per_layer(config: ModelConfig) -> int:
-    """How many tensors each layer has, without listing them: the count of layers comes from files, and may be absurd."""
+    """How many tensors each layer has, without listing all: the count of layers comes from files, and may be absurd."""
     one, two = (len(weight_shapes(_with_layers(config, count))) for count in (1, 2))
     return two - one
 

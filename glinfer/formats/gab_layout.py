@@ -101,9 +101,3 @@ def float_count(config: ModelConfig) -> int:
     """How many floats the file has after its header, without walking through the blocks."""
     outside = sum(array.size for part in (_before_blocks, _after_blocks) for array in part(config))
     return outside + config.num_hidden_layers * sum(array.size for array in _block(config, 0))
-
-
-def tensor_count(config: ModelConfig) -> int:
-    """How many named tensors the model has, without walking through the blocks."""
-    outside = sum(len(array.names) for part in (_before_blocks, _after_blocks) for array in part(config))
-    return outside + config.num_hidden_layers * sum(len(array.names) for array in _block(config, 0))

@@ -15,7 +15,8 @@ import pytest
 from glinfer.config import ModelConfig
 from glinfer.errors import FormatError, InputError
 from glinfer.formats import Checkpoint, random_checkpoint, read_gab, weight_shapes, write_gab
-from glinfer.formats.gab_layout import float_count, stored_arrays, tensor_count
+from glinfer.formats.families import tensor_count
+from glinfer.formats.gab_layout import float_count, stored_arrays
 
 GAB_FILES = Path(__file__).resolve().parents[2].parent / "shared" / "gab"
 SMALL = ModelConfig.from_options("vocab=7,dim=6,heads=3,blocks=2,context=5")
