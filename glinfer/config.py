@@ -197,24 +197,53 @@ class ModelConfig:
 
     @classmethod
     def from_options(cls, text: str) -> ModelConfig:
-        """Read ``blocks=6,heads=8,dim=512``: the GAB1 header's names, anything left out as in Gab itself."""
-        values = dict(GAB_SHAPE)
+        """Read ``blocks=6,heads=8,dim=512``: the GAB1 header's names, anything left out as in Gab itself.
+
+        Further names: ``family`` (what is left out is then as usual in that family), ``inner`` (width of the MLP),
+        ``kv_heads``, ``head_dim``, ``window`` and ``tied`` (0 or 1).
+        """
+        values: dict[str, Any] = {_OPTIONS[name]: number for name, number in GAB_SHAPE.items()}
         for part in filter(None, (piece.strip() for piece in text.split(","))):
             name, _, number = part.partition("=")
-            if name not in values:
-                raise ConfigError(f"unknown name {shown(name)} in --config; known: {', '.join(values)}")
+            if name == "family":
+                if number not in _USUAL:
+                    raise ConfigError(f"family={shown(number)} in --config; expected one of {', '.join(_USUAL)}")
+                values = {**values, **_USUAL[number], "model_type": number}
+                continue
+            if name not in _OPTIONS:
+                raise ConfigError(f"unknown name {shown(name)} in --config; known: {', '.join(_OPTIONS)}, family")
             try:
-                values[name] = int(number)
+                values[_OPTIONS[name]] = int(number)
             except ValueError:
                 raise ConfigError(f"{name}={shown(number)} in --config; expected a whole number") from None
-        return cls(
-            vocab_size=values["vocab"],
-            hidden_size=values["dim"],
-            num_attention_heads=values["heads"],
-            num_hidden_layers=values["blocks"],
-            max_position_embeddings=values["context"],
-        )
+        if values.get("tie_word_embeddings", False) in (0, 1):
+            values["tie_word_embeddings"] = bool(values.get("tie_word_embeddings", False))
+        return cls(**values)
 
 
+_OPTIONS = {
+    "vocab": "vocab_size",
+    "dim": "hidden_size",
+    "heads": "num_attention_heads",
+    "blocks": "num_hidden_layers",
+    "context": "max_position_embeddings",
+    "inner": "intermediate_size",
+    "kv_heads": "num_key_value_heads",
+    "head_dim": "head_dim",
+    "window": "sliding_window",
+    "tied": "tie_word_embeddings",
+}
+_SILU: Mapping[str, Any] = {"hidden_act": "silu"}
+_USUAL: Mapping[str, Mapping[str, Any]] = {
+    "gab": {},
+    "gpt2": {"tie_word_embeddings": True},
+    "gift_of_gab": {"hidden_act": "gelu", "tie_word_embeddings": True, "mlp_bias": True},
+    "llama": _SILU,
+    "mistral": _SILU,
+    "qwen2": {**_SILU, "attention_bias": True},
+    "qwen3": _SILU,
+    "gemma": {"tie_word_embeddings": True},
+}
+"""What the models of a family mostly have, for shapes given as options."""
 GAB_SHAPE: Mapping[str, int] = {"vocab": 5256, "dim": 512, "heads": 8, "blocks": 6, "context": 2048}
 """Gab's own shape under the names of the GAB1 header."""

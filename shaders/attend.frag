@@ -2,7 +2,8 @@
 // Attention in one pass, no matrix of scores: y[row] = softmax(SCALE · q[row] · k) · v, the softmax online (Milakov and
 // Gimelshein 2018; Dao et al. 2022): a peak and a sum go along, and what is gathered shrinks when a higher score comes.
 // q [matrices · QUERIES, D], matrices being HEADS heads of each sequence; k [kv matrices · KEYS, D] and v […, E] have
-// KV_HEADS heads of each, shared by HEADS / KV_HEADS queries' heads. With CAUSAL query r sees keys up to offset + r.
+// KV_HEADS heads of each, shared by HEADS / KV_HEADS queries' heads. With CAUSAL query r sees keys up to offset + r, with
+// WINDOW only the last WINDOW of them.
 // A fragment computes ROWS texels of a row, texel ROWS · c + i in target i; shaders/weave.frag puts the targets together.
 // With PARTS > 1 it goes over one of as many parts of the keys, PART_KEYS of them; the parts lie one below the other, and
 // behind the last texel of a row is one more, with the part's peak and sum, by which weave.frag joins them.
@@ -50,9 +51,14 @@ void main() {
 #else
     int end = last;
 #endif
+#ifdef WINDOW
+    int begin = max(start, last - WINDOW + 1);
+#else
+    int begin = start;
+#endif
     float peak = MASKED, total = 0.0;
     EACH_ROW(BEGIN)
-    for (int key = start; key <= end; key += 4) {
+    for (int key = begin; key <= end; key += 4) {
         ivec4 next = key + ivec4(0, 1, 2, 3);
         ivec4 keys = first + min(next, ivec4(end));  // a row that the query does not see may hold anything
         vec4 score = vec4(0.0);

@@ -23,10 +23,10 @@ from glinfer.cli.common import (
 )
 from glinfer.config import ModelConfig
 from glinfer.errors import InputError
-from glinfer.formats import find_model, load_checkpoint
+from glinfer.generation.loading import read_model
 from glinfer.generation.model import Model
 from glinfer.gl.context import Device
-from glinfer.models.choice import DEFAULT_PLAN, DEFAULT_WEIGHTS, PLANS, check_choice
+from glinfer.models.choice import DEFAULT_PLAN, DEFAULT_WEIGHTS, PLANS, check_choice, is_decoder
 from glinfer.tools.bench import BenchReport, bench
 from glinfer.tools.bench_decoding import (
     DecodeReport,
@@ -205,10 +205,15 @@ def _bench_fast(
     ceiling: bool,
     options: dict[str, Any],
 ) -> DecodeReport:
-    path = find_model(path_of(model))
-    checkpoint = load_checkpoint(path)
+    path, checkpoint = read_model(path_of(model), gelu=options["gelu"])
     checkpoint.check_finite()
-    checkpoint = dataclasses.replace(checkpoint, config=checkpoint.config.with_gelu(options["gelu"]))
+    if is_decoder(checkpoint.config, checkpoint.formats()):
+        for asked, name in ((peers, "--peers"), (together.sizes, "--batch"), (ceiling, "--ceiling")):
+            if asked:
+                raise InputError(
+                    f"{name} is for models of the families gab and gpt2 in floats; leave it out for this "
+                    f"{checkpoint.config.model_type}"
+                )
     contexts_within(checkpoint.config, contexts)  # before anything slow begins
     with contextlib.ExitStack() as held:
         engines: list[tuple[Engine, EngineReport]] = []

@@ -12,7 +12,7 @@ import click
 from glinfer.cli.common import device_options, loaded, model_options
 from glinfer.cli.generate import closing_line, sampling_options, take_sampling
 from glinfer.errors import InputError
-from glinfer.generation.chat import ChatTemplate, Conversation, ReplySplitter
+from glinfer.generation.chat import ChatForm, Conversation, ReplySplitter, find_chat
 from glinfer.generation.model import Model
 from glinfer.generation.sampler import SamplingOptions
 from glinfer.generation.text import TextAssembler
@@ -36,26 +36,30 @@ _HELP = """\
     help="A .bpe or tokenizer.json file. Default: the one beside the model, if it fits.",
 )
 @sampling_options
+@click.option(
+    "--system", default="", help="What the conversation begins with, for models whose chat template takes it."
+)
 @click.option("--think", is_flag=True, help="Let the model think before it answers.")
 @model_options
 @device_options
-def chat(model: str, think: bool, **options: Any) -> None:
-    """Talk with MODEL, using Gab's chat template, until /quit or Ctrl-D.
+def chat(model: str, think: bool, system: str, **options: Any) -> None:
+    """Talk with MODEL, in Gab's chat form or that of its own chat template, until /quit or Ctrl-D.
 
     When the context is full the oldest turns are dropped, and it says so. Type /help for the commands.
     """
     max_tokens, sampling = options.pop("max_tokens"), take_sampling(options)
     with loaded(model, **options) as opened:
-        _Chat(opened, sampling, max_tokens, think).run()
+        form = find_chat(model, opened.require_tokenizer(), opened.config, system=system)
+        _Chat(opened, form, sampling, max_tokens, think).run()
 
 
 class _Chat:
-    def __init__(self, model: Model, sampling: SamplingOptions, max_tokens: int, think: bool) -> None:
+    def __init__(self, model: Model, form: ChatForm, sampling: SamplingOptions, max_tokens: int, think: bool) -> None:
         self.model, self.sampling, self.think = model, sampling, False
         context = model.config.max_position_embeddings
         self.max_tokens = min(max_tokens, max(1, context // 2))
         self.tokenizer = model.require_tokenizer()
-        self.template = ChatTemplate(self.tokenizer)
+        self.template = form
         self.conversation = Conversation(self.template, context)
         if think:
             self.toggle_think("")
@@ -123,7 +127,7 @@ class _Chat:
 
     def toggle_think(self, _: str) -> str:
         if not self.think and self.template.think is None:
-            raise InputError("this tokenizer has no <|think|> token; chat without thinking")
+            raise InputError(self.template.no_think)
         self.think = not self.think
         return f"  thinking is {'on' if self.think else 'off'}"
 

@@ -7,6 +7,7 @@ import math
 import sys
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
+from pathlib import Path
 from typing import Any, TypeVar
 
 import click
@@ -14,11 +15,13 @@ from rich.console import Console
 from rich.progress import BarColumn, Progress, TaskID, TextColumn, TimeElapsedColumn
 from rich.table import Table
 
+from glinfer.config import ModelConfig
 from glinfer.errors import InputError
+from glinfer.formats.huggingface_config import read_config
+from glinfer.generation.loading import USUAL_CONTEXT
 from glinfer.generation.model import Model, load_model
 from glinfer.gl.context import Device, Limits, open_device
-from glinfer.models.choice import AUTO, DEFAULT_PLAN, DEFAULT_WEIGHTS, PLANS
-from glinfer.models.fold import WEIGHT_FORMATS
+from glinfer.models.choice import AUTO, DEFAULT_PLAN, DEFAULT_WEIGHTS, PLANS, WEIGHTS
 from glinfer.tools.info import list_devices
 
 Command = TypeVar("Command", bound=Callable[..., Any])
@@ -105,8 +108,14 @@ def _device_or_list(context: click.Context, _: click.Parameter, value: str | Non
 
 
 def model_options(command: Command) -> Command:
-    """``--plan``, ``--weights`` and ``--gelu``."""
+    """``--plan``, ``--weights``, ``--context`` and ``--gelu``."""
     for option in (
+        click.option(
+            "--context",
+            type=int,
+            help="Tokens of the longest sequence, which takes memory for each. Default: all of the model's positions, "
+            f"but at most {USUAL_CONTEXT} where they are rotary.",
+        ),
         click.option(
             "--gelu",
             type=click.Choice(["tanh", "erf"]),
@@ -114,11 +123,11 @@ def model_options(command: Command) -> Command:
         ),
         click.option(
             "--weights",
-            type=click.Choice([*WEIGHT_FORMATS, AUTO]),
+            type=click.Choice([*WEIGHTS, AUTO]),
             default=DEFAULT_WEIGHTS,
             show_default=True,
-            help="How the fast plan keeps its weights; fewer bits are faster and less exact. 'auto' takes the fastest "
-            "that predicts within 0.1% of f32.",
+            help="How weights are kept: as the file has them, as floats, or in fewer bits, which are faster and less "
+            "exact. 'auto' takes the fastest that predicts within 0.1% of f32, for Gab and GPT-2.",
         ),
         click.option(
             "--plan",
@@ -143,7 +152,14 @@ def opened(device: str | None, api: str | None, limits: str) -> Device:
 
 
 def loaded(
-    path: str, *, tokenizer: str | None, plan: str, weights: str, gelu: str | None, **device_choice: Any
+    path: str,
+    *,
+    tokenizer: str | None,
+    plan: str,
+    weights: str,
+    gelu: str | None,
+    context: int | None = None,
+    **device_choice: Any,
 ) -> Model:
     """Load a model with a progress bar while its weights are uploaded."""
     limits = LIMITS[device_choice["limits"]]
@@ -154,6 +170,7 @@ def loaded(
             plan=plan,
             weights=weights,
             gelu=gelu,
+            context=context,
             device=device_choice["device"],
             api=device_choice["api"],
             limits=limits,
@@ -171,6 +188,16 @@ def progress(what: str) -> Iterator[Callable[[int, int], None]]:
     ) as bar:
         task: TaskID = bar.add_task(what, total=None)
         yield lambda done, total: bar.update(task, completed=done, total=total)
+
+
+def shape_of(text: str) -> ModelConfig:
+    """The shape that ``--config`` means: a path to a config.json, or numbers such as ``blocks=6,heads=8``.
+
+    Raises:
+        ConfigError: the numbers make up no model.
+        FormatError: the file cannot be read, or describes no model that runs here.
+    """
+    return read_config(Path(text)) if text.endswith(".json") else ModelConfig.from_options(text)
 
 
 def parse_ids(text: str, what: str = "token ids") -> list[int]:

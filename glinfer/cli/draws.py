@@ -1,4 +1,4 @@
-"""``glinfer draws``: how many draw calls a token costs, pass by pass."""
+"""``glinfer draws``: how many draw calls a token costs, pass by pass, and what textures take."""
 
 from __future__ import annotations
 
@@ -6,11 +6,23 @@ from typing import Any
 
 import click
 
-from glinfer.cli.common import device_options, json_option, model_options, opened, out, print_json, table
-from glinfer.config import ModelConfig
+from glinfer.cli.common import (
+    LIMITS,
+    device_options,
+    json_option,
+    megabytes,
+    model_options,
+    opened,
+    out,
+    print_json,
+    shape_of,
+    table,
+)
 from glinfer.errors import InputError
-from glinfer.formats import load_checkpoint, random_checkpoint
-from glinfer.models.choice import plan_for, weights_for
+from glinfer.formats import random_checkpoint
+from glinfer.formats.checkpoint import Checkpoint
+from glinfer.generation.loading import read_model, usual_context
+from glinfer.models.choice import USUAL_TEXTURE_SIZE, plan_for, weights_for
 from glinfer.models.session import check_fits
 from glinfer.models.tuning import default_for
 from glinfer.tools.draws import DrawReport, measured, planned
@@ -21,8 +33,8 @@ from glinfer.tools.draws import DrawReport, measured, planned
 @click.option(
     "--config",
     "config_text",
-    help="A shape instead of a MODEL, such as blocks=6,heads=8,dim=512,vocab=5256,context=2048; "
-    "what is left out is as in Gab.",
+    help="A shape instead of a MODEL: a config.json, or blocks=6,heads=8,dim=512,vocab=5256,context=2048 with "
+    "family=llama, kv_heads, inner and so on; what is left out is as in Gab.",
 )
 @click.option("--tokens", type=int, default=1, show_default=True, help="Length of the sequence; sizes depend on it.")
 @click.option("--measure", is_flag=True, help="Run a real token too and check that it issues as many draws.")
@@ -32,32 +44,36 @@ from glinfer.tools.draws import DrawReport, measured, planned
 def draws(
     model: str | None, config_text: str | None, tokens: int, measure: bool, as_json: bool, **options: Any
 ) -> None:
-    """Count the draw calls of one token, by pass.
+    """Count the draw calls of one token, by pass, and the texture memory of the plan.
 
-    Without --measure no graphics driver is needed: the plan alone is counted. With it, the last token of the
-    sequence is really run (on random weights when only --config is given), and the exit status is 1 if the
-    counts differ.
+    Without --measure no graphics driver is needed: the plan alone is counted, and checked against --limits. With it,
+    the last token of the sequence is really run (on random weights when only --config is given), and the exit status
+    is 1 if the counts differ.
 
     \b
     glinfer draws --config blocks=6,heads=8
+    glinfer draws --config family=llama,blocks=16,heads=32,kv_heads=8,dim=2048,inner=8192,vocab=128256
     glinfer draws model.gab --measure --tokens 16
     """
     if (model is None) == (config_text is None):
         raise InputError("give either a MODEL or --config, and not both")
     name, weights = options["plan"], options["weights"]
-    checkpoint = None if model is None else load_checkpoint(model)
-    config = ModelConfig.from_options(config_text or "") if checkpoint is None else checkpoint.config
-    config = config.with_gelu(options["gelu"])
-    report = planned(config, plan_for(config, name, weights=weights), tokens)
+    checkpoint: Checkpoint | None = None
+    if model is not None:
+        checkpoint = read_model(model, gelu=options["gelu"], context=options["context"])[1]
+        config, formats = checkpoint.config, checkpoint.formats()
+    else:
+        shape = shape_of(config_text or "").with_gelu(options["gelu"])
+        config, formats = usual_context(shape, options["context"]), None
+    limits = LIMITS[options["limits"]]
+    edge = USUAL_TEXTURE_SIZE if limits is None else limits.max_texture_size
+    plan = plan_for(config, name, weights=weights, formats=formats, max_texture_size=edge)
+    report = planned(config, plan, tokens, edge)
     if measure:
         with opened(options["device"], options["api"], options["limits"]) as device:
-            plan = plan_for(
-                config,
-                name,
-                weights=weights,
-                kernels=default_for(device),
-                max_texture_size=device.limits.max_texture_size,
-            )
+            edge = device.limits.max_texture_size
+            kernels = default_for(device)
+            plan = plan_for(config, name, weights=weights, formats=formats, kernels=kernels, max_texture_size=edge)
             check_fits(plan, device)  # before random weights of any size are made
             checkpoint = checkpoint or random_checkpoint(config)
             report = measured(checkpoint, plan, tokens, device, weights=weights_for(checkpoint, name, weights))
@@ -79,6 +95,9 @@ def _show(report: DrawReport) -> None:
         f"plan {report.table.plan} · {report.table.total} draws/token · "
         f"sizes are columns×rows of a matrix, for token {report.table.tokens} of a sequence"
     )
+    memory = ", ".join(f"{kind} {megabytes(count)}" for kind, count in report.texture_bytes.items() if count)
+    name, width, height = report.largest
+    click.echo(f"textures: {memory}; the largest, {name}, has {width}×{height} texels")
     if report.issued is not None:
         verdict = "agrees with the plan" if report.agrees else "DIFFERS from the plan"
         click.echo(f"issued {report.issued} draw calls in a real run: {verdict} · {report.renderer}")

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import dataclasses
 from pathlib import Path
 from typing import Any
 
@@ -20,7 +19,7 @@ from glinfer.cli.common import (
     table,
 )
 from glinfer.errors import InputError
-from glinfer.formats import find_model, load_checkpoint
+from glinfer.generation.loading import read_model
 from glinfer.generation.tokenizer import find_tokenizer
 from glinfer.models.fold import WEIGHT_FORMATS
 from glinfer.tools.evaluate import EvalReport, evaluate
@@ -68,10 +67,8 @@ def eval_command(
     text = text[len(text) - round(len(text) * last) :] if last < 1 else text
     if most_bytes is not None:
         text = text.encode()[:most_bytes].decode("utf-8", errors="ignore")
-    path = find_model(model)
-    checkpoint = load_checkpoint(path)
+    path, checkpoint = read_model(model, gelu=options["gelu"], context=options["context"])
     checkpoint.check_finite()
-    checkpoint = dataclasses.replace(checkpoint, config=checkpoint.config.with_gelu(options["gelu"]))
     chosen, reason = find_tokenizer(path, tokenizer, checkpoint.config)
     if chosen is None:
         raise InputError(reason)

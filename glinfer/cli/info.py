@@ -18,7 +18,8 @@ from glinfer.cli.common import (
     table,
 )
 from glinfer.errors import ContextError
-from glinfer.formats import Checkpoint, load_checkpoint
+from glinfer.formats import Checkpoint
+from glinfer.generation.loading import read_model
 from glinfer.models.choice import check_choice
 from glinfer.tools.info import EXTENSIONS_THAT_MATTER, RendererReport, model_report, renderer_report
 
@@ -34,9 +35,7 @@ def info(model: str | None, as_json: bool, **options: Any) -> None:
     When it cannot run, one line says what is missing and how to install it, and the exit status is 2.
     """
     check_choice(options["plan"], options["weights"])
-    checkpoint = None if model is None else load_checkpoint(model)
-    if checkpoint is not None:
-        checkpoint = dataclasses.replace(checkpoint, config=checkpoint.config.with_gelu(options["gelu"]))
+    checkpoint = None if model is None else read_model(model, gelu=options["gelu"], context=options["context"])[1]
     about = None
     try:
         with opened(options["device"], options["api"], options["limits"]) as device:
@@ -85,6 +84,7 @@ def _show_model(checkpoint: Checkpoint, about: dict[str, Any]) -> None:
     shown.add_row("model", checkpoint.source)
     for name, value in about["config"].items():
         shown.add_row(name, str(value))
+    shown.add_row("tensors", ", ".join(f"{count} in {name}" for name, count in about["formats"].items()))
     shown.add_row("parameters", f"{about['parameters']:,}")
     shown.add_row("plan", f"{about['plan']}, weights in {about['weights']}")
     if about["draws"] is not None:

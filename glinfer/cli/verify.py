@@ -19,10 +19,10 @@ from glinfer.cli.common import (
     table,
 )
 from glinfer.errors import InputError
-from glinfer.formats import load_checkpoint
 from glinfer.generation.ids import check_ids
-from glinfer.models.choice import check_choice, plan_for, weights_for
-from glinfer.models.tuning import kernels_for
+from glinfer.generation.loading import read_model
+from glinfer.models.choice import check_choice, is_decoder, plan_for, weights_for
+from glinfer.models.tuning import default_for, kernels_for
 from glinfer.tools.draws import example_ids
 from glinfer.tools.verify import (
     DRAW_TOLERANCE,
@@ -58,8 +58,8 @@ def verify(model: str, with_draws: bool, tokens: int | None, ids: str | None, as
         raise InputError("give either --tokens or --ids, and not both")
     name, weights = options["plan"], options["weights"]
     check_choice(name, weights)
-    checkpoint = load_checkpoint(model)
-    config = checkpoint.config.with_gelu(options["gelu"])
+    _, checkpoint = read_model(model, gelu=options["gelu"], context=options["context"])
+    config, formats = checkpoint.config, checkpoint.formats()
     if with_draws or name != "reference":  # what is folded and rounded has to be numbers
         checkpoint.check_finite()
     sequence: list[int] = []
@@ -71,7 +71,8 @@ def verify(model: str, with_draws: bool, tokens: int | None, ids: str | None, as
             config,
             name,
             weights=weights,
-            kernels=kernels_for(device, config, weights),
+            formats=formats,
+            kernels=default_for(device) if is_decoder(config, formats) else kernels_for(device, config, weights),
             max_texture_size=device.limits.max_texture_size,
         )
         count = len(plan.of_kind("weight"))

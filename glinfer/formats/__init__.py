@@ -1,4 +1,4 @@
-"""Files to models and back: GAB1, safetensors and Hugging Face checkpoints, BPE1 tokenizers.
+"""Files to models and back: GAB1, safetensors, GGUF and Hugging Face checkpoints, BPE1 tokenizers.
 
 This room knows files, configurations and named arrays, and nothing of graphics.
 """
@@ -14,9 +14,15 @@ from glinfer.formats.checkpoint import Checkpoint, random_checkpoint
 from glinfer.formats.families import weight_shapes
 from glinfer.formats.files import BPE1_MAGIC, GAB1_MAGIC, AnyPath, opened, replacing, shown
 from glinfer.formats.gab import read_gab, write_gab
+from glinfer.formats.gguf import read_gguf
+from glinfer.formats.gguf_file import GGUF_MAGIC
+from glinfer.formats.gguf_write import DTYPES as GGUF_DTYPES
+from glinfer.formats.gguf_write import write_gguf
 from glinfer.formats.huggingface import read_huggingface
-from glinfer.formats.huggingface_files import OTHER_WEIGHTS, is_directory, read_header
+from glinfer.formats.huggingface_files import CONFIG, OTHER_WEIGHTS, is_directory, read_header
+from glinfer.formats.manifest import find_manifest, is_manifest, read_manifest
 from glinfer.formats.safetensors import read_safetensors, write_safetensors
+from glinfer.formats.vocabularies import Vocabulary
 
 __all__ = [
     "BpeModel",
@@ -28,16 +34,22 @@ __all__ = [
     "random_checkpoint",
     "read_bpe",
     "read_gab",
+    "read_gguf",
     "read_huggingface",
+    "read_manifest",
     "read_safetensors",
     "replacing",
     "save_checkpoint",
     "weight_shapes",
     "write_bpe",
     "write_gab",
+    "write_gguf",
     "write_safetensors",
 ]
 
+AS_IN_FILE = "file"
+DTYPES = (*GGUF_DTYPES, AS_IN_FILE)
+"""What ``dtype`` may be, in one format or another."""
 _SNIFFED = 9  # a safetensors header's length takes 8 bytes, and the header starts with "{"
 
 
@@ -51,11 +63,14 @@ def load_checkpoint(path: AnyPath) -> Checkpoint:
     """
     path = find_model(path)
     if is_directory(path):
-        return read_huggingface(path)
+        manifest = None if (Path(path) / CONFIG).exists() else find_manifest(Path(path))
+        return read_huggingface(path) if manifest is None else read_manifest(manifest)
     with opened(path) as (file, size):
         start = file.read(_SNIFFED)
     if start.startswith(GAB1_MAGIC.to_bytes(4, "little")):
         return read_gab(path)
+    if start.startswith(GGUF_MAGIC):
+        return read_gguf(path)
     if start[8:] == b"{":
         _, metadata = read_header(Path(path))
         if metadata.get("format") == "glinfer":
@@ -71,16 +86,24 @@ def load_checkpoint(path: AnyPath) -> Checkpoint:
             f"{shown(path)}: this is a BPE1 tokenizer file; expected a checkpoint; give the model's .gab or "
             ".safetensors file here"
         )
+    if is_manifest(path):
+        return read_manifest(path)
     if Path(path).suffix == ".json" or Path(path).name in OTHER_WEIGHTS:
         return read_huggingface(path)
     found = f"first bytes {start[:8].hex(' ')}" if start else "an empty file"
-    raise FormatError(f"{shown(path)}: found {found} ({size} bytes in all); expected a GAB1 or safetensors checkpoint")
+    raise FormatError(
+        f"{shown(path)}: found {found} ({size} bytes in all); expected a GAB1, safetensors or GGUF checkpoint"
+    )
 
 
-def save_checkpoint(checkpoint: Checkpoint, path: AnyPath, *, dtype: str = "float32") -> None:
-    """Write a checkpoint in the format that the end of the name asks for: ``.gab`` or ``.safetensors``.
+def save_checkpoint(
+    checkpoint: Checkpoint, path: AnyPath, *, dtype: str = "float32", tokenizer: Vocabulary | None = None
+) -> None:
+    """Write a checkpoint in the format that the end of the name asks for: ``.gab``, ``.safetensors`` or ``.gguf``.
 
-    ``dtype`` may be ``float16`` for safetensors: half the size, every number rounded.
+    ``dtype`` may be ``float16`` for safetensors: half the size, every number rounded. For GGUF it is one of
+    :data:`glinfer.formats.gguf_write.DTYPES`, or ``file`` for tensors as they are,
+    and ``tokenizer`` goes into the file; other formats have no place for one.
 
     Raises:
         InputError: the name ends otherwise, or the format has no such dtype.
@@ -89,9 +112,11 @@ def save_checkpoint(checkpoint: Checkpoint, path: AnyPath, *, dtype: str = "floa
     suffix = Path(path).suffix
     if suffix.lower() == ".safetensors":
         write_safetensors(checkpoint, path, dtype=dtype)
+    elif suffix.lower() == ".gguf":
+        write_gguf(checkpoint, path, dtype=None if dtype == AS_IN_FILE else dtype, tokenizer=tokenizer)
     elif suffix.lower() != ".gab":
         found = f"the name ends in {suffix!r}" if suffix else "the name has no ending"
-        raise InputError(f"{shown(path)}: {found}; expected .gab or .safetensors")
+        raise InputError(f"{shown(path)}: {found}; expected .gab, .safetensors or .gguf")
     elif dtype != "float32":
         raise InputError(f"{shown(path)}: a .gab file holds float32, not {dtype}; write a .safetensors file")
     else:

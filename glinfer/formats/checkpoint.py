@@ -6,7 +6,7 @@ import difflib
 import itertools
 import math
 from collections.abc import Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 
 import numpy as np
 
@@ -163,6 +163,22 @@ def check_checkpoint(checkpoint: Checkpoint) -> None:
     }
     found.update((name, (tensor.format, tensor.shape)) for name, tensor in checkpoint.packed.items())
     check_tensors(checkpoint.config, found, checkpoint.source)
+
+
+def with_context(checkpoint: Checkpoint, positions: int | None) -> Checkpoint:
+    """The same model for sequences of at most so many tokens; None leaves it as it is.
+
+    Raises:
+        ConfigError: the model has no such positions.
+    """
+    config = checkpoint.config.with_context(positions)
+    name = "transformer.wpe.weight"
+    tensors, packed = dict(checkpoint.tensors), dict(checkpoint.packed)
+    if name in tensors:
+        tensors[name] = tensors[name][: config.max_position_embeddings]
+    if name in packed:
+        packed[name] = PackedTensor(packed[name].format, packed[name].blocks[: config.max_position_embeddings])
+    return replace(checkpoint, config=config, tensors=tensors, packed=packed)
 
 
 def random_checkpoint(config: ModelConfig, seed: int = 0, scale: float = 0.04) -> Checkpoint:

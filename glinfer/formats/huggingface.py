@@ -1,7 +1,8 @@
-"""GPT-2 models as Hugging Face lays them out: a directory with config.json and safetensors weights.
+"""Models as Hugging Face lays them out: a directory with config.json and safetensors weights.
 
-Source of the layout: GPT2LMHeadModel in Hugging Face's transformers. Its "Conv1D" matrices are [in, out], and the
-attention's query, key and value lie side by side in one, ``c_attn``.
+Source of the layouts: GPT2LMHeadModel, and LlamaForCausalLM with its relatives, in Hugging Face's transformers. GPT-2's
+"Conv1D" matrices are [in, out], and the attention's query, key and value lie side by side in one, ``c_attn``. The
+others have the names and shapes of :func:`glinfer.formats.families.weight_shapes` in their files too.
 """
 
 from __future__ import annotations
@@ -10,7 +11,7 @@ import difflib
 import itertools
 import re
 from collections.abc import Iterator, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from types import MappingProxyType
 
 import numpy as np
@@ -19,13 +20,26 @@ import numpy.typing as npt
 from glinfer.config import ModelConfig
 from glinfer.errors import FormatError
 from glinfer.formats.checkpoint import Checkpoint
+from glinfer.formats.families import FAMILIES, weight_shapes
 from glinfer.formats.files import AnyPath, shown
-from glinfer.formats.huggingface_config import quoted, read_config
-from glinfer.formats.huggingface_files import STORED, FoundTensor, find_tensors, load_tensor, locate
+from glinfer.formats.huggingface_config import read_config
+from glinfer.formats.huggingface_files import (
+    STORED,
+    FoundTensor,
+    find_tensors,
+    floats_of,
+    load_tensor,
+    locate,
+    map_bytes,
+    same_bytes,
+)
+from glinfer.formats.huggingface_json import quoted
+from glinfer.formats.packed import PackedTensor
 
-_PREFIX = "transformer."
+_GPT2_PREFIX, _ROTARY_PREFIX = "transformer.", "model."
 _HEAD = "lm_head.weight"
 _NAMES_TRIED = 2000  # of very many names only so many are tried for the nearest
+_BUFFER = re.compile(r"(.*\.)?rotary_emb\.inv_freq")
 
 
 @dataclass(frozen=True)
@@ -47,16 +61,21 @@ class _Stored:
 
 
 def read_huggingface(path: AnyPath) -> Checkpoint:
-    """Read a GPT-2 model that ``save_pretrained`` of Hugging Face's transformers wrote.
+    """Read a model that ``save_pretrained`` of Hugging Face's transformers wrote.
 
     Args:
         path: the model's directory, or a file in it: config.json, a safetensors file, or the index of its shards.
 
-    The tensors have the names and shapes of :func:`glinfer.formats.checkpoint.weight_shapes`: matrices are [out, in],
-    query, key and value are apart, and ``lm_head.weight`` is there only when it is not tied to the embeddings. In the
-    file, names may do without ``transformer.``, numbers are float32, float16 or bfloat16, and masks
-    (``attn.bias``, ``attn.masked_bias``) and a tied ``lm_head.weight`` are passed over.
-    Memory taken is the weights as float32 and one tensor more; everything is checked before the first is loaded.
+    The families are those of :data:`glinfer.formats.huggingface_config.CONFIG_FAMILIES`. The tensors have the names
+    and shapes of :func:`glinfer.formats.families.weight_shapes`: matrices are [out, in], query, key and value are
+    apart, and ``lm_head.weight`` is there only when it is not tied to the embeddings. As in transformers 5, a head in
+    the file that differs from the embeddings is not tied to them, whatever config.json says. In the file, names may do
+    without ``transformer.`` or ``model.``, numbers are float32, float16 or bfloat16, and what some versions stored
+    beside the weights is passed over: masks (``attn.bias``, ``attn.masked_bias``), angles (``rotary_emb.inv_freq``).
+
+    All of a GPT-2 is widened to float32; memory taken is that and one tensor more. Of other families, matrices are
+    read-only views of the memory-mapped files, packed as ``F16`` or ``BF16`` where they are not float32, and vectors
+    are widened. Everything is checked before the first number is read.
 
     Raises:
         FormatError: a file is missing, unreadable, damaged or not beside the others; the model is of another family
@@ -66,41 +85,79 @@ def read_huggingface(path: AnyPath) -> Checkpoint:
     config = read_config(config_file)
     label = shown(weights)
     found = find_tensors(weights)
-    prefix = _PREFIX if 2 * sum(name.startswith(_PREFIX) for name in found) >= len(found) else ""
     # Before any list of names is made: the block count comes from a file and may be absurd.
     if config.num_hidden_layers > len(found):
         raise FormatError(
-            f"{label}: found {len(found)} tensors; expected more for the {config.num_hidden_layers} blocks (n_layer) "
+            f"{label}: found {len(found)} tensors; expected more for the {_counted(config)} "
             f"of {shown(config_file)}; these weights do not go with it"
         )
-    stored = list(_gpt2_arrays(config, prefix, embedding=_embedding(config, prefix, found)))
-    _check(config, stored, _without_masks(config, prefix, found), label)
+    rotary = FAMILIES[config.model_type].rotary
+    usual = _ROTARY_PREFIX if rotary else _GPT2_PREFIX
+    prefix = usual if 2 * sum(name.startswith(usual) for name in found) >= len(found) else ""
+    found = _without_buffers(config, prefix, found)
+    stored = list(_rotary_arrays(config, prefix) if rotary else _gpt2_arrays(config, prefix))
+    embedding = stored[0]
+    if config.tie_word_embeddings and _HEAD in found:
+        head = replace(embedding, name=_HEAD)
+        if embedding.name not in found:
+            stored[0] = head  # of two tied tensors, some software keeps the head's name
+        else:
+            stored.append(replace(head, tensors=(_HEAD,)))
+    _check(config, stored, found, label)
+    if config.tie_word_embeddings and stored[-1].tensors == (_HEAD,):
+        if same_bytes((found[embedding.name], found[_HEAD])):
+            stored.pop()
+        else:
+            config = replace(config, tie_word_embeddings=False)
+    return _loaded(config, stored, found, shown(path))
+
+
+def _counted(config: ModelConfig) -> str:
+    """How many layers there are, and what config.json calls that."""
+    if FAMILIES[config.model_type].rotary:
+        return f"{config.num_hidden_layers} layers (num_hidden_layers)"
+    return f"{config.num_hidden_layers} blocks (n_layer)"
+
+
+def _loaded(config: ModelConfig, stored: list[_Stored], found: Mapping[str, FoundTensor], source: str) -> Checkpoint:
+    """The tensors out of arrays that have been checked."""
     tensors: dict[str, npt.NDArray[np.float32]] = {}
+    packed: dict[str, PackedTensor] = {}
+    if not FAMILIES[config.model_type].rotary:
+        for array in stored:
+            tensors.update(array.split(load_tensor(found[array.name])))
+        return Checkpoint(config, MappingProxyType(tensors), source)
+    data = map_bytes({array.name: found[array.name] for array in stored})
     for array in stored:
-        tensors.update(array.split(load_tensor(found[array.name])))
-    return Checkpoint(config, MappingProxyType(tensors), shown(path))
+        tensor, (name,) = found[array.name], array.tensors
+        if len(tensor.shape) == 2 and tensor.dtype != "F32":
+            packed[name] = PackedTensor(tensor.dtype, data[array.name].reshape(tensor.shape[0], -1))
+        else:
+            tensors[name] = floats_of(data[array.name], tensor)
+    return Checkpoint(config, MappingProxyType(tensors), source, MappingProxyType(packed))
 
 
-def _embedding(config: ModelConfig, prefix: str, found: Mapping[str, FoundTensor]) -> str:
-    """The name of the token embedding: of two tied tensors, some software keeps the head's name."""
-    usual = f"{prefix}wte.weight"
-    return _HEAD if config.tie_word_embeddings and usual not in found and _HEAD in found else usual
-
-
-def _without_masks(config: ModelConfig, prefix: str, found: Mapping[str, FoundTensor]) -> dict[str, FoundTensor]:
-    """The tensors less the attention masks, which some versions of transformers stored as if they were weights."""
+def _without_buffers(config: ModelConfig, prefix: str, found: Mapping[str, FoundTensor]) -> dict[str, FoundTensor]:
+    """The tensors less the masks and angles that some versions of transformers stored as if they were weights."""
     mask = re.compile(re.escape(prefix) + r"h\.\d+\.attn\.(masked_)?bias")
-    return {name: tensor for name, tensor in found.items() if not mask.fullmatch(name)}
+    buffer = _BUFFER if FAMILIES[config.model_type].rotary else mask
+    return {name: tensor for name, tensor in found.items() if not buffer.fullmatch(name)}
 
 
-def _gpt2_arrays(config: ModelConfig, prefix: str, embedding: str) -> Iterator[_Stored]:
-    """Every array that the file of such a model has to have, under its name there."""
+def _rotary_arrays(config: ModelConfig, prefix: str) -> Iterator[_Stored]:
+    """Every array that the file of a model with rotary positions has to have, the embedding first."""
+    for name, shape in weight_shapes(config).items():
+        yield _Stored(prefix + name.removeprefix(_ROTARY_PREFIX) if name != _HEAD else name, shape, (name,))
+
+
+def _gpt2_arrays(config: ModelConfig, prefix: str) -> Iterator[_Stored]:
+    """Every array that the file of a GPT-2 has to have, under its name there, the embedding first."""
     width = config.hidden_size
-    yield _Stored(embedding, (config.vocab_size, width), (f"{_PREFIX}wte.weight",))
-    yield _Stored(f"{prefix}wpe.weight", (config.max_position_embeddings, width), (f"{_PREFIX}wpe.weight",))
+    yield _Stored(f"{prefix}wte.weight", (config.vocab_size, width), (f"{_GPT2_PREFIX}wte.weight",))
+    yield _Stored(f"{prefix}wpe.weight", (config.max_position_embeddings, width), (f"{_GPT2_PREFIX}wpe.weight",))
     for index in range(config.num_hidden_layers):
-        yield from _block(config, f"{prefix}h.{index}", f"{_PREFIX}h.{index}")
-    yield from _layer_norm(f"{prefix}ln_f", f"{_PREFIX}ln_f", width)
+        yield from _block(config, f"{prefix}h.{index}", f"{_GPT2_PREFIX}h.{index}")
+    yield from _layer_norm(f"{prefix}ln_f", f"{_GPT2_PREFIX}ln_f", width)
     if not config.tie_word_embeddings:
         yield _Stored(_HEAD, (config.vocab_size, width), (_HEAD,))
 
@@ -130,10 +187,14 @@ def _conv1d(stored: str, layers: tuple[str, ...], columns: int, rows: int) -> It
 def _check(config: ModelConfig, stored: list[_Stored], found: Mapping[str, FoundTensor], label: str) -> None:
     """Compare names, types and shapes with what the model needs; every message has the file's own names."""
     expected = {array.name: array for array in stored}
-    passed_over = {_HEAD} if config.tie_word_embeddings else set()
     missing = [name for name in expected if name not in found]
-    unknown = [name for name in found if name not in expected and name not in passed_over]
-    counts = f"found {len(found)} tensors, expected {len(expected)} for {config.num_hidden_layers} blocks (n_layer)"
+    unknown = [name for name in found if name not in expected]
+    counts = f"found {len(found)} tensors, expected {len(expected)} for {_counted(config)}"
+    if missing == [_HEAD] and not unknown:
+        raise FormatError(
+            f"{label}: tensor {quoted(_HEAD)} is missing, and config.json says that it is not tied to the embeddings "
+            f"(tie_word_embeddings); {counts}; save the model together with its head"
+        )
     if missing:
         hint = _nearest(missing[0], unknown, "found")
         raise FormatError(f"{label}: tensor {quoted(missing[0])} is missing{hint}; {counts}")
@@ -146,8 +207,9 @@ def _check(config: ModelConfig, stored: list[_Stored], found: Mapping[str, Found
         if tensor.dtype not in STORED:
             raise FormatError(f"{where} is {tensor.dtype}; expected one of {', '.join(STORED)}; convert it first")
         if tensor.shape != array.shape:
-            transposed = array.transposed and tensor.shape == array.shape[::-1]
-            hint = "; it is stored transposed, but GPT-2's files have [in, out]" if transposed else ""
+            turned = len(array.shape) == 2 and tensor.shape == array.shape[::-1]
+            usual = "GPT-2's files have [in, out]" if array.transposed else "it has to be [out, in]"
+            hint = f"; it is stored transposed, but {usual}" if turned else ""
             raise FormatError(
                 f"{where} has shape {list(tensor.shape)}; expected {list(array.shape)} from config.json{hint}"
             )

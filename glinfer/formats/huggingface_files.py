@@ -1,8 +1,8 @@
-"""Which files a Hugging Face model's weights lie in, what their headers promise, and one tensor out of them.
+"""Which files a Hugging Face model's weights lie in, what their headers promise, and the tensors out of them.
 
 The weights are one ``model.safetensors``, or several shards and an index that says which tensor lies in which.
 The format: 8 bytes that say how long the header is (u64), the header (JSON: type, shape and place of every tensor),
-the data. Nothing but headers is read before :func:`load_tensor`.
+the data. Nothing but headers is read before :func:`load_tensor` and :func:`map_bytes`.
 """
 
 from __future__ import annotations
@@ -12,6 +12,7 @@ import math
 import os
 import re
 import struct
+from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path, PureWindowsPath
 from typing import Any
@@ -22,7 +23,7 @@ from safetensors import SafetensorError, safe_open
 
 from glinfer.errors import FormatError
 from glinfer.formats.files import AnyPath, check_size, opened, shown
-from glinfer.formats.huggingface_config import quoted, read_json
+from glinfer.formats.huggingface_json import quoted, read_json
 
 CONFIG = "config.json"
 WEIGHTS = "model.safetensors"
@@ -36,6 +37,9 @@ _LONGEST_HEADER = 10_000_000  # bytes; GPT-2 takes about 100 for each tensor, so
 _LONGEST_INDEX = 10_000_000
 # How the types that can be widened to float32 lie in a file. NumPy has no bfloat16: read as whole numbers.
 STORED = {"F32": "<f4", "F16": "<f2", "BF16": "<u2"}
+_CHUNK = 1 << 22  # bytes compared together
+
+Bytes = npt.NDArray[np.uint8]
 
 
 @dataclass(frozen=True)
@@ -53,6 +57,11 @@ class FoundTensor:
     dtype: str
     shape: tuple[int, ...]
     start: int
+
+    @property
+    def nbytes(self) -> int:
+        """Bytes of a tensor of a type in :data:`STORED`."""
+        return math.prod(self.shape) * np.dtype(STORED[self.dtype]).itemsize
 
 
 def is_directory(path: AnyPath) -> bool:
@@ -237,10 +246,61 @@ def load_tensor(found: FoundTensor) -> npt.NDArray[np.float32]:
         file.seek(found.start)
         raw: npt.NDArray[Any] = np.fromfile(file, STORED[found.dtype], count)
     if raw.size != count:
-        raise FormatError(
-            f"{shown(found.file)}: found {size} bytes, fewer than when its header was read; wait until the file is "
-            "no longer being written, then try again"
-        )
+        raise _became_shorter(found.file, size)
+    return _widened(raw, found)
+
+
+def map_bytes(tensors: Mapping[str, FoundTensor]) -> dict[str, Bytes]:
+    """The bytes of tensors of types in :data:`STORED`: read-only views of their files, each mapped once.
+
+    Nothing is read before it is looked at.
+
+    Raises:
+        FormatError: a file can no longer be read, or became shorter.
+    """
+    maps: dict[Path, Bytes] = {}
+    ends: dict[Path, int] = {}
+    for tensor in tensors.values():
+        ends[tensor.file] = max(ends.get(tensor.file, 1), tensor.start + tensor.nbytes)
+    for path, end in ends.items():
+        with opened(path) as (file, size):
+            if size < end:
+                raise _became_shorter(path, size)
+            maps[path] = np.asarray(np.memmap(file, np.uint8, "r"))
+    return {name: maps[found.file][found.start : found.start + found.nbytes] for name, found in tensors.items()}
+
+
+def same_bytes(tensors: tuple[FoundTensor, FoundTensor]) -> bool:
+    """Whether two tensors are of one type and shape and have the same numbers; reads up to the first difference.
+
+    Raises:
+        FormatError: a file can no longer be read, or became shorter.
+    """
+    one, other = tensors
+    if (one.dtype, one.shape) != (other.dtype, other.shape):
+        return False
+    first, second = map_bytes({"one": one, "other": other}).values()
+    return all(
+        np.array_equal(first[start : start + _CHUNK], second[start : start + _CHUNK])
+        for start in range(0, len(first), _CHUNK)
+    )
+
+
+def floats_of(data: Bytes, found: FoundTensor) -> npt.NDArray[np.float32]:
+    """The float32 numbers that the bytes of a tensor stand for: a view where they are float32, else widened exactly."""
+    raw = data.view(STORED[found.dtype])
+    # Old files have data at odd addresses, which not all that reads arrays can do with.
+    return _widened(raw if raw.flags.aligned else raw.copy(), found)
+
+
+def _became_shorter(path: Path, size: int) -> FormatError:
+    return FormatError(
+        f"{shown(path)}: found {size} bytes, fewer than when its header was read; wait until the file is "
+        "no longer being written, then try again"
+    )
+
+
+def _widened(raw: npt.NDArray[Any], found: FoundTensor) -> npt.NDArray[np.float32]:
     if found.dtype == "BF16":
         # A bfloat16 is the upper half of a float32.
         raw = raw.astype("<u4")

@@ -1,8 +1,9 @@
 """safetensors checkpoints: the same tensors in Hugging Face's container, with the configuration beside them.
 
 The metadata is ``{"format": "glinfer", "config": ModelConfig.to_json()}``; names and shapes are those of
-:func:`glinfer.formats.checkpoint.weight_shapes`. Tensors are float32, or float16 where half the size is worth
-the rounding; both are float32 in memory.
+:func:`glinfer.formats.families.weight_shapes`, for every family. Tensors are float32, or float16 where half the size is
+worth the rounding. Of families with rotary positions float16 matrices stay as they are in memory too, packed as
+``F16``; everything else is float32 there.
 """
 
 from __future__ import annotations
@@ -20,8 +21,9 @@ from safetensors.numpy import save_file
 from glinfer.config import ModelConfig
 from glinfer.errors import ConfigError, FormatError, InputError
 from glinfer.formats.checkpoint import Checkpoint, check_checkpoint, check_tensors
-from glinfer.formats.families import weight_shapes
+from glinfer.formats.families import FAMILIES, weight_shapes
 from glinfer.formats.files import AnyPath, check_size, opened, replacing, shown
+from glinfer.formats.packed import F16, PackedTensor
 
 _LENGTH = struct.Struct("<Q")
 _FORMAT = "glinfer"
@@ -32,7 +34,9 @@ _STORED = {"F32": "float32", "F16": "float16"}
 def read_safetensors(path: AnyPath) -> Checkpoint:
     """Read a checkpoint that :func:`write_safetensors` wrote.
 
-    Memory taken is the size of the file; float16 is widened, and takes twice that and one tensor more.
+    Of families with rotary positions, float32 tensors are read-only views of the mapped file and float16 matrices are
+    ``F16`` views of it; only float16 vectors are widened, so that next to no memory is taken. Of others everything is
+    loaded as float32, which takes the size of the file; float16 is widened, and takes twice that and one tensor more.
 
     Raises:
         FormatError: not a readable regular file; not a safetensors file, or a damaged one; without glinfer's
@@ -43,7 +47,7 @@ def read_safetensors(path: AnyPath) -> Checkpoint:
         _check_length(file, size, label)
         try:
             with safe_open(path, framework="numpy") as tensors:
-                return _read_open(tensors, label)
+                return _read_open(tensors, file, label)
         except SafetensorError as error:
             raise _damage(file, size, label, error) from None
 
@@ -65,7 +69,7 @@ def _check_length(file: BinaryIO, size: int, label: str) -> None:
         )
 
 
-def _read_open(tensors: Any, label: str) -> Checkpoint:
+def _read_open(tensors: Any, file: BinaryIO, label: str) -> Checkpoint:
     """Check metadata, names, types and shapes, all before the first tensor is loaded."""
     metadata = tensors.metadata() or {}
     if metadata.get("format") != _FORMAT or "config" not in metadata:
@@ -86,8 +90,32 @@ def _read_open(tensors: Any, label: str) -> Checkpoint:
         for name, part in slices.items()
     }
     check_tensors(config, found_tensors, label)
+    if FAMILIES[config.model_type].rotary:
+        return _mapped(config, file, label)
     loaded = {name: tensors.get_tensor(name).astype(np.float32, copy=False) for name in weight_shapes(config)}
     return Checkpoint(config, MappingProxyType(loaded), label)
+
+
+def _mapped(config: ModelConfig, file: BinaryIO, label: str) -> Checkpoint:
+    """The tensors of a file that the library has checked, as views of it."""
+    file.seek(0)
+    (length,) = _LENGTH.unpack(file.read(_LENGTH.size))
+    header = json.loads(file.read(length))
+    data = np.memmap(file, dtype=np.uint8, mode="r").view(np.ndarray)[_LENGTH.size + length :]
+    floats: dict[str, npt.NDArray[np.float32]] = {}
+    packed: dict[str, PackedTensor] = {}
+    for name, shape in weight_shapes(config).items():
+        first, end = header[name]["data_offsets"]
+        stored = data[first:end]
+        if header[name]["dtype"] == "F32":
+            # A float32 at an odd address, which other software may write, is the one thing that is copied.
+            widened = np.require(stored.view("<f4").astype(np.float32, copy=False), requirements="A")
+            floats[name] = widened.reshape(shape)
+        elif len(shape) == 2:
+            packed[name] = PackedTensor(F16, stored.reshape(shape[0], -1))
+        else:
+            floats[name] = stored.view("<f2").astype(np.float32).reshape(shape)
+    return Checkpoint(config, MappingProxyType(floats), label, MappingProxyType(packed))
 
 
 def _damage(file: BinaryIO, size: int, label: str, error: SafetensorError) -> FormatError:
@@ -108,13 +136,16 @@ def _damage(file: BinaryIO, size: int, label: str, error: SafetensorError) -> Fo
 
 
 def write_safetensors(checkpoint: Checkpoint, path: AnyPath, *, dtype: str = "float32") -> None:
-    """Write a checkpoint; the file is there whole or not at all.
+    """Write a checkpoint of any family; the file is there whole or not at all.
 
-    As float32 every number keeps its bits. As float16 the file is half as large and every number is rounded to
-    11 significant bits. Memory taken is at most the size of the file: what is not contiguous is copied once.
+    As float32 every number keeps its bits, and what was packed is unpacked exactly. As float16 the file is half as
+    large and every number is rounded to 11 significant bits, unless it was a float16 before. Memory taken is at most
+    the size of the file, since the library wants all tensors at once: those that are not contiguous float32 already are
+    copied, one after the other, and one that is unpacked to be rounded is there as float32 meanwhile.
 
     Raises:
-        InputError: ``dtype`` is neither ``float32`` nor ``float16``.
+        InputError: ``dtype`` is neither ``float32`` nor ``float16``, or the package gguf, which unpacks GGML's formats,
+            is not installed.
         FormatError: a tensor is missing, unknown, not float32 or of the wrong shape, a number is too large for
             float16, or the file cannot be written.
     """
@@ -123,7 +154,7 @@ def write_safetensors(checkpoint: Checkpoint, path: AnyPath, *, dtype: str = "fl
     check_checkpoint(checkpoint)
     metadata = {"format": _FORMAT, "config": checkpoint.config.to_json()}
     with replacing(path) as temporary:
-        tensors = {name: _stored(name, tensor, dtype) for name, tensor in checkpoint.tensors.items()}
+        tensors = {name: _stored(name, checkpoint, dtype) for name in checkpoint.formats()}
         try:
             save_file(tensors, temporary, metadata=metadata)
         except SafetensorError as error:
@@ -132,7 +163,12 @@ def write_safetensors(checkpoint: Checkpoint, path: AnyPath, *, dtype: str = "fl
             ) from None
 
 
-def _stored(name: str, tensor: npt.NDArray[np.float32], dtype: str) -> npt.NDArray[Any]:
+def _stored(name: str, checkpoint: Checkpoint, dtype: str) -> npt.NDArray[Any]:
+    """One tensor as the file will have it."""
+    packed = checkpoint.packed.get(name)
+    if packed is not None and packed.format == F16 and dtype == "float16":
+        return packed.halves()
+    tensor = checkpoint.floats(name)
     with np.errstate(over="ignore"):
         stored = np.ascontiguousarray(tensor, dtype=dtype)
     if dtype == "float16" and np.any(np.isinf(stored) & ~np.isinf(tensor)):

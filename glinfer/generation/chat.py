@@ -1,19 +1,29 @@
-"""Gab's chat form, kept as token ids so that no message can forge a control token.
+"""Chat, kept as token ids so that no message can forge a control token: Gab's own form, and Jinja templates.
 
-One turn is ``<|user|>MESSAGE<|end|><|assistant|>REPLY<|end|>``; the model is prompted up to ``<|assistant|>``
-and generates until ``<|end|>``. To let it think first, ``<|think|>`` stands in place of ``<|assistant|>``:
-the model writes its thoughts, then ``<|assistant|>`` by itself, then the answer.
+:func:`find_chat` says which form a model has. In Gab's, one turn is
+``<|user|>MESSAGE<|end|><|assistant|>REPLY<|end|>``; the model is prompted up to ``<|assistant|>`` and generates until
+``<|end|>``. To let it think first, ``<|think|>`` stands in place of ``<|assistant|>``: the model writes its thoughts,
+then ``<|assistant|>`` by itself, then the answer. A Jinja template, which most other chat models come with, says itself
+what its form is.
 """
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping
-from dataclasses import dataclass
+import dataclasses
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass, field
 from typing import Literal, Protocol
 
 import numpy as np
 
+from glinfer.config import ModelConfig
 from glinfer.errors import InputError
+from glinfer.formats import find_model
+from glinfer.formats.files import AnyPath
+from glinfer.generation.chat_template import TemplateEncoder
+from glinfer.generation.stops import default_stops
+from glinfer.generation.templates import JinjaTemplate, Message, find_template
+from glinfer.generation.tokenizer import Tokenizer
 
 ReplyKind = Literal["thinking", "answer"]
 
@@ -33,10 +43,14 @@ class ChatTokenizer(Protocol):
 
 @dataclass(frozen=True)
 class Turn:
-    """One finished exchange, without its control tokens: what the user said and what was answered."""
+    """One finished exchange, without its control tokens: what the user said and what was answered.
+
+    ``message`` is what the user said as text, which Jinja templates go by.
+    """
 
     user_ids: tuple[int, ...]
     reply_ids: tuple[int, ...]
+    message: str = field(default="", compare=False)
 
 
 @dataclass(frozen=True)
@@ -47,8 +61,43 @@ class ChatPrompt:
     dropped_turns: int
 
 
+class ChatForm(Protocol):
+    """What makes a model's prompts out of a conversation, and tells what its replies are made of.
+
+    Attributes:
+        control_ids: every control token of the vocabulary.
+        no_think: why the model cannot be asked to think, where ``think`` is None.
+    """
+
+    control_ids: frozenset[int]
+    no_think: str
+
+    @property
+    def stop_ids(self) -> tuple[int, ...]:
+        """Tokens that end a reply."""
+        ...
+
+    @property
+    def think(self) -> int | None:
+        """The token with which the model begins to think, where it has one."""
+        ...
+
+    @property
+    def assistant(self) -> int | None:
+        """The token with which the model begins its answer, where one token does."""
+        ...
+
+    def encode_message(self, message: str) -> tuple[int, ...]:
+        """Token ids of a user's message, by itself and with no control token among them."""
+        ...
+
+    def prompt(self, turns: Sequence[Turn], newest: Turn, *, think: bool = False) -> tuple[int, ...]:
+        """Everything up to where the model writes: the turns, and the message of the newest."""
+        ...
+
+
 class ChatTemplate:
-    """The ids of the control tokens, and how a turn is put together from them.
+    """Gab's form: the ids of the control tokens, and how a turn is put together from them.
 
     Attributes:
         user, end, assistant: ids of ``<|user|>``, ``<|end|>``, ``<|assistant|>``.
@@ -68,6 +117,7 @@ class ChatTemplate:
         self.end = self._required("<|end|>")
         self.assistant = self._required("<|assistant|>")
         self.think = tokenizer.control_tokens.get("<|think|>")
+        self.no_think = "this tokenizer has no <|think|> token; chat without thinking"
         self.stop_ids = (self.end, self.user)
         self.control_ids = frozenset(tokenizer.control_tokens.values())
 
@@ -83,20 +133,7 @@ class ChatTemplate:
         Raises:
             InputError: the message is empty, is not text, or has no UTF-8 form.
         """
-        if not isinstance(message, str):
-            raise InputError(f"the message is a {type(message).__name__}; expected text")
-        if not message:
-            raise InputError("the message is empty; expected at least one character")
-        try:
-            message.encode("utf-8")
-        except UnicodeEncodeError as error:
-            raise InputError(
-                f"the message has half a surrogate pair at character {error.start}; expected valid Unicode"
-            ) from None
-        ids = tuple(self._tokenizer.encode(message, allow_special=False))
-        if not self.control_ids.isdisjoint(ids):
-            raise InputError("the tokenizer made a control token from the message's text; chat needs one that can not")
-        return ids
+        return _encoded_message(self._tokenizer, message, self.control_ids)
 
     def opening(self, user_ids: Iterable[int], *, think: bool = False) -> tuple[int, ...]:
         """Everything up to where the model writes: ``<|user|>…<|end|><|assistant|>`` (or ``<|think|>``).
@@ -105,13 +142,106 @@ class ChatTemplate:
             InputError: thinking is asked of a vocabulary without ``<|think|>``.
         """
         if think and self.think is None:
-            raise InputError("this tokenizer has no <|think|> token; chat without thinking")
+            raise InputError(self.no_think)
         answer = self.think if think and self.think is not None else self.assistant
         return (self.user, *user_ids, self.end, answer)
 
     def finished(self, turn: Turn) -> tuple[int, ...]:
         """A whole past turn, always in the plain form: ``<|user|>…<|end|><|assistant|>…<|end|>``."""
         return (*self.opening(turn.user_ids), *turn.reply_ids, self.end)
+
+    def prompt(self, turns: Sequence[Turn], newest: Turn, *, think: bool = False) -> tuple[int, ...]:
+        """The finished turns, oldest first, and the opening of the newest."""
+        past = (token for turn in turns for token in self.finished(turn))
+        return (*past, *self.opening(newest.user_ids, think=think))
+
+
+class TemplateChat:
+    """The form of a Jinja template.
+
+    What a message spells never becomes a control token; see :mod:`glinfer.generation.chat_template` for how, and for
+    where the ids differ from those of the rendered text. As in transformers' ``apply_chat_template``, a ``<s>`` comes
+    first only where the template writes one.
+
+    Args:
+        template: the model's.
+        tokenizer: the model's.
+        ends: ids that end a text of the model; the control token that the template puts after a reply ends one too.
+        system: what the conversation begins with, in the role ``system``; nothing where it is empty.
+
+    Raises:
+        InputError: the template cannot be used, or refuses a system prompt.
+    """
+
+    def __init__(
+        self, template: JinjaTemplate, tokenizer: Tokenizer, ends: Iterable[int] = (), *, system: str = ""
+    ) -> None:
+        """Render a short conversation, so that a template that cannot be used shows at once."""
+        self._tokenizer = tokenizer
+        self._encoder = TemplateEncoder(template, tokenizer)
+        self._first: tuple[Message, ...] = ({"role": "system", "content": system},) if system else ()
+        self.think = self.assistant = None
+        self.no_think = "this model's chat template decides whether it thinks; chat without asking for it"
+        self.control_ids = frozenset(tokenizer.control_tokens.values())
+        self._encoder.ids([*self._first, {"role": "user", "content": "Hello"}])
+        end = self._encoder.end_of_reply()
+        self.stop_ids = tuple(dict.fromkeys((*ends, *(() if end is None else (end,)))))
+
+    def encode_message(self, message: str) -> tuple[int, ...]:
+        """Token ids of a user's message by itself.
+
+        Raises:
+            InputError: the message is empty, is not text, or has no UTF-8 form.
+        """
+        return _encoded_message(self._tokenizer, message, frozenset())
+
+    def prompt(self, turns: Sequence[Turn], newest: Turn, *, think: bool = False) -> tuple[int, ...]:
+        """The system prompt, the finished turns, oldest first, the newest message, and what opens the reply.
+
+        Raises:
+            InputError: the template refuses these messages, or thinking is asked for.
+        """
+        if think:
+            raise InputError(self.no_think)
+        messages = list(self._first)
+        for turn in turns:
+            reply = self._tokenizer.decode(turn.reply_ids)
+            messages += ({"role": "user", "content": turn.message}, {"role": "assistant", "content": reply})
+        return tuple(self._encoder.ids([*messages, {"role": "user", "content": newest.message}]))
+
+
+def find_chat(path: AnyPath, tokenizer: Tokenizer, config: ModelConfig, *, system: str = "") -> ChatForm:
+    """The form in which a model chats.
+
+    It is that of the Jinja template in the model's directory or GGUF file; without one, and for the gab family always,
+    it is Gab's.
+
+    Args:
+        path: the model's file or directory, or the name of a bundled model.
+        tokenizer: the model's.
+        config: the model's shape.
+        system: a system prompt, which only a Jinja template knows.
+
+    Raises:
+        FormatError: a file of the template is damaged.
+        InputError: the model has neither form, the template cannot be used, or there is no place for a system prompt.
+    """
+    path = find_model(path)
+    template = None if config.model_type == "gab" else find_template(path)
+    if template is not None:
+        return TemplateChat(template, tokenizer, default_stops(path, tokenizer, config), system=system)
+    try:
+        form = ChatTemplate(tokenizer)
+    except InputError as error:
+        if config.model_type == "gab":
+            raise
+        raise InputError(
+            "this model cannot chat: found no chat template with it (chat_template.jinja, or chat_template in "
+            f"tokenizer_config.json or in a GGUF file's metadata), and {error}"
+        ) from None
+    if system:
+        raise InputError("this model's chat form has no place for a system prompt; leave it out")
+    return form
 
 
 class ReplySplitter:
@@ -121,7 +251,7 @@ class ReplySplitter:
     a token of ``stop_ids`` ends the reply. Control tokens and all that follows the end are neither.
     """
 
-    def __init__(self, template: ChatTemplate, *, think: bool = False) -> None:
+    def __init__(self, template: ChatForm, *, think: bool = False) -> None:
         """Start a reply; ``think`` as in the prompt that it answers."""
         self._template = template
         self._kind: ReplyKind = "thinking" if think else "answer"
@@ -143,7 +273,7 @@ class ReplySplitter:
 
 
 def split_reply(
-    template: ChatTemplate, ids: Iterable[int], *, think: bool = False
+    template: ChatForm, ids: Iterable[int], *, think: bool = False
 ) -> tuple[tuple[int, ...], tuple[int, ...]]:
     """Split a whole reply into (thinking ids, answer ids) by the rules of :class:`ReplySplitter`."""
     splitter = ReplySplitter(template, think=think)
@@ -156,14 +286,14 @@ class Conversation:
     """The turns so far, and prompts made from as many of the newest as fit the model's context.
 
     Args:
-        template: the control tokens.
+        template: the form of the model's chats.
         context: how many tokens the model can hold, prompt and reply together.
 
     Raises:
         InputError: ``context`` is not a whole number of at least 1.
     """
 
-    def __init__(self, template: ChatTemplate, context: int) -> None:
+    def __init__(self, template: ChatForm, context: int) -> None:
         """Start with no turns."""
         self._template = template
         self._context = _whole("context", context, least=1)
@@ -184,27 +314,19 @@ class Conversation:
 
         Raises:
             InputError: the message is empty, or alone it does not fit; thinking is not known to the
-                vocabulary; ``reserve`` is not a whole number of at least 0.
+                vocabulary; ``reserve`` is not a whole number of at least 0; a Jinja template refuses the conversation.
         """
         room = self._context - _whole("reserve", reserve, least=0)
-        user_ids = self._template.encode_message(message)
-        newest = self._template.opening(user_ids, think=think)
-        if len(newest) > room:
-            raise InputError(
-                f"the message takes {len(newest)} tokens and {reserve} are reserved for the reply, but the "
-                f"context holds {self._context}; shorten the message or reserve less"
-            )
-        room -= len(newest)
-        past: list[tuple[int, ...]] = []
-        for turn in reversed(self._turns):
-            ids = self._template.finished(turn)
-            room -= len(ids)
-            if room < 0:
-                break
-            past.append(ids)
-        dropped = len(self._turns) - len(past)
-        self._open = _OpenTurn(user_ids, think, dropped)
-        return ChatPrompt((*(token for ids in reversed(past) for token in ids), *newest), dropped)
+        newest = Turn(self._template.encode_message(message), (), message)
+        for dropped in range(len(self._turns) + 1):
+            ids = self._template.prompt(self._turns[dropped:], newest, think=think)
+            if len(ids) <= room:
+                self._open = _OpenTurn(newest, think, dropped)
+                return ChatPrompt(ids, dropped)
+        raise InputError(
+            f"the message takes {len(ids)} tokens and {reserve} are reserved for the reply, but the "
+            f"context holds {self._context}; shorten the message or reserve less"
+        )
 
     def add_reply(self, ids: Iterable[int]) -> Turn:
         """Complete the turn that :meth:`prompt` opened with the tokens that the model generated.
@@ -221,7 +343,7 @@ class Conversation:
             raise InputError("there is no open turn to reply to; ask for a prompt first")
         checked = [_whole("a token of the reply", token, least=0) for token in ids]
         _, answer = split_reply(self._template, checked, think=self._open.think)
-        turn = Turn(self._open.user_ids, answer)
+        turn = dataclasses.replace(self._open.turn, reply_ids=answer)
         self._turns = [*self._turns[self._open.dropped :], turn]
         self._open = None
         return turn
@@ -236,9 +358,27 @@ class Conversation:
 class _OpenTurn:
     """A prompt that waits for its reply."""
 
-    user_ids: tuple[int, ...]
+    turn: Turn
     think: bool
     dropped: int
+
+
+def _encoded_message(tokenizer: ChatTokenizer, message: str, control_ids: frozenset[int]) -> tuple[int, ...]:
+    """Token ids of a message; an error where it is none, or where one of these control tokens is among them."""
+    if not isinstance(message, str):
+        raise InputError(f"the message is a {type(message).__name__}; expected text")
+    if not message:
+        raise InputError("the message is empty; expected at least one character")
+    try:
+        message.encode("utf-8")
+    except UnicodeEncodeError as error:
+        raise InputError(
+            f"the message has half a surrogate pair at character {error.start}; expected valid Unicode"
+        ) from None
+    ids = tuple(tokenizer.encode(message, allow_special=False))
+    if not control_ids.isdisjoint(ids):
+        raise InputError("the tokenizer made a control token from the message's text; chat needs one that can not")
+    return ids
 
 
 def _whole(name: str, value: object, *, least: int) -> int:

@@ -22,13 +22,15 @@ import tokenizers
 
 from glinfer.errors import FormatError, GlinferError, InputError
 from glinfer.formats.files import AnyPath, opened, shown
-from glinfer.formats.huggingface_config import read_json
 from glinfer.formats.huggingface_files import is_directory
+from glinfer.formats.huggingface_json import quoted, read_json
 
 TOKENIZER_FILE = "tokenizer.json"
 CONFIG_FILE = "tokenizer_config.json"
 _LARGEST = 1 << 27  # bytes; those of vocabularies of 260 000 entries have 35 million
 _LARGEST_CONFIG = 1 << 24  # bytes; it may list thousands of added tokens
+_LONGEST_ID = 10  # digits
+_FLAGS = ("single_word", "lstrip", "rstrip", "normalized", "special")
 _BYTE = re.compile(r"<0x([0-9A-Fa-f]{2})>")
 
 Piece = str | bytes
@@ -95,9 +97,9 @@ def read_hf_tokenizer(path: AnyPath) -> HfModel:
     """Read a ``tokenizer.json``, with the ``tokenizer_config.json`` beside it where there is one.
 
     Text gets the ids that ``AutoTokenizer`` of Hugging Face's transformers 5 gives it. What is put around a text is the
-    ``post_processor``'s choice: like there, ``add_bos_token`` changes nothing. The second file only names tokens that
-    are special too; names that have no id are left out, for the model has no row for them. Padding and truncation are
-    not taken over.
+    ``post_processor``'s choice: like there, ``add_bos_token`` changes nothing. The second file may have more tokens
+    (``added_tokens_decoder``), which get the next ids, and names tokens that are special too; names that have no id
+    are left out, for the model has no row for them. Padding and truncation are not taken over.
 
     Args:
         path: the file, or the directory that it is in.
@@ -127,7 +129,11 @@ def read_hf_tokenizer(path: AnyPath) -> HfModel:
     library.no_truncation()
     library.no_padding()
     decode, prefix = _decoder(library, label)
-    _mark_special(library, path.with_name(CONFIG_FILE))
+    beside = path.with_name(CONFIG_FILE)
+    config = read_json(beside, _LARGEST_CONFIG) if os.path.lexists(beside) else {}
+    named = _named_tokens(config)
+    _add_tokens(library, config.get("added_tokens_decoder"), named, shown(beside))
+    _mark_special(library, named)
     pieces, control = _pieces(library, decode)
     if not pieces:
         raise FormatError(f"{label}: its vocabulary is empty; expected at least one token; get the file again")
@@ -152,18 +158,42 @@ def _pieces(library: tokenizers.Tokenizer, decode: Callable[[str], bytes]) -> tu
     return pieces, control
 
 
-def _mark_special(library: tokenizers.Tokenizer, path: Path) -> None:
-    """Make those tokens special that ``tokenizer_config.json`` names: ``eos_token`` and the like, and lists of them."""
-    config = read_json(path, _LARGEST_CONFIG) if os.path.lexists(path) else {}
+def _named_tokens(config: Mapping[str, Any]) -> list[str]:
+    """What ``tokenizer_config.json`` calls special: ``eos_token`` and the like, and lists of them."""
     named = [value for key, value in config.items() if key.endswith("_token")]
     for key in ("additional_special_tokens", "extra_special_tokens"):
         more = config.get(key)
         named += more if isinstance(more, list) else more.values() if isinstance(more, dict) else ()
     texts = [value.get("content") if isinstance(value, dict) else value for value in named]
+    return [text for text in texts if isinstance(text, str) and text]
+
+
+def _add_tokens(library: tokenizers.Tokenizer, listed: object, named: list[str], label: str) -> None:
+    """Add the tokens of ``added_tokens_decoder``, as transformers does.
+
+    They come in the order of the ids that they have there, but the library counts the ids on itself; a token that it
+    knows keeps its id and takes the flags.
+    """
+    entries = listed if isinstance(listed, dict) else {}
+    tokens = {}
+    for number, entry in entries.items():
+        content = entry.get("content") if isinstance(entry, dict) else None
+        if not (number.isascii() and number.isdecimal() and len(number) < _LONGEST_ID and isinstance(content, str)):
+            raise FormatError(
+                f"{label}: added_tokens_decoder has {quoted(entry)} for {quoted(number)}; expected a token's id, and "
+                "an object with its content and flags"
+            )
+        flags = {name: bool(entry[name]) for name in _FLAGS if name in entry}
+        flags["special"] = flags.get("special", False) or content in named
+        tokens[int(number)] = tokenizers.AddedToken(content, **flags)
+    library.add_tokens([tokens[number] for number in sorted(tokens)])
+
+
+def _mark_special(library: tokenizers.Tokenizer, named: list[str]) -> None:
+    """Make those tokens special that ``tokenizer_config.json`` names."""
     # One that is special already keeps its own flags: whether it takes the spaces around it, for one.
     already = {added.content for added in library.get_added_tokens_decoder().values() if added.special}
-    new = [text for text in texts if isinstance(text, str) and text and text not in already]
-    known = [text for text in new if library.token_to_id(text) is not None]
+    known = [text for text in named if text not in already and library.token_to_id(text) is not None]
     library.add_special_tokens([tokenizers.AddedToken(text, special=True, normalized=False) for text in known])
 
 

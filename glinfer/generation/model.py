@@ -11,28 +11,17 @@ import numpy as np
 import numpy.typing as npt
 
 from glinfer.errors import ContextError, InputError
-from glinfer.generation.batch import (
-    MOST_SLOTS,
-    Batch,
-    BatchRequest,
-    BatchResult,
-    Running,
-    check_request,
-    places_for,
-    run_alone,
-)
-from glinfer.generation.decode import CachedSession, DecodeSession, RecomputeSession
+from glinfer.generation.batch import MOST_SLOTS, BatchRequest, BatchResult, Running, check_request
+from glinfer.generation.decode import DecodeSession
 from glinfer.generation.ids import check_ids, check_stop_ids, check_tokens, whole_number
 from glinfer.generation.loading import Loaded, load_parts
 from glinfer.generation.loop import TokenStream
-from glinfer.generation.prefill import Prefill
 from glinfer.generation.sampler import SamplingOptions
-from glinfer.generation.score import Scorer, TextScore
+from glinfer.generation.score import TextScore
 from glinfer.generation.stream import TextStream
 from glinfer.generation.tokenizer import Tokenizer
 from glinfer.gl.context import Device, Limits
 from glinfer.models.choice import DEFAULT_PLAN, DEFAULT_WEIGHTS
-from glinfer.models.gab import LOGITS, PROBS, TOKENS
 from glinfer.models.plan import DrawTable, Plan, draw_table
 from glinfer.models.session import Session
 from glinfer.ops.kernels import Kernels
@@ -71,6 +60,7 @@ class Model:
         config: the model's shape.
         tokenizer: the tokenizer, or None when there is none and only ids can be used.
         device: the open OpenGL device.
+        engine: what runs the model.
         bound: the plan, bound to the device.
         weights: the format of the weights, such as ``f32``.
         kernels: how the fast plan's passes are shaped; the reference plan has no such choice.
@@ -78,16 +68,15 @@ class Model:
 
     def __init__(self, loaded: Loaded) -> None:
         """Use :func:`load_model`."""
-        self.config, self.tokenizer, self.bound = loaded.config, loaded.tokenizer, loaded.bound
-        self.weights, self.kernels = loaded.weights, loaded.kernels
-        self.device = loaded.bound.device
+        self.config, self.tokenizer, self.engine = loaded.engine.config, loaded.tokenizer, loaded.engine
+        self.weights, self.kernels = loaded.engine.weights, loaded.engine.kernels
+        self.bound: Session = loaded.engine.bound
+        self.device = self.bound.device
         self._no_tokenizer_reason = loaded.no_tokenizer_reason
         self._stop_ids = loaded.stop_ids
         self._owns_device = loaded.owns_device
         self._closed = False
-        self._prefill = Prefill(self.config, self.weights, self.kernels)
-        self._own = self._session(self.bound)
-        self._scorer: Scorer | None = None
+        self._own = self.engine.session(own=True)
 
     @property
     def plan(self) -> Plan:
@@ -101,16 +90,7 @@ class Model:
             ContextError: the model was closed.
         """
         self._require_open()
-        return self._session(None)
-
-    def _session(self, bound: Session | None) -> DecodeSession:
-        """A sequence in the caches of ``bound``, or in caches of its own."""
-        if self.plan.name == "fast":
-            caches = self.bound.sharer() if bound is None else bound
-            return CachedSession(self._prefill, caches, owns=bound is None)
-        return RecomputeSession(
-            self.config, self._whole_logits, self._whole_probs, count_draws=lambda: self.bound.draws_issued
-        )
+        return self.engine.session()
 
     def _require_open(self) -> None:
         if self._closed:
@@ -123,33 +103,17 @@ class Model:
             InputError: ids that the model cannot run, or another plan, which runs token by token.
         """
         self._require_open()
-        checked = check_ids(ids, self.config)
-        if self.plan.name != "reference":
-            raise InputError(
-                f"plan {self.plan.name} runs token by token; use logits or session, or load with plan='reference'"
-            )
-        self.bound.write(TOKENS, np.asarray(checked, dtype=np.int32)[:, None])
-        return self.bound.run({"rows": len(checked)})
-
-    def _whole_logits(self, ids: Sequence[int]) -> npt.NDArray[np.float32]:
-        self.forward(ids)
-        return np.array(self.bound.read(LOGITS)[0], dtype=np.float32)
-
-    def _whole_probs(self, ids: Sequence[int]) -> npt.NDArray[np.float32]:
-        self.forward(ids)
-        return np.array(self.bound.read(PROBS)[0], dtype=np.float32)
+        return self.engine.forward(check_ids(ids, self.config))
 
     def logits(self, ids: Sequence[int]) -> npt.NDArray[np.float32]:
         """Logits [vocab] of the token that follows ``ids``, float32."""
-        if self.plan.name == "reference":
-            return self._whole_logits(ids)
+        self._require_open()
         self._own.hold(check_ids(ids, self.config))
         return self._own.logits()
 
     def probs(self, ids: Sequence[int]) -> npt.NDArray[np.float32]:
         """Softmax probabilities [vocab] of the token that follows ``ids``, float32."""
-        if self.plan.name == "reference":
-            return self._whole_probs(ids)
+        self._require_open()
         self._own.hold(check_ids(ids, self.config))
         return self._own.probs()
 
@@ -288,16 +252,7 @@ class Model:
             waiting = map(self._checked, requests)
         else:
             raise InputError(f"the requests are {type(requests).__name__}; expected a list or an iterator of them")
-        if self.plan.name == "reference":
-            return (run_alone(each, self.session()) for each in waiting)
-        count, capacity = places_for(self.config, longest, slots, memory, self.device.limits.max_texture_size)
-
-        def results() -> Iterator[BatchResult]:
-            # In here, so that an iterator that is never asked for anything holds nothing.
-            batch = Batch(self.config, self.bound, self.weights, self.kernels, slots=count, capacity=capacity)
-            yield from batch.results(waiting)
-
-        return results()
+        return self.engine.batch(waiting, longest, slots, memory)
 
     def score(self, texts: Sequence[str | Sequence[int]], *, stride: int | None = None) -> list[TextScore]:
         """How likely the model finds each of several texts: the log-probability of every token but the first.
@@ -321,11 +276,7 @@ class Model:
             ids.append(check_tokens(f"text {place}", tokens, self.config))
         if self.plan.name != "fast":
             raise InputError("score needs the fast plan; load the model without plan='reference'")
-        if not ids:
-            return []
-        if self._scorer is None:
-            self._scorer = Scorer(self.config, self.bound, self.weights, self.kernels)
-        return self._scorer.score(ids, stride=stride)
+        return self.engine.judge().score(ids, stride=stride) if ids else []
 
     def _checked(self, request: BatchRequest, which: str = "") -> Running:
         if not isinstance(request, BatchRequest):
@@ -384,6 +335,7 @@ def load_model(
     weights: str = DEFAULT_WEIGHTS,
     kernels: Kernels | None = None,
     gelu: str | None = None,
+    context: int | None = None,
     device: Device | str | int | None = None,
     api: str | None = None,
     limits: Limits | None = None,
@@ -393,17 +345,20 @@ def load_model(
     """Read a checkpoint, open a device, bind the plan.
 
     Args:
-        path: a ``.gab`` or ``.safetensors`` checkpoint, or the name of a bundled model such as ``shakespeare``.
-        tokenizer: a ``.bpe`` file, a ``tokenizer.json`` or the directory that has it, or a Tokenizer. Left out,
-            ``<checkpoint>.bpe``, ``model.bpe`` or ``tokenizer.json`` beside the checkpoint is used when there is one
-            that fits the model.
+        path: a ``.gab``, ``.safetensors`` or ``.gguf`` checkpoint, the directory of a Hugging Face model, the manifest
+            of a second-generation Gab, or the name of a bundled model such as ``shakespeare``.
+        tokenizer: a ``.bpe`` file, a ``tokenizer.json`` or the directory that has it, or a Tokenizer. Left out, the
+            vocabulary of a ``.gguf``, or ``<checkpoint>.bpe``, ``model.bpe`` or ``tokenizer.json`` beside the
+            checkpoint is used when there is one that fits the model.
         plan: ``fast``, each token once, or ``reference``, the published passes over the whole sequence each time.
-        weights: how the fast plan keeps its weights: ``f32`` as they are, or in fewer bits, a key of
-            :data:`glinfer.models.fold.WEIGHT_FORMATS`; ``auto`` for the fastest whose predictions cost at most 0.1%
-            more bits than float32's, measured once for a checkpoint.
+        weights: how weights are kept: ``file`` as the file has them, ``f32`` as floats, or in fewer bits, a key of
+            :data:`glinfer.models.fold.WEIGHT_FORMATS`; for models of the families gab and gpt2 ``auto`` for the fastest
+            whose predictions cost at most 0.1% more bits than float32's, measured once for a checkpoint.
         kernels: how its passes are shaped, which changes speed and no more than last digits; left out, a good choice
             for the renderer.
         gelu: ``tanh`` or ``erf`` to override the checkpoint's own form.
+        context: tokens of the longest sequence, at most the model's own positions; left out, those, but of models with
+            rotary positions no more than :data:`glinfer.generation.loading.USUAL_CONTEXT`, as each takes memory.
         device: an open Device to share (it stays open, and has its own ``api`` and ``limits``), or what
             :func:`glinfer.gl.context.open_device` takes.
         api: ``es`` or ``desktop``; see open_device.
@@ -423,6 +378,7 @@ def load_model(
             weights=weights,
             kernels=kernels,
             gelu=gelu,
+            context=context,
             device=device,
             api=api,
             limits=limits,

@@ -74,6 +74,29 @@ def windows(count: int, context: int, stride: int) -> Iterator[tuple[int, int, i
         scored, start = stop + 1, start + stride
 
 
+def windows_of(texts: Sequence[Sequence[int]], context: int, stride: int | None) -> list[Window]:
+    """The windows over all texts; ``stride`` left out is half of the context.
+
+    Raises:
+        InputError: a text is too short, or the stride is outside the context.
+    """
+    stride = check_stride(stride, context)
+    for place, ids in enumerate(texts):
+        if len(ids) < 2:
+            raise InputError(f"text {place} has {len(ids)} tokens; expected at least 2, one to predict from another")
+    return [Window(place, *span) for place, ids in enumerate(texts) for span in windows(len(ids), context, stride)]
+
+
+def check_likelihoods(logprobs: Numbers) -> None:
+    """Refuse logarithms of probabilities that are none.
+
+    Raises:
+        InputError: one is not finite.
+    """
+    if not np.isfinite(logprobs).all():
+        raise InputError("a likelihood is no finite number; expected finite logits: the model's output is broken")
+
+
 @dataclass(frozen=True)
 class _Piece:
     """Rows [row, row + length) of a run: tokens from ``first`` on of a window that begins at cache slot ``base``."""
@@ -129,14 +152,7 @@ class Scorer:
         Raises:
             InputError: a text is too short, the stride is outside the context, or the model's output is broken (NaN).
         """
-        context = self.config.max_position_embeddings
-        stride = check_stride(stride, context)
-        for place, ids in enumerate(texts):
-            if len(ids) < 2:
-                raise InputError(
-                    f"text {place} has {len(ids)} tokens; expected at least 2, one to predict from another"
-                )
-        jobs = [Window(place, *span) for place, ids in enumerate(texts) for span in windows(len(ids), context, stride)]
+        jobs = windows_of(texts, self.config.max_position_embeddings, stride)
         found = [(np.zeros(len(ids) - 1), np.zeros(len(ids) - 1, dtype=np.intp)) for ids in texts]
         done = 0
         for run in self._runs(jobs):
@@ -198,10 +214,7 @@ class Scorer:
         with np.errstate(divide="ignore", invalid="ignore"):  # what is no number is refused below
             logprobs, likeliest = log_probabilities(interleaved(parts)[:rows])
         for piece in run:
-            if not np.isfinite(logprobs[piece.row : piece.row + piece.length]).all():
-                raise InputError(
-                    "a likelihood is no finite number; expected finite logits: the model's output is broken"
-                )
+            check_likelihoods(logprobs[piece.row : piece.row + piece.length])
         return logprobs, likeliest
 
     def close(self) -> None:

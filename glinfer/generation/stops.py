@@ -8,25 +8,37 @@ from pathlib import Path
 from glinfer.config import ModelConfig
 from glinfer.errors import FormatError
 from glinfer.formats.files import AnyPath, shown
-from glinfer.formats.huggingface_config import quoted, read_json
+from glinfer.formats.gguf_file import read_gguf_file
 from glinfer.formats.huggingface_files import is_directory
+from glinfer.formats.huggingface_json import quoted, read_json
+from glinfer.generation.gguf_tokenizer import gguf_stops, is_gguf
 from glinfer.generation.tokenizer import END_OF_TURN, Tokenizer
 
 _LONGEST = 1 << 20  # bytes; a real one has a few thousand
 
 
 def stop_ids_of(path: AnyPath) -> tuple[int, ...]:
-    """The ids that end a text of the model in a Hugging Face directory.
+    """The ids that end a text of the model in a Hugging Face directory or a GGUF file.
 
-    They are ``eos_token_id`` (a number or a list) of ``generation_config.json``, else of ``config.json``; none where
-    neither has any. Negative ones, with which some configurations say that there is none, are left out.
+    In a directory they are ``eos_token_id`` (a number or a list) of ``generation_config.json``, else of
+    ``config.json``; none where neither has any. Negative ones, with which some configurations say that there is none,
+    are left out. A GGUF file's are those that :func:`glinfer.generation.gguf_tokenizer.gguf_stops` finds; none where
+    its vocabulary cannot be used.
 
     Args:
-        path: the directory, or a file in it.
+        path: the directory, a file in it, or the GGUF file.
 
     Raises:
-        FormatError: one of the two files is damaged, or its ``eos_token_id`` is something else.
+        FormatError: one of the two files is damaged, or its ``eos_token_id`` is something else; the GGUF file cannot be
+            read.
+        InputError: the package gguf, which reads GGUF files, is not installed.
     """
+    if is_gguf(path):
+        found_in = read_gguf_file(path)
+        try:
+            return gguf_stops(found_in.metadata, found_in.source)
+        except FormatError:  # find_tokenizer says why
+            return ()
     folder = Path(path) if is_directory(path) else Path(path).parent
     for name in ("generation_config.json", "config.json"):
         file = folder / name
@@ -45,12 +57,12 @@ def stop_ids_of(path: AnyPath) -> tuple[int, ...]:
 
 
 def default_stops(checkpoint: AnyPath, tokenizer: Tokenizer | None, config: ModelConfig) -> tuple[int, ...]:
-    """The ids that end a text of a model: those that its directory names, else the tokenizer's ``<|end|>``.
+    """The ids that end a text of a model: those that its files name, else the tokenizer's ``<|end|>``.
 
     For the gab family, which has no such directory, always the latter.
 
     Raises:
-        FormatError: as :func:`stop_ids_of`.
+        FormatError, InputError: as :func:`stop_ids_of`.
     """
     named = () if config.model_type == "gab" else stop_ids_of(checkpoint)
     if known := tuple(token for token in named if token < config.vocab_size):

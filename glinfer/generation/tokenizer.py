@@ -1,14 +1,16 @@
-"""Text to tokens and back: Gab's byte-level BPE, and the tokenizers of Hugging Face models.
+"""Text to tokens and back: Gab's byte-level BPE, and the tokenizers of Hugging Face models and of GGUF files.
 
-Hugging Face's ``tokenizers`` library does the splitting of both.
+Hugging Face's ``tokenizers`` library does the splitting of all of them.
 """
 
 from __future__ import annotations
 
+import dataclasses
 import json
 import operator
 import re
 from collections.abc import Iterable, Mapping
+from functools import cached_property
 from pathlib import Path
 from types import MappingProxyType
 
@@ -22,6 +24,7 @@ from glinfer.errors import FormatError, InputError
 from glinfer.formats.bpe import BpeModel, read_bpe
 from glinfer.formats.files import AnyPath, opened
 from glinfer.formats.huggingface_files import is_directory
+from glinfer.generation.gguf_tokenizer import is_gguf, read_gguf_tokenizer
 from glinfer.generation.hf_tokenizer import TOKENIZER_FILE, HfModel, read_hf_tokenizer
 
 _CONTROL = re.compile(rb"<\|[a-z_]+\|>")
@@ -33,15 +36,15 @@ END_OF_TURN = "<|end|>"
 
 
 class Tokenizer:
-    """Text to token ids and back, for a BPE1 vocabulary or one of Hugging Face's.
+    """Text to token ids and back, for a BPE1 vocabulary, one of Hugging Face's or one out of a GGUF file.
 
     Control tokens are those that mean something to the model beside the text, such as ``<|user|>``. Text can spell
     them; ``encode(text, allow_special=False)`` is for text that must not. In BPE1 they are the vocabulary's entries
-    of the form ``<|name|>``, in a ``tokenizer.json`` the tokens marked as special.
+    of the form ``<|name|>``, in a ``tokenizer.json`` and a GGUF file the tokens marked as special or control.
 
     Args:
-        model: what :func:`glinfer.formats.bpe.read_bpe` or
-            :func:`glinfer.generation.hf_tokenizer.read_hf_tokenizer` gives.
+        model: what :func:`glinfer.formats.bpe.read_bpe`, :func:`glinfer.generation.hf_tokenizer.read_hf_tokenizer` or
+            :func:`glinfer.generation.gguf_tokenizer.read_gguf_tokenizer` gives.
 
     Attributes:
         control_tokens: id of every control token by its text.
@@ -54,14 +57,18 @@ class Tokenizer:
 
     @classmethod
     def from_file(cls, path: AnyPath) -> Tokenizer:
-        """The tokenizer in a BPE1 file, a ``tokenizer.json``, or the directory of a Hugging Face model.
+        """The tokenizer in a BPE1 file, a ``tokenizer.json``, a GGUF file or the directory of a Hugging Face model.
 
         Raises:
-            FormatError: as :func:`glinfer.formats.bpe.read_bpe` or
-                :func:`glinfer.generation.hf_tokenizer.read_hf_tokenizer`.
+            FormatError: as :func:`glinfer.formats.bpe.read_bpe`,
+                :func:`glinfer.generation.hf_tokenizer.read_hf_tokenizer` or
+                :func:`glinfer.generation.gguf_tokenizer.read_gguf_tokenizer`.
+            InputError: a GGUF file, and the package gguf is not installed.
         """
         if is_directory(path) or Path(path).suffix == ".json":
             return cls(read_hf_tokenizer(path))
+        if is_gguf(path):
+            return cls(read_gguf_tokenizer(path))
         with opened(path) as (file, _):
             is_json = file.read(64).lstrip().startswith(b"{")
         return cls(read_hf_tokenizer(path) if is_json else read_bpe(path))
@@ -91,14 +98,58 @@ class Tokenizer:
         Raises:
             InputError: the text has half a surrogate pair, which UTF-8 cannot express.
         """
-        try:
-            text.encode("utf-8")
-        except UnicodeEncodeError as error:
-            raise InputError(
-                f"the text has half a surrogate pair (U+{ord(text[error.start]):04X}) at character "
-                f"{error.start}; expected valid Unicode; take it out or replace it"
-            ) from None
-        return self._source.ids(text, allow_special=allow_special)
+        return self._source.ids(_encodable(text), allow_special=allow_special)
+
+    def encode_mixed(self, parts: Iterable[str | int]) -> list[int]:
+        """Token ids of a text in which control tokens stand as ids; texts side by side are one text.
+
+        Each id stays as it is, and no text becomes one, as in :meth:`encode` without ``allow_special``; otherwise the
+        ids are those of the whole text. Nothing is put around it (``<s>`` before it, say). A control token takes the
+        spaces beside it where its tokenizer says so.
+
+        Raises:
+            InputError: as :meth:`encode`.
+        """
+        ids: list[int] = []
+        last: int | None = None
+        text = ""
+        for part in (*parts, None):
+            if isinstance(part, str):
+                text += part
+                continue
+            text = text.lstrip() if last in self._takes_right else text
+            text = text.rstrip() if part in self._takes_left else text
+            if text:
+                ids += (self._source if last is None else self._later).ids(_encodable(text), allow_special=False)
+            if part is not None:
+                ids.append(part)
+            last, text = part, ""
+        return ids
+
+    @cached_property
+    def _later(self) -> HfModel | _Merges:
+        """The source for text after a control token: some put a space before the first text only."""
+        if not isinstance(self._source, HfModel):
+            return self._source
+        values = self._source.library.to_str()
+        never = values.replace('"prepend_scheme":"first"', '"prepend_scheme":"never"')
+        if never == values:
+            return self._source
+        return dataclasses.replace(self._source, library=tokenizers.Tokenizer.from_str(never))
+
+    @cached_property
+    def _takes_left(self) -> frozenset[int]:
+        return self._taking("lstrip")
+
+    @cached_property
+    def _takes_right(self) -> frozenset[int]:
+        return self._taking("rstrip")
+
+    def _taking(self, side: str) -> frozenset[int]:
+        if not isinstance(self._source, HfModel):
+            return frozenset()
+        added = self._source.library.get_added_tokens_decoder().items()
+        return frozenset(token for token, flags in added if flags.special and getattr(flags, side))
 
     def decode(self, ids: Iterable[int]) -> str:
         """The text of ``ids``: their bytes read as UTF-8, with U+FFFD for what is none.
@@ -137,6 +188,18 @@ class Tokenizer:
         return self.control_tokens.get(text)
 
 
+def _encodable(text: str) -> str:
+    """The same text, if UTF-8 can express it."""
+    try:
+        text.encode("utf-8")
+    except UnicodeEncodeError as error:
+        raise InputError(
+            f"the text has half a surrogate pair (U+{ord(text[error.start]):04X}) at character "
+            f"{error.start}; expected valid Unicode; take it out or replace it"
+        ) from None
+    return text
+
+
 class _Merges:
     """A byte-level BPE without a pre-tokeniser: merges apply in file order over the whole text.
 
@@ -166,11 +229,12 @@ class _Merges:
 def find_tokenizer(
     checkpoint: AnyPath, given: AnyPath | Tokenizer | None, config: ModelConfig
 ) -> tuple[Tokenizer | None, str]:
-    """The tokenizer of a checkpoint: the given one, else one beside it.
+    """The tokenizer of a checkpoint: the given one, else its own or one beside it.
 
-    That is ``<checkpoint>.bpe``, ``model.bpe`` or ``tokenizer.json``, the first that fits; a checkpoint may be a
-    directory too, and they are then in it. A ``tokenizer.json`` that was only found fits a model of the gab family when
-    both have the same number of tokens, and any other model that has a row for each of its tokens.
+    That is a GGUF file's own vocabulary, then ``<checkpoint>.bpe``, ``model.bpe`` or ``tokenizer.json``, the first that
+    fits; a checkpoint may be a directory too, and they are then in it. A ``tokenizer.json`` that was only found fits a
+    model of the gab family when both have the same number of tokens, and any other model that has a row for each of its
+    tokens.
 
     Returns:
         The tokenizer, or None with the reason why there is none.
@@ -189,19 +253,20 @@ def find_tokenizer(
         return chosen, ""
     reasons = []
     advice = "pass the right one with tokenizer=… (--tokenizer) or use token ids"
-    for candidate in _candidates(Path(checkpoint)):
+    own = Path(checkpoint) if is_gguf(checkpoint) else None
+    for candidate in (*([own] if own else []), *_candidates(Path(checkpoint))):
         if not candidate.is_file():
             continue
         try:
             beside = Tokenizer.from_file(candidate)
         except FormatError as error:  # nobody asked for this file, and ids need none
-            reasons.append(f"the tokenizer beside the checkpoint cannot be used: {error}; {advice}")
+            whose = "the checkpoint's own tokenizer" if candidate == own else "the tokenizer beside the checkpoint"
+            reasons.append(f"{whose} cannot be used: {error}; {advice}")
             continue
         if beside.fits(config, exactly=config.model_type == "gab"):
             return beside, ""
-        reasons.append(
-            f"{candidate} beside the checkpoint has {beside.vocab_size} tokens, the model {config.vocab_size}; {advice}"
-        )
+        where = "the vocabulary in the checkpoint" if candidate == own else f"{candidate} beside the checkpoint"
+        reasons.append(f"{where} has {beside.vocab_size} tokens, the model {config.vocab_size}; {advice}")
     return None, reasons[0] if reasons else "no tokenizer was given; pass tokenizer=… (--tokenizer) or use token ids"
 
 

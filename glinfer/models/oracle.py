@@ -53,12 +53,16 @@ def run_plan(
     for tensor in plan.of_kind("cache"):
         state[tensor.name] = caches.setdefault(tensor.name, np.zeros(tensor.shape))
     for draw in plan.draws:
+        for name in (*draw.reads, *draw.writes):
+            if plan.root(name) != name and plan.root(name) in state:
+                state[name] = state[plan.root(name)].reshape(-1, plan.table[name].shape[1])
         written = run_draw(draw, state, values)
         for name, part in zip(draw.outputs, written if len(draw.outputs) > 1 else [written], strict=True):
             if name in caches:
                 caches[name][written_rows(draw, state, values), : part.shape[1]] = part
             else:
-                state[name] = part
+                root = plan.root(name)
+                state[root] = part if root == name else part.reshape(-1, plan.table[root].shape[1])
         yield draw, written
 
 
@@ -68,7 +72,7 @@ def written_rows(draw: DrawSpec, inputs: Mapping[str, Array], values: RunValues)
     places = OPS[draw.op].places
     if places is None:
         return np.arange(first, first + rows)
-    return places({sampler: inputs[tensor] for sampler, tensor in draw.inputs})[:rows]
+    return places({sampler: inputs[tensor] for sampler, tensor in draw.inputs}, draw.params(values))[:rows]
 
 
 def final_tensors(

@@ -10,7 +10,7 @@ from types import MappingProxyType
 
 from glinfer.errors import PlanError
 from glinfer.gl.blocks import BLOCK_EDGE, BlockLayout
-from glinfer.gl.flat import FlatLayout
+from glinfer.gl.flat import LANES, FlatLayout
 from glinfer.gl.layout import FORMATS, TexelLayout
 from glinfer.ops import OPS, DrawSpec, TensorSpec
 from glinfer.ops.spec import COVERS, RunValue, Shapes
@@ -50,8 +50,12 @@ class Plan:
         return MappingProxyType({tensor.name: tensor for tensor in self.tensors})
 
     def of_kind(self, kind: str) -> list[TensorSpec]:
-        """The tensors of one kind, in order."""
-        return [tensor for tensor in self.tensors if tensor.kind == kind]
+        """The tensors of one kind, in order, without views of others."""
+        return [tensor for tensor in self.tensors if tensor.kind == kind and not tensor.view_of]
+
+    def root(self, name: str) -> str:
+        """The tensor whose texels a tensor has: itself, unless it is a view of another."""
+        return self.table[name].view_of or name
 
     def values_for(self, tokens: int) -> dict[str, int | float]:
         """The run values of a sequence of so many tokens.
@@ -68,7 +72,7 @@ class Plan:
         return sum(
             tensor.layout_within(max_texture_size).nbytes
             for tensor in self.tensors
-            if kind is None or tensor.kind == kind
+            if not tensor.view_of and (kind is None or tensor.kind == kind)
         )
 
     def validate(self, limits: PlanLimits | None = None) -> Plan:
@@ -87,27 +91,36 @@ class Plan:
         table = self.table
         if len(table) != len(self.tensors):
             raise PlanError(f"plan {self.name}: two tensors have the same name")
-        if len({draw.name for draw in self.draws}) != len(self.draws):
-            raise PlanError(f"plan {self.name}: two draws have the same name")
-        known = {tensor.name for tensor in self.tensors if tensor.kind != "activation"}
+        names_of_draws = [draw.name for draw in self.draws]
+        if len(set(names_of_draws)) != len(names_of_draws):
+            twice = next(name for place, name in enumerate(names_of_draws) if name in names_of_draws[:place])
+            raise PlanError(f"plan {self.name}: two draws have the same name: {twice}")
+        for tensor in self.tensors:
+            _check_view(tensor, table)
+        known = {tensor.name for tensor in self.tensors if tensor.kind != "activation" and not tensor.view_of}
         read: set[str] = set()
         names = {value.name for value in self.run_values}
         for draw in self.draws:
             _check_names(draw, table, names)
-            _check_flow(draw, table, known)
+            _check_flow(draw, self, known)
             _check_formats(draw, table)
             for tokens in (self.max_rows, 1):
                 _check_shapes(draw, table, self.values_for(tokens))
-            known.update(draw.writes)
-            read.update(draw.reads)
+            known.update(map(self.root, draw.writes))
+            read.update(map(self.root, draw.reads))
         for tensor in self.of_kind("weight"):
             if tensor.name not in read:
                 raise PlanError(f"plan {self.name}: no draw reads weight {tensor.name}")
         if limits is not None:
-            self._check_limits(limits)
+            self.check_limits(limits)
         return self
 
-    def _check_limits(self, limits: PlanLimits) -> None:
+    def check_limits(self, limits: PlanLimits) -> None:
+        """Refuse limits that the plan breaks.
+
+        Raises:
+            PlanError: naming the tensor or the draw.
+        """
         for tensor in self.tensors:
             try:
                 tensor.layout_within(limits.max_texture_size)
@@ -158,16 +171,32 @@ def _check_names(draw: DrawSpec, table: Mapping[str, TensorSpec], run_values: se
         raise PlanError(f"draw {draw.name} covers its target with {draw.cover!r}; known: {', '.join(COVERS)}")
 
 
-def _check_flow(draw: DrawSpec, table: Mapping[str, TensorSpec], known: set[str]) -> None:
+def _check_view(tensor: TensorSpec, table: Mapping[str, TensorSpec]) -> None:
+    if not tensor.view_of:
+        return
+    root = table.get(tensor.view_of)
+    if root is None or root.view_of or root.kind != tensor.kind or root.format != tensor.format:
+        raise PlanError(
+            f"tensor {tensor.name} is a view of {tensor.view_of}, which is no tensor of its kind and format"
+        )
+    ragged = tensor.shape[1] != root.shape[1] and (tensor.shape[1] % LANES or root.shape[1] % LANES)
+    if not isinstance(root.layout, FlatLayout) or ragged or tensor.layout != root.layout.seen_as(*tensor.shape):
+        raise PlanError(f"tensor {tensor.name} does not lie in the texels of {tensor.view_of}")
+
+
+def _check_flow(draw: DrawSpec, plan: Plan, known: set[str]) -> None:
+    table, root, written = plan.table, plan.root, {plan.root(name) for name in draw.writes}
+    if len(written) != len(draw.writes):
+        raise PlanError(f"draw {draw.name} writes one tensor twice: {', '.join(draw.writes)}")
     for tensor in draw.reads:
-        if tensor in draw.writes:
+        if root(tensor) in written:
             raise PlanError(
                 f"draw {draw.name} samples {tensor}, which it renders to: a feedback loop, undefined in OpenGL"
             )
-        if tensor not in known:
+        if root(tensor) not in known:
             raise PlanError(f"draw {draw.name} reads {tensor}, which no earlier draw has written")
     for tensor in draw.writes:
-        if draw.adds and not draw.clears and tensor not in known:
+        if draw.adds and not draw.clears and root(tensor) not in known:
             raise PlanError(f"draw {draw.name} adds to {tensor}, which no earlier draw has written")
         if table[tensor].kind not in ("activation", "cache"):
             raise PlanError(f"draw {draw.name} writes {tensor}, which is {table[tensor].kind}, not an activation")
@@ -245,6 +274,26 @@ class PlanBuilder:
     def laid_out(self, name: str, kind: str, layout: TexelLayout) -> TensorSpec:
         """Declare a tensor with a layout of its own."""
         return self._declare(TensorSpec(name, (layout.rows, layout.cols), kind, layout.format.name, layout))
+
+    def view(self, tensor: TensorSpec, rows: int, cols: int) -> TensorSpec:
+        """A tensor with four elements a texel as another matrix of the same texels.
+
+        Rows are whole texels: the columns of both are a multiple of four, or they are the same.
+
+        Raises:
+            PlanError: its texels are not those of such a matrix.
+        """
+        if tensor.shape == (rows, cols):
+            return tensor
+        if not isinstance(tensor.layout, FlatLayout) or (
+            cols != tensor.shape[1] and (cols % LANES or tensor.shape[1] % LANES)
+        ):
+            raise PlanError(f"tensor {tensor.name} cannot be seen as {rows}×{cols}: its rows are no whole texels")
+        root = tensor.view_of or tensor.name
+        made = TensorSpec(
+            f"{root}@{rows}x{cols}", (rows, cols), tensor.kind, tensor.format, tensor.layout.seen_as(rows, cols), root
+        )
+        return made if made in self._tensors else self._declare(made)
 
     def _declare(self, tensor: TensorSpec) -> TensorSpec:
         self._tensors.append(tensor)

@@ -78,6 +78,8 @@ class Session:
             owner._sharers.append(self)
         try:
             for tensor in plan.tensors:
+                if tensor.view_of:
+                    continue  # bound to the texture of what it views
                 if tensor.name in self._lent:
                     self._textures[tensor.name] = self._borrow(tensor)
                     continue
@@ -174,8 +176,9 @@ class Session:
         return Texture(self.device, layout, tensor.name, layout.pack(weight_matrix(tensor, weights)))
 
     def _bind(self, spec: DrawSpec) -> Draw:
-        targets = [self._textures[name] for name in spec.outputs]
-        textures = tuple(self._textures[name] for name in spec.reads)
+        root = self.plan.root
+        targets = [self._textures[root(name)] for name in spec.outputs]
+        textures = tuple(self._textures[root(name)] for name in spec.reads)
         vertex_shader, defines, by_cover = shading(spec)
         layout = targets[0].layout
         if any(isinstance(used.layout, Layout) and used.layout.wrapped for used in (*targets, *textures)):
@@ -196,7 +199,7 @@ class Session:
         return Draw(
             name=spec.name,
             program=program,
-            framebuffer=self._framebuffer(spec.outputs),
+            framebuffer=self._framebuffer(tuple(map(root, spec.outputs))),
             textures=textures,
             constants=uniforms,
             per_run=per_run,
@@ -218,15 +221,15 @@ class Session:
         return self._framebuffers[outputs]
 
     def texture(self, name: str) -> Texture:
-        """The texture of one tensor.
+        """The texture of one tensor; of a view, of the tensor that it is a view of.
 
         Raises:
             PlanError: the plan has no such tensor, or the session was released.
         """
         self.require_alive()
-        if name not in self._textures:
+        if name not in self.plan.table:
             raise PlanError(f"plan {self.plan.name} has no tensor {name!r}")
-        return self._textures[name]
+        return self._textures[self.plan.root(name)]
 
     def write(self, name: str, matrix: Array) -> None:
         """Write the first rows of an input tensor."""
@@ -234,7 +237,10 @@ class Session:
 
     def read(self, name: str, rows: int | None = None, cols: int | None = None) -> Array:
         """Read [0:rows, 0:cols] of a tensor back (default: all of it)."""
-        return self.texture(name).read(rows, cols)
+        texture, tensor = self.texture(name), self.plan.table[name]
+        if not tensor.view_of:
+            return texture.read(rows, cols)
+        return texture.read().reshape(tensor.shape)[:rows, :cols]
 
     def read_rows(self, name: str, first: int, rows: int = 1) -> Array:
         """Read rows [first, first + rows) of a tensor in blocks back."""

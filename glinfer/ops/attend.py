@@ -11,7 +11,7 @@ from glinfer.gl.flat import LANES, texels_for
 from glinfer.gl.layout import Extent
 from glinfer.ops.flat import Define, Scratch, flat_draw
 from glinfer.ops.kernels import Kernels
-from glinfer.ops.product import MASKED
+from glinfer.ops.product import MASKED, seen_keys
 from glinfer.ops.spec import Array, DrawSpec, Op, Params, Shapes, TensorSpec, float64, register
 
 _FEW, _MANY, _LEAST_KEYS = 128, 1024, 32
@@ -31,6 +31,7 @@ def attend(
     keys: int,
     scale: float,
     causal: Extent | None = None,
+    window: int = 0,
     kernels: Kernels,
     scratch: Scratch,
     parts: int = 0,
@@ -50,13 +51,14 @@ def attend(
         scale: factor of the scores.
         causal: None, or how many keys come before that of query 0, a number or a run value's name: query r sees keys
             up to ``causal + r``.
+        window: of those, the last so many; 0 for all.
         kernels: how passes are shaped on the renderer.
         scratch: declares the tensors between the two draws.
         parts: into how many parts, at most, the keys are split, which fragments go over side by side (as in
             Flash-Decoding, Dao et al. 2023); 0 for as many as give the renderer enough fragments.
 
     Raises:
-        PlanError: the heads do not go together, or a tensor is laid out in another way.
+        PlanError: the heads do not go together, a window has no end, or a tensor is laid out in another way.
     """
     if heads % kv_heads:
         raise PlanError(
@@ -78,7 +80,10 @@ def attend(
         ("PARTS", parts),
         ("PART_KEYS", part_keys),
         *([] if causal is None else [("CAUSAL", 1)]),
+        *([("WINDOW", window)] if window else []),
     ]
+    if window and causal is None:
+        raise PlanError(f"draw {name}: a window of {window} keys needs queries that see keys up to their own")
     outputs = [out]
     if targets > 1 or parts > 1:
         columns = LANES * -(-(texels + (parts > 1)) // targets)
@@ -146,8 +151,9 @@ def _one_head(q: Array, k: Array, v: Array, params: Params, seen: tuple[int, int
     """What one head gathers from the keys ``seen``, and its (peak, sum) [queries, 2]."""
     scores = q @ k.T * params["SCALE"]
     if params.get("CAUSAL"):
-        past = np.arange(len(k))[None, :] <= np.arange(len(q))[:, None] + params["offset"]
-        scores = np.where(past, scores, -np.inf)
+        last = np.minimum(np.arange(len(q))[:, None] + params["offset"], len(k) - 1)
+        seen_by = seen_keys(np.arange(len(k)), last, int(params.get("WINDOW", 0)))
+        scores = np.where(seen_by, scores, -np.inf)
     scores = scores[:, seen[0] : seen[1]]
     peak = np.maximum(scores.max(axis=1, keepdims=True), MASKED)
     weights = np.exp(scores - peak)

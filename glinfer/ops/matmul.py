@@ -12,7 +12,7 @@ from glinfer.gl.flat import LANES
 from glinfer.ops.flat import Define, Scratch, flat_draw
 from glinfer.ops.kernels import Kernels
 from glinfer.ops.linear import ACTIVATIONS, activate
-from glinfer.ops.product import MASKED, PLAIN, Finish, Product, Strategy
+from glinfer.ops.product import MASKED, PLAIN, Finish, Product, Strategy, seen_keys
 from glinfer.ops.spec import Array, DrawSpec, Op, Params, Shapes, TensorSpec, float64, register
 
 PARTS_SHADER = "common/parts.vert"
@@ -219,7 +219,8 @@ def _finished(sums: Array, inputs: Mapping[str, Array], params: Params) -> Array
         y = y + float64(inputs, ["residual"])[0][: len(y)]
     if params.get("CAUSAL"):
         rows = np.arange(len(y))[:, None] % int(params["M"])
-        y = np.where(np.arange(y.shape[1])[None, :] > rows + params["offset"], MASKED, y)
+        seen = seen_keys(np.arange(y.shape[1]), rows + params["offset"], int(params.get("WINDOW", 0)))
+        y = np.where(seen, y, MASKED)
     return np.asarray(y)
 
 

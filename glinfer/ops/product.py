@@ -12,7 +12,7 @@ from glinfer.gl.flat import LANES, texels_for
 from glinfer.gl.layout import Extent
 from glinfer.ops.flat import Define, Uniform
 from glinfer.ops.linear import ACTIVATIONS
-from glinfer.ops.spec import TensorSpec
+from glinfer.ops.spec import Array, TensorSpec
 
 MASKED = -1e30
 """A score that is not seen: far below any other, and finite, so that a softmax over it gives an exact 0, never NaN."""
@@ -120,6 +120,7 @@ class Finish:
         scale: a factor.
         causal: None, or how many columns come before that of row 0 of each matrix, a number or a run value's name: in
             row r what comes after column ``causal + r`` becomes −1e30, far below any score and finite.
+        window: so does what comes before the last so many columns of those; 0 for nothing.
     """
 
     bias: TensorSpec | None = None
@@ -127,6 +128,7 @@ class Finish:
     residual: TensorSpec | None = None
     scale: float = 1.0
     causal: Extent | None = None
+    window: int = 0
 
     def inputs(self) -> list[tuple[str, TensorSpec]]:
         """What is sampled."""
@@ -137,6 +139,8 @@ class Finish:
         """What the shaders need of it."""
         found: list[Define] = [("ACTIVATION", ACTIVATIONS[self.activation]), ("SCALE", float(self.scale))]
         found += [(name.upper(), 1) for name, _ in self.inputs()]
+        if self.window:
+            found.append(("WINDOW", self.window))
         return found if self.causal is None else [*found, ("CAUSAL", 1)]
 
     def uniforms(self) -> list[Uniform]:
@@ -147,6 +151,12 @@ class Finish:
     def plain(self) -> bool:
         """Whether the sums stay as they are."""
         return self == Finish()
+
+
+def seen_keys(columns: Array, last: Array, window: int) -> Array:
+    """Which columns a row sees whose last one is ``last``: all up to it, or with a window so many of them."""
+    seen = columns <= last
+    return seen & (columns > last - window) if window else seen
 
 
 PLAIN = Finish()

@@ -61,7 +61,7 @@ class TensorSpec:
     ``kind`` is ``weight`` (uploaded once), ``input`` (written before each run), ``activation`` (written by draws,
     worthless after the run) or ``cache`` (written by draws a row a run, read in later runs). ``format`` is a key of
     :data:`glinfer.gl.layout.FORMATS`. ``layout`` says where the elements lie; left out it is one element a texel,
-    see :class:`glinfer.gl.layout.Layout`.
+    see :class:`glinfer.gl.layout.Layout`. ``view_of`` names the tensor whose texels these are, seen as another matrix.
     """
 
     name: str
@@ -69,6 +69,7 @@ class TensorSpec:
     kind: str
     format: str = "r32f"
     layout: TexelLayout | None = None
+    view_of: str = ""
 
     def __post_init__(self) -> None:
         """Refuse what no texture can be."""
@@ -195,8 +196,8 @@ class Op:
     """A registered op: its required and optional samplers, its shape check and its float64 oracle.
 
     ``integers`` names the samplers, and ``"output"``, that hold whole numbers, ``either`` those that may; all others
-    hold floats. ``places`` says, from the inputs, which rows of the output a draw writes, where they do not follow each
-    other from the draw's first row on.
+    hold floats. ``places`` says, from the inputs and the numbers of a run, which rows of the output a draw writes,
+    where they do not follow each other from the draw's first row on.
     """
 
     name: str
@@ -206,7 +207,7 @@ class Op:
     oracle: Oracle
     integers: tuple[str, ...] = ()
     either: tuple[str, ...] = ()
-    places: Callable[[Mapping[str, Array]], Array] | None = None
+    places: Callable[[Mapping[str, Array], Params], Array] | None = None
 
 
 OPS: dict[str, Op] = {}

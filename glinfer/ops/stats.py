@@ -142,14 +142,14 @@ def summarize(
     """
     texels, free = texels_for(x.shape[1]), max(1, _READS // readers)
     parts = _parts(texels, free)
-    stats = scratch(f"{name}.stats", x.shape[0], LANES * parts)
-    draws = [
-        row_stats(stats.name, kind, x, stats, stat=stat, kernels=kernels, rows=rows, residual=residual, causal=causal)
-    ]
+    step = f"{name}.stats"
+    stats = scratch(step, x.shape[0], LANES * parts)
+    draws = [row_stats(step, kind, x, stats, stat=stat, kernels=kernels, rows=rows, residual=residual, causal=causal)]
     while parts > min(free, _FAN):
         parts = -(-parts // _FAN)
-        merged = scratch(f"{name}.stats.{parts}", x.shape[0], LANES * parts)
-        draws.append(merge_stats(merged.name, kind, stats, merged, stat=stat, kernels=kernels, rows=rows))
+        step = f"{name}.stats.{parts}"
+        merged = scratch(step, x.shape[0], LANES * parts)
+        draws.append(merge_stats(step, kind, stats, merged, stat=stat, kernels=kernels, rows=rows))
         stats = merged
     return stats, draws
 

@@ -222,7 +222,7 @@ def _oracle_take(inputs: Mapping[str, Array], params: Params, size: tuple[int, i
     return np.asarray(gathered(inputs, int(params["ROWS"]))[int(params["row"])][None])
 
 
-def _stored(inputs: Mapping[str, Array]) -> Array:
+def _stored(inputs: Mapping[str, Array], params: Params) -> Array:
     table = inputs["rows"].astype(np.intp)
     return np.asarray(table[:, POSITION] + table[:, BASE])
 

@@ -12,18 +12,27 @@ import numpy as np
 from glinfer.config import ModelConfig
 from glinfer.formats import Checkpoint
 from glinfer.gl.context import Device
+from glinfer.models.choice import USUAL_TEXTURE_SIZE
 from glinfer.models.gab import TOKENS
-from glinfer.models.plan import DrawTable, Plan, draw_table
+from glinfer.models.plan import DrawTable, Plan, PlanLimits, draw_table
 from glinfer.models.session import Session
-from glinfer.ops.spec import Array
+from glinfer.ops.spec import KINDS, Array
+
+_DRAW_BUFFERS, _TEXTURE_UNITS = 8, 16  # as many as nearly every renderer has
 
 
 @dataclass(frozen=True)
 class DrawReport:
-    """A plan's draw table, and what a real forward issued where one was run."""
+    """A plan's draw table, its textures, and what a real forward issued where one was run.
+
+    ``texture_bytes`` is by kind of tensor; ``largest`` names the tensor of the largest texture, with its width and
+    height in texels.
+    """
 
     config: ModelConfig
     table: DrawTable
+    texture_bytes: Mapping[str, int]
+    largest: tuple[str, int, int]
     issued: int | None = None
     renderer: str | None = None
 
@@ -41,14 +50,25 @@ class DrawReport:
             "issued": self.issued,
             "agrees": self.agrees,
             "renderer": self.renderer,
+            "texture_bytes": dict(self.texture_bytes),
+            "largest_texture": dict(zip(("name", "width", "height"), self.largest, strict=True)),
             "passes": [dataclasses.asdict(row) for row in self.table.rows],
             "config": self.config.to_dict(),
         }
 
 
-def planned(config: ModelConfig, plan: Plan, tokens: int) -> DrawReport:
-    """Count from the plan alone."""
-    return DrawReport(config, draw_table(plan, tokens))
+def planned(config: ModelConfig, plan: Plan, tokens: int, max_texture_size: int = USUAL_TEXTURE_SIZE) -> DrawReport:
+    """Count from the plan alone, with textures of at most ``max_texture_size`` texels a side.
+
+    Raises:
+        PlanError: the plan does not take so many tokens, or does not fit such textures.
+    """
+    plan.check_limits(PlanLimits(max_texture_size, _DRAW_BUFFERS, _TEXTURE_UNITS))
+    layouts = {tensor.name: tensor.layout_within(max_texture_size) for tensor in plan.tensors}
+    largest = max(layouts, key=lambda name: layouts[name].nbytes)
+    memory = {kind: plan.texture_bytes(max_texture_size, kind) for kind in KINDS}
+    size = largest, layouts[largest].width, layouts[largest].height
+    return DrawReport(config, draw_table(plan, tokens), memory, size)
 
 
 def measured(
@@ -58,7 +78,7 @@ def measured(
 
     ``weights`` are the plan's, by tensor name, where they are not the checkpoint's own.
     """
-    table = draw_table(plan, tokens)
+    report = planned(checkpoint.config, plan, tokens, device.limits.max_texture_size)
     session = Session(plan, checkpoint.tensors if weights is None else weights, device)
     try:
         issued = 0
@@ -70,14 +90,17 @@ def measured(
             issued = device.draws_issued - before
     finally:
         session.release()
-    return DrawReport(checkpoint.config, table, issued, device.description)
+    return dataclasses.replace(report, issued=issued, renderer=device.description)
 
 
 def runs(plan: Plan, ids: Sequence[int]) -> list[tuple[dict[str, Array], dict[str, int | float]]]:
     """What each run over the ids is given, arrays for input tensors and run values: one run, or one for each token."""
-    if TOKENS in plan.table:
-        return [({TOKENS: np.asarray(ids, dtype=np.int32)[:, None]}, plan.values_for(len(ids)))]
-    return [({}, {**plan.values_for(place + 1), "token": token}) for place, token in enumerate(ids)]
+    if TOKENS not in plan.table:
+        return [({}, {**plan.values_for(place + 1), "token": token}) for place, token in enumerate(ids)]
+    rows = np.asarray(ids, dtype=np.int32)[:, None]
+    if plan.table[TOKENS].shape[0] == 1:  # a decoder's fast plan, whose token is an input
+        return [({TOKENS: rows[place : place + 1]}, plan.values_for(place + 1)) for place in range(len(ids))]
+    return [({TOKENS: rows}, plan.values_for(len(ids)))]
 
 
 def example_ids(config: ModelConfig, tokens: int) -> np.ndarray[Any, np.dtype[np.int32]]:

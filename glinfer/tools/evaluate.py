@@ -15,13 +15,13 @@ from glinfer.config import ModelConfig
 from glinfer.errors import InputError
 from glinfer.formats import Checkpoint
 from glinfer.generation.ids import check_ids
-from glinfer.generation.score import Scorer, TextScore, check_stride, windows
+from glinfer.generation.loading import bind
+from glinfer.generation.score import TextScore, check_stride, windows
 from glinfer.generation.tokenizer import Tokenizer
 from glinfer.gl.context import Device
-from glinfer.models.choice import check_choice, fast_session
+from glinfer.models.choice import DEFAULT_WEIGHTS, check_choice, is_decoder
 from glinfer.models.gab import LOGITS, TOKENS, reference_plan
 from glinfer.models.session import Session
-from glinfer.models.tuning import kernels_for
 from glinfer.ops.kernels import Kernels
 from glinfer.ops.spec import Array
 
@@ -88,7 +88,7 @@ def evaluate(
     text: str,
     *,
     plan: str,
-    weights: str = "f32",
+    weights: str = DEFAULT_WEIGHTS,
     kernels: Kernels | None = None,
     stride: int | None = None,
     on_window: Callable[[int, int], None] = lambda done, total: None,
@@ -101,7 +101,7 @@ def evaluate(
         device: where to run.
         text: at least two tokens of it.
         plan: the name of the plan that computes the logits.
-        weights: the fast plan's weight format, a key of :data:`glinfer.models.fold.WEIGHT_FORMATS`.
+        weights: the fast plan's weight format, one of :data:`glinfer.models.choice.WEIGHTS`.
         kernels: how its passes are shaped; left out, the tuned ones or the default of the device.
         stride: tokens between windows, 1 to the context (default: half of it).
         on_window: told (windows done, windows in all).
@@ -117,18 +117,20 @@ def evaluate(
         raise InputError(f"the text has {len(ids)} tokens; expected at least 2, one to predict from another")
     check_ids(ids[:context], checkpoint.config)
     if plan == "reference":
+        if is_decoder(checkpoint.config, checkpoint.formats()):
+            raise InputError(f"the reference plan scores no texts of this {checkpoint.config.model_type}; leave it out")
         session = Session(reference_plan(checkpoint.config, all_rows=True), checkpoint.tensors, device)
+        engine = None
     else:
-        kernels = kernels or kernels_for(device, checkpoint.config, weights)
-        session = fast_session(checkpoint, device, weights, kernels)
+        engine = bind(checkpoint, device, plan, weights, kernels)
+        session, weights = engine.bound, engine.weights
     try:
         weight_bytes = session.plan.texture_bytes(device.limits.max_texture_size, "weight")
         started = time.perf_counter()
-        if plan == "reference" or kernels is None:
+        if engine is None:
             score = _score_whole(session, checkpoint.config, ids, stride, on_window)
         else:
-            scorer = Scorer(checkpoint.config, session, weights, kernels)
-            score = scorer.score([ids], stride=stride, on_window=on_window)[0]
+            score = engine.judge().score([ids], stride=stride, on_window=on_window)[0]
         seconds = time.perf_counter() - started
     finally:
         session.release()

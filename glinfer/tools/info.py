@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import dataclasses
+from collections import Counter
 from dataclasses import dataclass
 from typing import Any
 
@@ -10,9 +11,9 @@ from glinfer.errors import ContextError, GlinferError
 from glinfer.formats import Checkpoint
 from glinfer.gl import egl
 from glinfer.gl.context import Device, Limits, open_device
-from glinfer.models.choice import plan_for
+from glinfer.models.choice import is_decoder, plan_for, weights_named
 from glinfer.models.session import check_fits
-from glinfer.models.tuning import kernels_for
+from glinfer.models.tuning import default_for, kernels_for
 from glinfer.ops.spec import KINDS
 
 EXTENSIONS_THAT_MATTER = {
@@ -95,18 +96,21 @@ def model_report(checkpoint: Checkpoint, plan: str, weights: str, device: Device
         device: where it would run.
     """
     edge, problem = device.limits.max_texture_size, ""
+    config, formats = checkpoint.config, checkpoint.formats()
+    decoder, weights = is_decoder(config, formats), weights_named(weights, config, formats)
     texture_bytes: dict[str, int] = {}
     draws = None
     try:
-        kernels = kernels_for(device, checkpoint.config, weights)
-        made = plan_for(checkpoint.config, plan, weights=weights, kernels=kernels, max_texture_size=edge)
+        kernels = default_for(device) if decoder else kernels_for(device, config, weights)
+        made = plan_for(config, plan, weights=weights, formats=formats, kernels=kernels, max_texture_size=edge)
         draws = len(made.draws)
         check_fits(made, device)
         texture_bytes = {kind: made.texture_bytes(edge, kind) for kind in KINDS}
     except GlinferError as error:
         problem = str(error)
     return {
-        "config": checkpoint.config.to_dict(),
+        "config": config.to_dict(),
+        "formats": dict(Counter(formats.values()).most_common()),
         "parameters": checkpoint.parameter_count,
         "plan": plan,
         "weights": weights,

@@ -1,9 +1,11 @@
 """The model in llama.cpp, on the CPU, through a temporary GGUF file.
 
 The architecture is llama.cpp's MPT, which without ALiBi is Gab's: learned positions, LayerNorm with bias,
-attention without biases, a GELU MLP. What differs:
+attention without biases, a GELU MLP. (GPT-2's, which :mod:`glinfer.formats.gguf_write` writes, adds biases of 0.) What
+differs:
 
-* It has no output bias. :func:`fold_head` puts the bias into the output weights, which is exact.
+* It has no output bias. :func:`glinfer.formats.gguf_write.fold_head` puts the bias into the output weights, which is
+  exact.
 * Its GELU is the tanh form, looked up in a table of half floats. A model with the erf form runs with tanh too,
   and the label says so; no time changes.
 * Keys and values are cached as half floats and attention is "flash attention": llama.cpp's defaults, and of all
@@ -25,33 +27,14 @@ from glinfer.formats.checkpoint import Checkpoint
 from glinfer.formats.families import GAB
 from glinfer.formats.files import reason
 from glinfer.formats.gab_layout import FloatArray
+from glinfer.formats.gguf_write import fold_head
 from glinfer.tools.peers import CheckedPeer, Logits, required
 
-ARCHITECTURE = "mpt"
-SHIFT = np.float32(0.25)
-"""What :func:`fold_head` adds to each normalised number: small beside them, large enough to carry a bias."""
+__all__ = ["ARCHITECTURE", "LlamaPeer", "fold_head", "gguf_tensors", "is_quantised", "open_llama", "write_gguf"]
 
+ARCHITECTURE = "mpt"
 _PEER = "llama-cpp"
 _BLOCK_OF_Q8_0 = 32  # a row is cut into blocks of this many numbers, each with a scale of its own
-
-
-def fold_head(checkpoint: Checkpoint) -> tuple[FloatArray, FloatArray, FloatArray]:
-    """A final LayerNorm and a head without bias that together give the same logits.
-
-    The normalised vector n sums to 0. So a row w of the head (LayerNorm's gain multiplied in) may be centred:
-    (w − mean w)·n = w·n. A centred row does not see a constant c added to all of n, but one that has b / (c·D)
-    added to each of its D numbers turns that constant into b:
-    (w − mean w + b / (c·D))·(n + c) = w·n + b.
-
-    Returns:
-        LayerNorm's gain [D] (ones) and bias [D] (all c), and the head [V, D].
-    """
-    tensors, width = checkpoint.tensors, checkpoint.config.hidden_size
-    head = tensors["lm_head.weight"].astype(np.float64)
-    bias = tensors["lm_head.bias"] + head @ tensors["transformer.ln_f.bias"]
-    head *= tensors["transformer.ln_f.weight"]
-    head += (bias / (float(SHIFT) * width) - head.mean(axis=1))[:, None]
-    return np.ones(width, np.float32), np.full(width, SHIFT, np.float32), head.astype(np.float32)
 
 
 def gguf_tensors(checkpoint: Checkpoint) -> Iterator[tuple[str, FloatArray]]:

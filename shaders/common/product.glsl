@@ -27,7 +27,7 @@ const float MASKED = -1e30;
 #endif
 
 // activation(SCALE · sum + bias) + residual at (row, texel) of the output, whose matrices have M rows; with CAUSAL what
-// comes after column offset + row is MASKED.
+// comes after column offset + row is MASKED, with WINDOW so is what comes before the last WINDOW columns up to there.
 vec4 finished(vec4 sum, ivec2 at) {
     vec4 v = sum * SCALE;
 #ifdef BIAS
@@ -39,6 +39,9 @@ vec4 finished(vec4 sum, ivec2 at) {
 #endif
 #ifdef CAUSAL
     v = mix(v, vec4(MASKED), greaterThan(columns_of(at.y), ivec4(offset + at.x % M)));
+#ifdef WINDOW
+    v = mix(v, vec4(MASKED), lessThanEqual(columns_of(at.y), ivec4(offset + at.x % M - WINDOW)));
+#endif
 #endif
 #if OUT_COLS % 4
     v = trimmed(v, at.y, OUT_COLS);

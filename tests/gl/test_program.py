@@ -14,6 +14,7 @@ import numpy as np
 import pytest
 from block_draw import every_form as every_block_form
 from flat_ops import flat_ops
+from head_forms import HEAD_OPS, head_forms
 from one_draw import OneDraw, concat_draw, every_form, values_draw
 from row_forms import row_forms
 
@@ -39,6 +40,7 @@ from glinfer.tools.kernels import all_cases
 FORMS = dict(every_form(rows=2, max_rows=3, heads=2, head_dim=3, other=5, head=1))
 BLOCK_FORMS = every_block_form()
 ROW_FORMS = row_forms()
+HEAD_FORMS = head_forms()
 WRAPPED = {"WRAPPED": 1, "OUT_WIDTH": 7, "OUT_ROWS": 3}
 NOT_OPS = {"copy", "probe_quad", "ceiling_fetch", "ceiling_alu"}  # shaders that tools run by themselves
 
@@ -371,12 +373,14 @@ def test_every_shader_file_belongs_to_an_op_or_a_tool() -> None:
 
 
 def every_spec() -> list[DrawSpec]:
-    return [*(make().spec for make in (*FORMS.values(), *BLOCK_FORMS.values())), *ROW_FORMS.values()]
+    heads = [spec for spec in HEAD_FORMS.values() if spec.op in HEAD_OPS]
+    return [*(make().spec for make in (*FORMS.values(), *BLOCK_FORMS.values())), *ROW_FORMS.values(), *heads]
 
 
 def test_the_forms_cover_every_op_and_every_if() -> None:
     specs = every_spec()
-    assert {spec.op for spec in specs} == set(OPS) - flat_ops()  # those are in test_kernels.py
+    assert flat_ops() >= HEAD_OPS
+    assert {spec.op for spec in specs} == set(OPS) - (flat_ops() - HEAD_OPS)  # those are in test_kernels.py
     for shader in {spec.shader for spec in specs}:
         text = (shader_root() / f"{shader}.frag").read_text("utf-8")
         seen = [dict(spec.defines) for spec in specs if spec.shader == shader]
@@ -410,7 +414,7 @@ def test_every_form_of_every_shader_compiles_and_uses_what_the_op_gives(api: str
             assert program.uniform_names == given | {"first_slot"}, name
             program.release()
         # Compiling all of them takes long; each shader in some of its forms is run by other tests.
-        for name, spec in () if wrapped else list(ROW_FORMS.items())[::7]:
+        for name, spec in () if wrapped else [*list(ROW_FORMS.items())[::7], *HEAD_FORMS.items()]:
             program = block_program(device, spec)
             given = {uniform for uniform, _ in (*spec.uniforms, *spec.per_run)} | shading(spec)[2]
             assert program.uniform_names == given, name
@@ -434,7 +438,7 @@ def test_every_form_is_glsl_es_by_the_reference_compiler(tmp_path: Path) -> None
         vertex, defines, _ = shading(spec)
         for shader, kind in ((f"{spec.shader}.frag", "frag"), (vertex, "vert")):
             sources[f"block-{number}.{kind}"] = load_source(shader, defines, api="es").text
-    for number, spec in enumerate(ROW_FORMS.values()):
+    for number, spec in enumerate([*ROW_FORMS.values(), *HEAD_FORMS.values()]):
         vertex, defines, _ = shading(spec)
         given = {} if vertex == VERTEX_SHADER else defines
         sources[f"rows-{number}.frag"] = load_source(f"{spec.shader}.frag", defines, api="es").text

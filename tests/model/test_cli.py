@@ -217,7 +217,18 @@ class TestDraws:
         assert sum(row["count"] for row in told["passes"]) == total
         assert abs(sum(row["share"] for row in told["passes"]) - 1) < 1e-9
         assert (told["tokens"], told["issued"], told["agrees"], told["renderer"]) == (7, None, True, None)
-        assert set(told) == {"plan", "tokens", "draws", "issued", "agrees", "renderer", "passes", "config"}
+        assert set(told) == {
+            "plan",
+            "tokens",
+            "draws",
+            "issued",
+            "agrees",
+            "renderer",
+            "passes",
+            "config",
+            "texture_bytes",
+            "largest_texture",
+        }
         assert set(told["passes"][0]) == {"kind", "shader", "count", "rows", "cols", "share"}
 
     @pytest.mark.parametrize("tokens", ["1", "9", "64"])
@@ -263,7 +274,7 @@ class TestInfo:
         assert told["extensions"]["GL_EXT_color_buffer_float"] is True
         model = ran_json(capsys, "info", small)["model"]
         assert set(model) == {
-            *("config", "parameters", "plan", "weights", "draws", "texture_bytes", "fits", "problem"),
+            *("config", "formats", "parameters", "plan", "weights", "draws", "texture_bytes", "fits", "problem"),
         }
         assert (model["draws"], model["fits"], model["parameters"]) == (FAST_SMALL_DRAWS, True, 46764)
         assert set(model["texture_bytes"]) == {"weight", "input", "activation", "cache"}

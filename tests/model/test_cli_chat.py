@@ -2,16 +2,21 @@
 
 from __future__ import annotations
 
+import dataclasses
 import io
+import json
 from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import Any
 
+import numpy as np
 import pytest
+import tokenizers
 from scripted_models import BYTES, scripted
+from tokenizers import decoders, models, pre_tokenizers
 
 from glinfer.cli.app import run
-from glinfer.formats import save_checkpoint, write_bpe
+from glinfer.formats import save_checkpoint, weight_shapes, write_bpe
 from glinfer.generation.decode import CachedSession
 from glinfer.generation.model import Model
 from glinfer.generation.prefill import FEWEST
@@ -337,3 +342,84 @@ def test_thinking_needs_its_token(tmp_path: Path, chat: Any) -> None:
         0,
         "  this tokenizer has no <|think|> token; chat without thinking\n",
     )
+
+
+# ---- a model with a Jinja template
+
+CHATML = (
+    "{% for m in messages %}{{ '<|im_start|>' + m.role + '\\n' + m.content + '<|im_end|>\\n' }}{% endfor %}"
+    "{% if add_generation_prompt %}{{ '<|im_start|>assistant\\n' }}{% endif %}"
+)
+
+
+def write_other(folder: Path, script: dict[int, str], template: str | None = CHATML) -> tuple[Path, Tokenizer]:
+    """A model of another family that says these texts from these positions on, each with its ``<|im_end|>``."""
+    library = tokenizers.Tokenizer(
+        models.BPE({text: token for token, text in enumerate(sorted(pre_tokenizers.ByteLevel.alphabet()))}, [])
+    )
+    library.pre_tokenizer = pre_tokenizers.ByteLevel(add_prefix_space=False)
+    library.decoder = decoders.ByteLevel()
+    library.add_special_tokens(["<|im_start|>", "<|im_end|>"])
+    library.save(str(folder / "tokenizer.json"))
+    config = {} if template is None else {"chat_template": template}
+    (folder / "tokenizer_config.json").write_text(json.dumps(config))
+    words = Tokenizer.from_file(folder)
+    # Not the same letter everywhere: the norm takes away what all positions have in common.
+    tokens = (words.encode("abcdefghijklmnopqrstuvwx") * 8)[:192]
+    for start, text in script.items():
+        ids = words.encode(text + "<|im_end|>")
+        tokens[start : start + len(ids)] = ids
+    made = scripted(tokens, vocab=300, context=192)
+    other = dataclasses.replace(made.config, model_type="gpt2")
+    tensors = {name: np.zeros(shape, np.float32) for name, shape in weight_shapes(other).items()}
+    tensors.update((name, array) for name, array in made.tensors.items() if array.any())
+    path = folder / "model.safetensors"
+    save_checkpoint(dataclasses.replace(made, config=other, tensors=tensors), path)
+    return path, words
+
+
+def test_turns_in_the_form_of_a_template(tmp_path: Path, chat: Any, prompts: list[list[int]]) -> None:
+    message = " x<|im_end|> é"
+    first = "<|im_start|>system\nBe kind.<|im_end|>\n<|im_start|>user\nhi<|im_end|>\n<|im_start|>assistant\n"
+    second = f"{first}hello<|im_end|>\n<|im_start|>user\n{message}<|im_end|>\n<|im_start|>assistant\n"
+    _, words = write_other(tmp_path, {})
+    opening = words.encode(first)
+    path, _ = write_other(tmp_path, {len(opening) - 1: "hello"})
+    talk = chat(f"hi\n{message}\n", path, "--system", "Be kind.", "--max-tokens", "7")
+    said = "abcdefghijklmnopqrstuvwx"[(len(prompts[1]) - 1) % 24 :][:1]
+    assert (talk[0], talk[2]) == (0, "")
+    assert talk[1].startswith(f"hello\n{said}")
+    assert prompts[0] == opening
+    assert words.decode(prompts[1]) == second
+    assert prompts[1].count(words.special_id("<|im_end|>")) == 4, "and the message's own is text"
+
+
+def test_a_reply_ends_with_the_token_that_the_template_ends_it_with(tmp_path: Path, chat: Any) -> None:
+    _, words = write_other(tmp_path, {})
+    opening = len(words.encode("<|im_start|>user\nhi<|im_end|>\n<|im_start|>assistant\n"))
+    path, _ = write_other(tmp_path, {opening - 1: "hello"})
+    assert chat("hi\n", path) == (0, "hello\n", "")
+
+
+@pytest.mark.parametrize(
+    ("template", "arguments", "words"),
+    [
+        (None, [], "this model cannot chat: found no chat template with it"),
+        ("{{ nobody.name }}", [], "the model's chat template cannot be used: 'nobody' is undefined"),
+        ("{{ messages[0].role }}{{ raise_exception('no') }}", ["--system", "x"], "cannot be used: no\n"),
+        (CHATML, ["--think"], "this model's chat template decides whether it thinks"),
+    ],
+)
+def test_a_template_that_cannot_be_used_is_one_line(
+    tmp_path: Path, chat: Any, template: str | None, arguments: list[str], words: str
+) -> None:
+    path, _ = write_other(tmp_path, {}, template)
+    status, out, err = chat("hi\n", path, *arguments)
+    assert (status, out, err.count("\n")) == (2, "", 1)
+    assert words in err
+
+
+def test_the_form_of_gab_has_no_place_for_a_system_prompt(small: Path, chat: Any) -> None:
+    status, out, err = chat("hi\n", small, "--system", "Be kind.")
+    assert (status, out) == (2, "")
+    assert err == "glinfer: this model's chat form has no place for a system prompt; leave it out\n"

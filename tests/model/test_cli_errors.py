@@ -77,8 +77,8 @@ BAD_GAB: dict[str, tuple[Callable[[bytes], bytes], str]] = {
     "half of it": (lambda good: good[: len(good) // 2], "truncated"),
     "one byte too long": (lambda good: good + b"\0", "padded"),
     "twice": (lambda good: good * 2, "padded"),
-    "wrong magic": (lambda good: b"GAB2" + good[4:], "expected a GAB1 or safetensors checkpoint"),
-    "big-endian": (lambda good: good[3::-1] + good[4:], "expected a GAB1 or safetensors checkpoint"),
+    "wrong magic": (lambda good: b"GAB2" + good[4:], "expected a GAB1, safetensors or GGUF checkpoint"),
+    "big-endian": (lambda good: good[3::-1] + good[4:], "expected a GAB1, safetensors or GGUF checkpoint"),
     "version 2": (lambda good: header(2, *struct.unpack("<5I", good[8:28])) + good[28:], "version is 2"),
     "terabytes": (lambda good: header(1, 1 << 24, 1 << 14, 8, 1 << 24, 1 << 24) + good[28:], "truncated"),
     "more than 64 bits of bytes": (
@@ -88,8 +88,8 @@ BAD_GAB: dict[str, tuple[Callable[[bytes], bytes], str]] = {
     "all ones": (lambda good: b"\xff" * len(good), "first bytes ff ff"),
     "no heads": (lambda good: header(1, 300, 32, 0, 2, 64) + good[28:], "num_attention_heads is 0"),
     "odd heads": (lambda good: header(1, 300, 32, 5, 2, 64) + good[28:], "not a multiple"),
-    "text": (lambda good: b"hello\n" * 100, "expected a GAB1 or safetensors checkpoint"),
-    "json": (lambda good: b'{"model": "gab"}', "expected a GAB1 or safetensors checkpoint"),
+    "text": (lambda good: b"hello\n" * 100, "expected a GAB1, safetensors or GGUF checkpoint"),
+    "json": (lambda good: b'{"model": "gab"}', "expected a GAB1, safetensors or GGUF checkpoint"),
     "safetensors of nothing": (
         lambda good: struct.pack("<Q", 2) + b"{}",
         "a safetensors file that glinfer did not save",
@@ -445,7 +445,7 @@ class TestConvertTargets:
     @pytest.mark.parametrize(
         ("target", "words"),
         [
-            ("m.bin", "the name ends in '.bin'; expected .gab or .safetensors"),
+            ("m.bin", "the name ends in '.bin'; expected .gab, .safetensors or .gguf"),
             ("m.bpe", "the name ends in '.bpe'"),
             ("m", "the name has no ending"),
             (".gab", "the name has no ending"),

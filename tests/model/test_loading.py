@@ -15,7 +15,6 @@ from glinfer.errors import FormatError, GlinferError, InputError
 from glinfer.formats import write_bpe
 from glinfer.generation.tokenizer import Tokenizer
 from glinfer.gl.context import Limits, open_device
-from glinfer.models.choice import DEFAULT_WEIGHTS
 from glinfer.ops.kernels import Kernels
 from glinfer.tools.demo import demo_tokenizer
 
@@ -170,7 +169,7 @@ class TestLoading:
         for options in ({}, {"kernels": Kernels(quad=False)}, {"weights": "f16"}, {"plan": "reference"}):
             with glinfer.load(bare, **options) as model:
                 results.append(model.logits(PROMPT))
-                assert model.weights == options.get("weights", DEFAULT_WEIGHTS)
+                assert model.weights == options.get("weights", "f32")
                 assert model.kernels == options.get("kernels", model.kernels)
         np.testing.assert_allclose(results[1], results[0], atol=1e-5)
         np.testing.assert_allclose(results[3], results[0], atol=1e-5)

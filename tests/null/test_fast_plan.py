@@ -403,5 +403,5 @@ def test_plans_need_no_opengl() -> None:
 
 
 def test_an_unknown_weight_format_is_one_line() -> None:
-    with refused(r"there is no weight format 'q4'; expected one of f32, f16, q16, q8l, q8"):
+    with refused(r"there is no weight format 'q4'; expected one of f32, f16, q16, q8l, q8, file"):
         plan_of(weights="q4")

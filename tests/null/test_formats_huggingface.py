@@ -157,11 +157,23 @@ def test_query_key_and_value_lie_side_by_side_in_that_order(tmp_path: Path) -> N
 @pytest.mark.parametrize("prefix", ["transformer.", ""])
 def test_masks_and_a_tied_head_are_passed_over(tmp_path: Path, prefix: str) -> None:
     arrays = stored_arrays(prefix)
-    extra: Arrays = {"lm_head.weight": np.full((VOCAB, WIDTH), 9, np.float32)}
+    extra: Arrays = {"lm_head.weight": arrays[f"{prefix}wte.weight"].copy()}
     for block in range(BLOCKS):
         extra[f"{prefix}h.{block}.attn.bias"] = np.ones((1, 1, CONTEXT, CONTEXT), bool)
         extra[f"{prefix}h.{block}.attn.masked_bias"] = np.array(-1e4, np.float32)
     assert_holds(read_huggingface(write_model(tmp_path, arrays | extra)), arrays, prefix)
+
+
+def test_a_head_that_differs_from_the_embedding_is_not_tied_to_it(tmp_path: Path) -> None:
+    arrays = stored_arrays()
+    arrays["lm_head.weight"] = arrays["transformer.wte.weight"].copy()
+    arrays["lm_head.weight"][-1, -1] += 1
+    checkpoint = read_huggingface(write_model(tmp_path, arrays, tie_word_embeddings=True))
+    assert checkpoint.config.tie_word_embeddings is False
+    assert_holds(checkpoint, arrays)
+    arrays["lm_head.weight"] = np.zeros((VOCAB + 1, WIDTH), np.float32)
+    found = refusal(write_model(tmp_path, arrays, tie_word_embeddings=True))
+    assert "tensor 'lm_head.weight' has shape [8, 4]; expected [7, 4]" in found
 
 
 def test_a_tied_embedding_may_be_stored_under_the_name_of_the_head(tmp_path: Path) -> None:
@@ -333,7 +345,7 @@ def test_an_inner_width_of_null_is_four_times_the_width(tmp_path: Path) -> None:
 @pytest.mark.parametrize(
     ("changes", "message"),
     [
-        ({"model_type": "llama"}, "found model_type 'llama'; expected one of the families known: 'gpt2'"),
+        ({"model_type": "bloom"}, "found model_type 'bloom'; expected one of the families known: 'gpt2', 'llama', 'mi"),
         ({"model_type": ["gpt2"]}, "found model_type ['gpt2']; expected"),
         ({"without": "model_type"}, "found no model_type; expected one of the families known: 'gpt2'"),
         ({"scale_attn_weights": False}, "scale_attn_weights is False, which is not supported; expected true"),
@@ -525,7 +537,7 @@ def test_blocks_that_are_not_in_the_file(tmp_path: Path) -> None:
     [
         ("h.0.attn.c_attn.weight", (12, 4), "[12, 4]; expected [4, 12] from config.json; it is stored transposed"),
         ("h.1.mlp.c_proj.weight", (4, 6), "[4, 6]; expected [6, 4] from config.json; it is stored transposed"),
-        ("wte.weight", (4, 7), "[4, 7]; expected [7, 4] from config.json"),
+        ("wte.weight", (4, 7), "[4, 7]; expected [7, 4] from config.json; it is stored transposed"),
         ("wpe.weight", (6, 4), "[6, 4]; expected [5, 4] from config.json"),
         ("h.1.ln_1.bias", (4, 1), "[4, 1]; expected [4] from config.json"),
         ("ln_f.weight", (), "[]; expected [4] from config.json"),

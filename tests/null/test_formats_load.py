@@ -44,10 +44,10 @@ def test_a_tokenizer_is_recognised(tmp_path: Path) -> None:
 @pytest.mark.parametrize(
     ("data", "message"),
     [
-        (b"", r"found an empty file \(0 bytes in all\); expected a GAB1 or safetensors checkpoint"),
+        (b"", r"found an empty file \(0 bytes in all\); expected a GAB1, safetensors or GGUF checkpoint"),
         (b"G", r"found first bytes 47 \(1 bytes in all\); expected"),
-        (b"GGUF\x03\0\0\0rest", r"found first bytes 47 47 55 46 03 00 00 00 \(12 bytes in all\); expected"),
-        (b"PK\x03\x04" + bytes(30), r"found first bytes 50 4b 03 04 .* expected a GAB1 or safetensors"),
+        (b"GGUF\x03\0\0\0rest", r"found 12 bytes; expected a GGUF file, whose header alone has 24"),
+        (b"PK\x03\x04" + bytes(30), r"found first bytes 50 4b 03 04 .* expected a GAB1, safetensors or GGUF"),
         (struct.pack("<I", 0x47414231), "found 4 bytes; expected at least the 28 of a GAB1 header"),
         (struct.pack("<Q", 7) + b"{", "promise a safetensors header of 7 bytes; expected at most 1"),
     ],
@@ -74,7 +74,7 @@ def test_saving_follows_the_name(tmp_path: Path, name: str) -> None:
 
 @pytest.mark.parametrize(("name", "found"), [("m.bin", "the name ends in '.bin'"), ("model", "the name has no ending")])
 def test_saving_under_another_name_says_which_there_are(tmp_path: Path, name: str, found: str) -> None:
-    with pytest.raises(InputError, match=rf"{name}: {found}; expected \.gab or \.safetensors"):
+    with pytest.raises(InputError, match=rf"{name}: {found}; expected \.gab, \.safetensors or \.gguf"):
         save_checkpoint(random_checkpoint(SMALL), tmp_path / name)
     assert not list(tmp_path.iterdir())
 

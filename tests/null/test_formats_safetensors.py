@@ -7,6 +7,7 @@ import struct
 import subprocess
 import sys
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import pytest
@@ -27,6 +28,8 @@ from glinfer.formats import (
     write_gab,
     write_safetensors,
 )
+from glinfer.formats.packed import PackedTensor
+from glinfer.ggml import pack
 
 GAB_FILES = Path(__file__).resolve().parents[2].parent / "shared" / "gab"
 SMALL = ModelConfig.from_options("vocab=3,dim=2,heads=1,blocks=1,context=2")
@@ -286,3 +289,148 @@ def test_float16_refuses_what_it_cannot_hold(tmp_path: Path) -> None:
     with pytest.raises(InputError, match=r"holds float32, not float16"):
         save_checkpoint(checkpoint, tmp_path / "half.gab", dtype="float16")
     assert list(tmp_path.iterdir()) == []
+
+
+SHAPE: dict[str, Any] = {
+    "vocab_size": 9,
+    "hidden_size": 32,
+    "num_attention_heads": 4,
+    "num_hidden_layers": 2,
+    "max_position_embeddings": 16,
+    "intermediate_size": 64,
+}
+FAMILIES = [
+    ModelConfig(
+        **SHAPE,
+        hidden_act="silu",
+        model_type="llama",
+        num_key_value_heads=2,
+        attention_bias=True,
+        mlp_bias=True,
+        rope_theta=500000.0,
+        rope_scaling={"rope_type": "llama3", "factor": 8.0, "low_freq_factor": 1.0},  # type: ignore[arg-type]
+    ),
+    ModelConfig(**SHAPE, hidden_act="silu", model_type="qwen3", num_key_value_heads=1, head_dim=6),
+    ModelConfig(**SHAPE, model_type="gemma", tie_word_embeddings=True, head_dim=10, layer_norm_eps=1e-6),
+    ModelConfig(**SHAPE, hidden_act="gelu", model_type="gift_of_gab", tie_word_embeddings=True, mlp_bias=True),
+    ModelConfig(
+        **SHAPE, hidden_act="silu", model_type="mistral", num_key_value_heads=2, sliding_window=4, max_window_layers=1
+    ),
+]
+families = pytest.mark.parametrize("config", FAMILIES, ids=lambda config: config.model_type)
+
+
+def _is_mapped(tensor: object) -> bool:
+    while isinstance(tensor, np.ndarray) and not isinstance(tensor, np.memmap):
+        tensor = tensor.base
+    return isinstance(tensor, np.memmap)
+
+
+@families
+def test_every_family_keeps_its_configuration_and_bits(tmp_path: Path, config: ModelConfig) -> None:
+    checkpoint = random_checkpoint(config, seed=2)
+    write_safetensors(checkpoint, tmp_path / "m.safetensors")
+    loaded = read_safetensors(tmp_path / "m.safetensors")
+    assert loaded.config == config
+    assert list(loaded.tensors) == list(weight_shapes(config))
+    assert not loaded.packed
+    for name, tensor in checkpoint.tensors.items():
+        assert loaded.tensors[name].dtype == np.float32
+        assert loaded.tensors[name].tobytes() == tensor.tobytes()
+        assert _is_mapped(loaded.tensors[name])
+        assert not loaded.tensors[name].flags.writeable
+
+
+@families
+def test_float16_matrices_of_rotary_families_stay_as_they_are(tmp_path: Path, config: ModelConfig) -> None:
+    checkpoint = random_checkpoint(config, seed=2)
+    write_safetensors(checkpoint, tmp_path / "half.safetensors", dtype="float16")
+    loaded = read_safetensors(tmp_path / "half.safetensors")
+    shapes = weight_shapes(config)
+    assert set(loaded.packed) == {name for name, shape in shapes.items() if len(shape) == 2}
+    assert set(loaded.tensors) == {name for name, shape in shapes.items() if len(shape) == 1}
+    for name, tensor in checkpoint.tensors.items():
+        assert loaded.floats(name).dtype == np.float32
+        np.testing.assert_array_equal(loaded.floats(name), tensor.astype(np.float16).astype(np.float32))
+    for name, packed in loaded.packed.items():
+        assert (packed.format, packed.shape) == ("F16", shapes[name])
+        assert _is_mapped(packed.blocks)
+    write_safetensors(loaded, tmp_path / "half.safetensors", dtype="float16")  # over the file that is mapped
+    again = read_safetensors(tmp_path / "half.safetensors")
+    assert {name: packed.blocks.tobytes() for name, packed in again.packed.items()} == {
+        name: packed.blocks.tobytes() for name, packed in loaded.packed.items()
+    }
+
+
+@pytest.mark.parametrize("form", ["Q8_0", "Q4_0", "BF16", "Q8_ROW", "Q16_ROW", "F16"])
+def test_packed_tensors_are_written_unpacked(tmp_path: Path, form: str) -> None:
+    config, name = FAMILIES[0], "model.layers.1.mlp.down_proj.weight"
+    tensors = dict(random_checkpoint(config).tensors)
+    matrix = tensors.pop(name)
+    blocks = matrix.astype("<f2").view(np.uint8) if form == "F16" else pack(matrix, form)
+    packed = PackedTensor(form, blocks)
+    checkpoint = Checkpoint(config, tensors, "packed", {name: packed})
+    write_safetensors(checkpoint, tmp_path / "m.safetensors")
+    np.testing.assert_array_equal(read_safetensors(tmp_path / "m.safetensors").tensors[name], packed.floats())
+    write_safetensors(checkpoint, tmp_path / "half.safetensors", dtype="float16")
+    halves = read_safetensors(tmp_path / "half.safetensors").packed[name].halves()
+    np.testing.assert_array_equal(halves, packed.floats().astype(np.float16))
+
+
+def test_a_scale_too_large_for_float16_is_refused(tmp_path: Path) -> None:
+    config, name = FAMILIES[3], "model.layers.0.mlp.up_proj.weight"
+    tensors = dict(random_checkpoint(config).tensors)
+    packed = PackedTensor("Q8_ROW", pack(tensors.pop(name) * np.float32(1e7), "Q8_ROW"))
+    with pytest.raises(FormatError, match=rf"'{name}' has numbers beyond 65504"):
+        write_safetensors(Checkpoint(config, tensors, "x", {name: packed}), tmp_path / "m.safetensors", dtype="float16")
+    assert not list(tmp_path.iterdir())
+
+
+@pytest.mark.parametrize("dtype", ["float32", "float16"])
+def test_gpt2_and_gab_are_float32_in_memory(tmp_path: Path, dtype: str) -> None:
+    for config in (SMALL, ModelConfig(9, 32, 4, 2, 16, model_type="gpt2", tie_word_embeddings=True)):
+        write_safetensors(random_checkpoint(config), tmp_path / "m.safetensors", dtype=dtype)
+        loaded = read_safetensors(tmp_path / "m.safetensors")
+        assert (loaded.config, set(loaded.tensors), dict(loaded.packed)) == (config, set(weight_shapes(config)), {})
+        assert {tensor.dtype for tensor in loaded.tensors.values()} == {np.dtype(np.float32)}
+
+
+def test_files_from_before_the_rotary_families_still_load(tmp_path: Path) -> None:
+    old = {
+        "vocab_size": 3,
+        "hidden_size": 2,
+        "num_attention_heads": 1,
+        "num_hidden_layers": 1,
+        "max_position_embeddings": 2,
+        "intermediate_size": 8,
+        "layer_norm_eps": 1e-05,
+        "hidden_act": "gelu_new",
+        "model_type": "gab",
+        "tie_word_embeddings": False,
+    }
+    save_file(_tensors(), tmp_path / "m.safetensors", {"format": "glinfer", "config": json.dumps(old)})
+    assert read_safetensors(tmp_path / "m.safetensors").config == SMALL
+    assert json.loads(SMALL.to_json()) == old  # and what is written now can be read by what was there before
+
+
+def test_a_rotary_model_s_wrong_tensors_are_told(tmp_path: Path) -> None:
+    config = FAMILIES[3]
+    tensors = {name: np.asarray(tensor) for name, tensor in random_checkpoint(config).tensors.items()}
+    metadata = {"format": "glinfer", "config": config.to_json()}
+    wrong = {"model.norm.weight": tensors["model.norm.weight"].astype(np.float64)}
+    save_file(tensors | wrong, tmp_path / "m.safetensors", metadata)
+    assert _refusal(tmp_path / "m.safetensors").startswith("tensor 'model.norm.weight' is F64; expected float32")
+    del tensors["model.layers.1.mlp.up_proj.bias"]
+    save_file(tensors, tmp_path / "m.safetensors", metadata)
+    assert _refusal(tmp_path / "m.safetensors").startswith("tensor 'model.layers.1.mlp.up_proj.bias' is missing")
+
+
+@pytest.mark.skipif(not Path("/proc/self/status").exists(), reason="needs Linux's /proc to measure memory")
+@pytest.mark.parametrize("dtype", ["float32", "float16"])
+def test_reading_a_rotary_model_takes_next_to_no_memory(tmp_path: Path, dtype: str) -> None:
+    config = ModelConfig(20_000, 256, 4, 2, 16, model_type="gift_of_gab", hidden_act="gelu", tie_word_embeddings=True)
+    path = tmp_path / "m.safetensors"
+    write_safetensors(random_checkpoint(config), path, dtype=dtype)
+    root = Path(__file__).resolve().parents[2]
+    done = subprocess.run([sys.executable, "-c", _MEASURE, path], cwd=root, capture_output=True, text=True, check=True)
+    assert int(done.stdout) < 0.2 * path.stat().st_size

@@ -289,6 +289,45 @@ class TestWhatIsPutAround:
         assert words.decode(words.encode("hello  <mask>")) == "hello<mask>"
 
 
+def entry(content: str, **flags: bool) -> dict[str, Any]:
+    usual = dict.fromkeys(("lstrip", "rstrip", "single_word", "normalized", "special"), False)
+    return {"content": content, **usual, **flags}
+
+
+class TestTokensOfTheConfigurationAlone:
+    @pytest.mark.parametrize("make", [byte_level, piece_level])
+    def test_they_get_the_ids_and_flags_that_transformers_gives(
+        self, tmp_path: Path, make: Callable[[], tokenizers.Tokenizer]
+    ) -> None:
+        auto = pytest.importorskip("transformers").AutoTokenizer
+        size = make().get_vocab_size()
+        added = {
+            str(size + 3): entry("<late>", lstrip=True),
+            str(size): entry("<|im_start|>", special=True, rstrip=True),
+            str(size - 1): entry("<é>", lstrip=True),  # one of the file's own, with other flags, or a new one
+            "300": entry("hello", normalized=True),
+        }
+        put(make(), tmp_path, added_tokens_decoder=added, eos_token="<late>", tokenizer_class="PreTrainedTokenizerFast")
+        theirs, words = auto.from_pretrained(tmp_path), Tokenizer.from_file(tmp_path)
+        for text in ("hi <|im_start|> x <late> hello <é> helloworld", "  <late><é>  <|im_start|>", *SAMPLES):
+            assert words.encode(text) == theirs(text)["input_ids"], text
+        assert words.vocab_size == len(theirs)
+        assert {"<late>", "<|im_start|>"} <= {*words.control_tokens}
+        assert words.control_tokens["<late>"] == words.control_tokens["<|im_start|>"] + 1 == words.vocab_size - 1
+        assert words.token_bytes(words.vocab_size - 1) == b"<late>"
+        plain = words.encode("hi<|im_start|><late>", allow_special=False)
+        assert not {*words.control_tokens.values()} & {*plain}
+        assert words.decode(plain) == "hi<|im_start|><late>"
+
+    @pytest.mark.parametrize("listed", [{"x": entry("<a>")}, {"-1": entry("<a>")}, {"400": "<a>"}, {"400": {"id": 1}}])
+    def test_what_is_no_token_is_named(self, tmp_path: Path, listed: dict[str, Any]) -> None:
+        put(byte_level(), tmp_path, added_tokens_decoder=listed)
+        with pytest.raises(
+            FormatError, match=r"tokenizer_config\.json: added_tokens_decoder has .*; expected a token's"
+        ):
+            Tokenizer.from_file(tmp_path)
+
+
 class TestIds:
     @pytest.mark.parametrize("above", [0, 5, 1 << 40])
     def test_rows_without_a_token_have_no_bytes(self, gpt2: Tokenizer, above: int) -> None:

@@ -92,7 +92,7 @@ def test_two_tensors_of_one_name() -> None:
 
 def test_two_draws_of_one_name() -> None:
     plan = dataclasses.replace(GOOD, draws=(*GOOD.draws, GOOD.draws[-1]))
-    with refused("plan reference: two draws have the same name"):
+    with refused("plan reference: two draws have the same name: probs"):
         plan.validate()
 
 

@@ -1,0 +1,180 @@
+"""What runs a model: the plans of its family, bound, behind one interface.
+
+:class:`FoldedEngine` has Gab's plans (:mod:`glinfer.models.fast`), :class:`DecoderEngine` those of all other families
+(:mod:`glinfer.models.decoder`), :class:`WholeEngine` the reference plan of either.
+"""
+
+from __future__ import annotations
+
+from abc import ABC, abstractmethod
+from collections.abc import Callable, Iterator, Sequence
+from typing import Protocol
+
+import numpy as np
+
+from glinfer.config import ModelConfig
+from glinfer.errors import InputError
+from glinfer.generation.batch import Batch, BatchResult, Running, places_for, run_alone
+from glinfer.generation.decode import CachedSession, DecodeSession, Floats, RecomputeSession
+from glinfer.generation.decoder import CachedDecoder, Prompts, WholeSequences
+from glinfer.generation.decoder_score import DecoderScorer
+from glinfer.generation.prefill import Prefill
+from glinfer.generation.score import Scorer, TextScore
+from glinfer.models.choice import DecoderPlans
+from glinfer.models.gab import LOGITS, PROBS, TOKENS
+from glinfer.models.plan import Plan
+from glinfer.models.session import Session
+from glinfer.ops.kernels import Kernels
+
+
+class Judge(Protocol):
+    """Says how likely texts are."""
+
+    def score(
+        self,
+        texts: Sequence[Sequence[int]],
+        *,
+        stride: int | None = None,
+        on_window: Callable[[int, int], None] = lambda done, total: None,
+    ) -> list[TextScore]:
+        """See :meth:`glinfer.generation.score.Scorer.score`."""
+
+
+class Engine(ABC):
+    """A model's plan bound to a device, and what can be done with it.
+
+    Attributes:
+        config: the model's shape.
+        bound: the plan, bound; it owns the weights.
+        weights: the format of the weights.
+        kernels: how passes are shaped.
+    """
+
+    def __init__(self, config: ModelConfig, bound: Session, weights: str, kernels: Kernels) -> None:
+        """Take over a bound plan."""
+        self.config, self.bound, self.weights, self.kernels = config, bound, weights, kernels
+        self._judge: Judge | None = None
+
+    @property
+    def plan(self) -> Plan:
+        """What one run draws."""
+        return self.bound.plan
+
+    @abstractmethod
+    def session(self, *, own: bool = False) -> DecodeSession:
+        """A sequence of tokens, empty; ``own`` in the caches of the bound plan itself, others in new ones."""
+
+    def batch(
+        self, waiting: Iterator[Running], longest: int | None, slots: int | None, memory: int | None
+    ) -> Iterator[BatchResult]:
+        """Continue sequences: one after the other, where the plan cannot run several at once."""
+        return (run_alone(each, self.session()) for each in waiting)
+
+    def judge(self) -> Judge:
+        """What scores texts; made at first use.
+
+        Raises:
+            InputError: the plan keeps no keys and values.
+        """
+        if self._judge is None:
+            self._judge = self._new_judge()
+        return self._judge
+
+    @abstractmethod
+    def _new_judge(self) -> Judge: ...
+
+    def forward(self, ids: Sequence[int]) -> int:
+        """Run one pass over a whole sequence of checked ids; returns the draw calls issued.
+
+        Raises:
+            InputError: the plan runs token by token.
+        """
+        raise InputError(
+            f"plan {self.plan.name} runs token by token; use logits or session, or load with plan='reference'"
+        )
+
+
+class FoldedEngine(Engine):
+    """Gab's fast plan, over folded weights."""
+
+    def __init__(self, config: ModelConfig, bound: Session, weights: str, kernels: Kernels) -> None:
+        """Take over a bound plan."""
+        super().__init__(config, bound, weights, kernels)
+        self._prefill = Prefill(config, weights, kernels)
+
+    def session(self, *, own: bool = False) -> DecodeSession:
+        """See :class:`Engine`."""
+        return CachedSession(self._prefill, self.bound if own else self.bound.sharer(), owns=not own)
+
+    def batch(
+        self, waiting: Iterator[Running], longest: int | None, slots: int | None, memory: int | None
+    ) -> Iterator[BatchResult]:
+        """Continue sequences, several together."""
+        edge = self.bound.device.limits.max_texture_size
+        count, capacity = places_for(self.config, longest, slots, memory, edge)
+
+        def results() -> Iterator[BatchResult]:
+            # In here, so that an iterator that is never asked for anything holds nothing.
+            batch = Batch(self.config, self.bound, self.weights, self.kernels, slots=count, capacity=capacity)
+            yield from batch.results(waiting)
+
+        return results()
+
+    def _new_judge(self) -> Judge:
+        return Scorer(self.config, self.bound, self.weights, self.kernels)
+
+
+class DecoderEngine(Engine):
+    """The fast plan of a decoder."""
+
+    def __init__(self, plans: DecoderPlans, bound: Session, weights: str) -> None:
+        """Take over a bound plan."""
+        super().__init__(plans.config, bound, weights, plans.kernels)
+        self._plans, self._prompts = plans, Prompts(plans)
+
+    def session(self, *, own: bool = False) -> DecodeSession:
+        """See :class:`Engine`."""
+        return CachedDecoder(self._prompts, self.bound if own else self.bound.sharer(), owns=not own)
+
+    def _new_judge(self) -> Judge:
+        return DecoderScorer(self._plans, self.bound)
+
+
+class WholeEngine(Engine):
+    """The reference plan: the whole sequence in each run."""
+
+    def __init__(
+        self, config: ModelConfig, bound: Session, weights: str, kernels: Kernels, plans: DecoderPlans | None = None
+    ) -> None:
+        """Take over a bound plan; ``plans`` are those of a decoder."""
+        super().__init__(config, bound, weights, kernels)
+        self._whole = None if plans is None else WholeSequences(plans, bound)
+
+    def forward(self, ids: Sequence[int]) -> int:
+        """See :class:`Engine`."""
+        return self._run(ids)[1]
+
+    def _run(self, ids: Sequence[int]) -> tuple[Session, int]:
+        if self._whole is not None:
+            return self._whole.run(ids)
+        self.bound.write(TOKENS, np.asarray(ids, dtype=np.int32)[:, None])
+        return self.bound, self.bound.run({"rows": len(ids)})
+
+    def _row(self, name: str, ids: Sequence[int]) -> Floats:
+        session, _ = self._run(ids)
+        return np.array(session.read(name)[0], dtype=np.float32)
+
+    def session(self, *, own: bool = False) -> DecodeSession:
+        """See :class:`Engine`."""
+        return RecomputeSession(
+            self.config,
+            lambda ids: self._row(LOGITS, ids),
+            lambda ids: self._row(PROBS, ids),
+            count_draws=self._draws_issued,
+        )
+
+    def _draws_issued(self) -> int:
+        return self.bound.draws_issued if self._whole is None else self._whole.draws_issued
+
+    def _new_judge(self) -> Judge:
+        raise InputError("score needs the fast plan; load the model without plan='reference'")

@@ -1,0 +1,566 @@
+"""GGUF files: every byte means what the format says, and what cannot be read is refused in one line."""
+
+from __future__ import annotations
+
+import re
+import struct
+import sys
+import tracemalloc
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+
+from glinfer.errors import FormatError, InputError
+from glinfer.formats import weight_shapes
+from glinfer.formats.checkpoint import check_checkpoint
+from glinfer.formats.gguf import read_gguf
+from glinfer.formats.gguf_file import read_gguf_file
+
+gguf = pytest.importorskip("gguf", reason="gguf is not installed (pip install 'glinfer[gguf]')")
+
+HEADS, GROUPS, WIDTH, INNER, VOCAB, CONTEXT, LAYERS = 4, 2, 64, 96, 24, 40, 2
+HEAD = WIDTH // HEADS
+LLAMA: dict[str, Any] = {
+    "block_count": LAYERS,
+    "context_length": CONTEXT,
+    "embedding_length": WIDTH,
+    "feed_forward_length": INNER,
+    "attention.head_count": HEADS,
+    "attention.head_count_kv": GROUPS,
+    "attention.layer_norm_rms_epsilon": 1e-5,
+    "rope.dimension_count": HEAD,
+    "rope.freq_base": 500000.0,
+}
+GPT2 = {name: LLAMA[name] for name in list(LLAMA)[:5]} | {"attention.layer_norm_epsilon": 1e-5}
+Tensors = dict[str, Any]
+
+
+def drawn(*shape: int) -> np.ndarray:
+    return np.random.default_rng(sum(shape)).standard_normal(shape, dtype=np.float32)
+
+
+def llama_tensors(layers: int = LAYERS) -> Tensors:
+    """Under the file's names, rows in the order that llama.cpp wants."""
+    found = {"token_embd.weight": drawn(VOCAB, WIDTH), "output_norm.weight": drawn(WIDTH)}
+    for index in range(layers):
+        for name, shape in {
+            "attn_norm": (WIDTH,),
+            "attn_q": (WIDTH, WIDTH),
+            "attn_k": (GROUPS * HEAD, WIDTH),
+            "attn_v": (GROUPS * HEAD, WIDTH),
+            "attn_output": (WIDTH, WIDTH),
+            "ffn_norm": (WIDTH,),
+            "ffn_gate": (INNER, WIDTH),
+            "ffn_up": (INNER, WIDTH),
+            "ffn_down": (WIDTH, INNER),
+        }.items():
+            found[f"blk.{index}.{name}.weight"] = drawn(*shape) + np.float32(index)
+    return {**found, "output.weight": drawn(VOCAB, WIDTH)}
+
+
+def gpt2_tensors() -> Tensors:
+    found = {"token_embd.weight": drawn(VOCAB, WIDTH), "position_embd.weight": drawn(CONTEXT, WIDTH)}
+    for index in range(LAYERS):
+        for name, shape in {
+            "attn_norm": (WIDTH,),
+            "attn_qkv": (3 * WIDTH, WIDTH),
+            "attn_output": (WIDTH, WIDTH),
+            "ffn_norm": (WIDTH,),
+            "ffn_up": (INNER, WIDTH),
+            "ffn_down": (WIDTH, INNER),
+        }.items():
+            found[f"blk.{index}.{name}.weight"] = drawn(*shape)
+            found[f"blk.{index}.{name}.bias"] = drawn(shape[0])
+    return {**found, "output_norm.weight": drawn(WIDTH), "output_norm.bias": drawn(WIDTH)}
+
+
+class Quantised:
+    """A tensor in one of GGML's types."""
+
+    def __init__(self, array: np.ndarray, kind: str) -> None:
+        self.kind = gguf.GGMLQuantizationType[kind]
+        self.data = gguf.quants.quantize(array, self.kind)
+
+
+def write(path: Path, architecture: str, values: Mapping[str, Any], tensors: Mapping[str, Any], **more: Any) -> Path:
+    """A file made by the package's own writer; keys get the architecture's name, those in ``more`` do not."""
+    writer = gguf.GGUFWriter(path, architecture)
+    named = {f"{architecture}.{key}": value for key, value in values.items()}
+    for key, value in {**named, **{key.replace("__", "."): value for key, value in more.items()}}.items():
+        add = {bool: writer.add_bool, int: writer.add_uint32, float: writer.add_float32, str: writer.add_string}
+        add.get(type(value), writer.add_array)(key, value)
+    for name, tensor in tensors.items():
+        if isinstance(tensor, Quantised):
+            writer.add_tensor(name, tensor.data, raw_dtype=tensor.kind)
+        else:
+            writer.add_tensor(name, tensor)
+    writer.write_header_to_file()
+    writer.write_kv_data_to_file()
+    writer.write_tensors_to_file()
+    writer.close()
+    return path
+
+
+@pytest.fixture
+def path(tmp_path: Path) -> Path:
+    return tmp_path / "model.gguf"
+
+
+def refusal(path: Path) -> str:
+    with pytest.raises(FormatError) as caught:
+        read_gguf(path)
+    message = str(caught.value)
+    assert message.startswith(f"{path}: ")
+    assert "\n" not in message
+    assert len(message) < 500
+    return message.removeprefix(f"{path}: ")
+
+
+def refused(path: Path, data: bytes) -> str:
+    path.write_bytes(data)
+    return refusal(path)
+
+
+# The file
+
+
+def test_a_file_is_read_as_the_package_reads_it(path: Path) -> None:
+    more = {"general__name": "Ä", "a__true": True, "a__float": 0.1, "a__list": [3, 1, 2], "a__words": ["x", "", "→"]}
+    tensors = {"f": drawn(3, 5), "h": drawn(2, 7).astype(np.float16), "q": Quantised(drawn(4, 64), "Q4_1")}
+    write(
+        path, "other", {"number": 7}, {**tensors, "cube": drawn(2, 3, 4), "bytes": np.arange(9, dtype=np.int8)}, **more
+    )
+    found, reader = read_gguf_file(path), gguf.GGUFReader(path)
+    expected = {name: field.contents() for name, field in reader.fields.items() if not name.startswith("GGUF.")}
+    assert dict(found.metadata) == expected
+    assert found.metadata["a.words"] == ["x", "", "→"]
+    assert found.metadata["a.true"] is True
+    assert {tensor.name for tensor in reader.tensors} == set(found.tensors)
+    for tensor in reader.tensors:
+        ours = found.tensors[tensor.name]
+        assert (ours.name, ours.type) == (tensor.name, tensor.tensor_type.name)
+        assert ours.shape == tuple(int(size) for size in tensor.shape[::-1])
+        assert ours.data.tobytes() == tensor.data.tobytes()
+        assert not ours.data.flags.writeable
+
+
+def test_weights_are_not_copied(path: Path) -> None:
+    large = {"token_embd.weight": Quantised(np.zeros((4096, 1024), np.float32), "Q8_0")}
+    write(path, "llama", {**LLAMA, "block_count": 1}, large)
+    tracemalloc.start()
+    try:
+        tensor = read_gguf_file(path).tensors["token_embd.weight"]
+        assert tensor.data.nbytes > 4_000_000
+        assert tracemalloc.get_traced_memory()[1] < 500_000
+    finally:
+        tracemalloc.stop()
+
+
+def good(path: Path) -> bytes:
+    few = {"vocab": ["a", "bc", "d"], "scores": [1.0, 2.0]}
+    write(path, "llama", {**LLAMA, **few, "block_count": 1, "rope.scaling.type": "none"}, llama_tensors(layers=1))
+    return path.read_bytes()
+
+
+def test_a_file_cut_short_anywhere_is_refused(path: Path) -> None:
+    data = good(path)
+    header = len(data) - sum(tensor.data.nbytes for tensor in read_gguf_file(path).tensors.values())
+    lengths = {*range(0, header + 64, 3), *range(header, len(data), 4099), *range(len(data) - 5, len(data))}
+    for length in sorted(lengths):
+        refused(path, data[:length])
+    path.write_bytes(data)
+    assert read_gguf(path).parameter_count == sum(tensor.size for tensor in llama_tensors(layers=1).values())
+
+
+def message_of(path: Path) -> str:
+    """What a file is refused with; empty where it holds a model."""
+    try:
+        check_checkpoint(read_gguf(path))
+    except FormatError as error:
+        return str(error)
+    return ""
+
+
+def test_a_damaged_file_gives_one_line_or_a_model(path: Path) -> None:
+    data = good(path)
+    header = data.index(b"output.weight") + 64
+    generator = np.random.default_rng(1)
+    outcomes = {True: 0, False: 0}
+    for _ in range(800):
+        damaged = bytearray(data)
+        for place in generator.integers(4, header, size=int(generator.integers(1, 4))):
+            damaged[place] = int(generator.choice([0, 1, 8, 9, 127, 128, 255, int(generator.integers(256))]))
+        path.write_bytes(damaged)
+        message = message_of(path)
+        assert "\n" not in message
+        outcomes[not message] += 1
+    assert outcomes[True] > 50
+    assert outcomes[False] > 250
+
+
+def header(tensors: int, values: int, rest: bytes = b"", version: int = 3) -> bytes:
+    return struct.pack("<4sIQQ", b"GGUF", version, tensors, values) + rest
+
+
+def string(text: bytes) -> bytes:
+    return struct.pack("<Q", len(text)) + text
+
+
+def tensor_entry(*dimensions: int, kind: int = 0, offset: int = 0, name: bytes = b"t") -> bytes:
+    count = len(dimensions)
+    return string(name) + struct.pack(f"<I{count}QIQ", count, *dimensions, kind, offset)
+
+
+KEY = string(b"k")
+PAD = bytes(200)
+
+
+@pytest.mark.parametrize(
+    ("data", "message"),
+    [
+        (b"", "found 0 bytes; expected a GGUF file"),
+        (b"GGML" + PAD, "found first bytes 47 47 4d 4c"),
+        (header(0, 0, version=1) + PAD, "found GGUF version 1; expected 2 or 3"),
+        (header(0, 0, version=4) + PAD, "found GGUF version 4"),
+        (b"GGUF" + struct.pack(">IQQ", 3, 1, 1) + PAD, "big-endian"),
+        (header(1 << 63, 0) + PAD, "promises 9223372036854775808 tensors"),
+        (header(0, 1 << 63) + PAD, "and 9223372036854775808 pieces of metadata"),
+        (header(9, 9) + PAD, "too many for a model in 224 bytes"),
+        (header(0, 1, struct.pack("<Q", 1 << 63)) + PAD, "has a string of 9223372036854775808 bytes"),
+        (header(0, 1, string(b"\xff\xfe") + PAD), "no UTF-8"),
+        (header(0, 1, KEY + struct.pack("<IQ", 8, 1000) + PAD), r"metadata 'k' ends at byte 1045"),
+        (header(0, 1, KEY + struct.pack("<IIQ", 9, 0, 1 << 62) + PAD), "has 4611686018427387904 elements"),
+        (header(0, 1, KEY + struct.pack("<IIQ", 9, 8, 1 << 20) + PAD), "truncated"),
+        (header(0, 1, KEY + struct.pack("<IIQ", 9, 9, 1) + PAD), "has values of type 9; expected numbers or strings"),
+        (header(0, 1, KEY + struct.pack("<I", 13) + PAD), "has values of type 13"),
+        (header(0, 2, (KEY + struct.pack("<IB", 0, 5)) * 2 + PAD), "has 'k' twice"),
+        (header(0, 1, string(b"general.alignment") + struct.pack("<II", 4, 24) + PAD), "general.alignment is 24"),
+        (header(0, 1, string(b"general.alignment") + struct.pack("<II", 4, 0) + PAD), "expected a power of two"),
+        (header(1, 0, tensor_entry() + PAD), "'t' has 0 dimensions; expected 1 to 4"),
+        (header(1, 0, tensor_entry(1, 1, 1, 1, 1) + PAD), "has 5 dimensions"),
+        (header(1, 0, string(b"t") + struct.pack("<I", 1 << 31) + PAD), "has 2147483648 dimensions"),
+        (header(1, 0, tensor_entry(4, 0) + PAD), r"shape \[0, 4\]; expected no dimension of 0"),
+        (header(1, 0, tensor_entry(1 << 63, 1 << 63) + PAD), "it is truncated"),
+        (header(1, 0, tensor_entry(2, offset=1 << 63) + PAD), "it is truncated"),
+        (header(1, 0, tensor_entry(2, kind=999) + PAD), "is of type 999, which the package gguf does not know"),
+        (header(1, 0, tensor_entry(48, kind=8) + PAD), "is Q8_0 with rows of 48 weights; expected whole blocks of 32"),
+        (header(2, 0, tensor_entry(2) * 2 + PAD), "'t' is there twice"),
+        (header(0, 0) + PAD, "found no general.architecture"),
+        (
+            header(0, 1, string(b"general.architecture") + struct.pack("<IIQ", 9, 0, 1) + PAD),
+            r"found architecture \[0\]; expected one of those known",
+        ),
+    ],
+)
+def test_hostile_files_are_refused(path: Path, data: bytes, message: str) -> None:
+    tracemalloc.start()
+    try:
+        assert re.search(message, refused(path, data))
+        assert tracemalloc.get_traced_memory()[1] < 2_000_000
+    finally:
+        tracemalloc.stop()
+
+
+def test_without_the_package_the_extra_is_named(path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    good(path)
+    monkeypatch.setitem(sys.modules, "gguf", None)
+    with pytest.raises(InputError, match=r"package gguf, which is not installed; pip install 'glinfer\[gguf\]'$"):
+        read_gguf(path)
+
+
+# The models
+
+
+def permuted(weights: np.ndarray, heads: int) -> np.ndarray:
+    """What convert_hf_to_gguf.py does to Llama's queries and keys."""
+    return (
+        weights.reshape(heads, 2, weights.shape[0] // heads // 2, *weights.shape[1:])
+        .swapaxes(1, 2)
+        .reshape(weights.shape)
+    )
+
+
+def test_llama(path: Path) -> None:
+    ours = {letter: drawn(rows, WIDTH) for letter, rows in (("q", WIDTH), ("k", GROUPS * HEAD))}
+    tensors = llama_tensors()
+    tensors["blk.1.attn_q.weight"] = permuted(ours["q"], HEADS)
+    tensors["blk.1.attn_k.weight"] = permuted(ours["k"], GROUPS)
+    checkpoint = read_gguf(write(path, "llama", LLAMA, tensors))
+    config = checkpoint.config
+    check_checkpoint(checkpoint)
+    assert list(checkpoint.tensors) == list(weight_shapes(config))
+    assert (config.model_type, config.hidden_act, config.tie_word_embeddings) == ("llama", "silu", False)
+    assert (config.num_attention_heads, config.num_key_value_heads, config.head_dim) == (HEADS, GROUPS, HEAD)
+    assert (config.vocab_size, config.hidden_size, config.intermediate_size) == (VOCAB, WIDTH, INNER)
+    assert (config.num_hidden_layers, config.max_position_embeddings) == (LAYERS, CONTEXT)
+    assert (config.layer_norm_eps, config.rope_theta, config.rope_scaling) == (1e-5, 500000.0, ())
+    assert not config.attention_bias
+    assert not config.mlp_bias
+    found = checkpoint.tensors
+    assert np.array_equal(found["model.layers.1.self_attn.q_proj.weight"], ours["q"])
+    assert np.array_equal(found["model.layers.1.self_attn.k_proj.weight"], ours["k"])
+    for theirs, name in {
+        "token_embd": "model.embed_tokens",
+        "blk.1.attn_norm": "model.layers.1.input_layernorm",
+        "blk.1.attn_v": "model.layers.1.self_attn.v_proj",
+        "blk.1.attn_output": "model.layers.1.self_attn.o_proj",
+        "blk.1.ffn_norm": "model.layers.1.post_attention_layernorm",
+        "blk.1.ffn_gate": "model.layers.1.mlp.gate_proj",
+        "blk.1.ffn_up": "model.layers.1.mlp.up_proj",
+        "blk.1.ffn_down": "model.layers.1.mlp.down_proj",
+        "output_norm": "model.norm",
+        "output": "lm_head",
+    }.items():
+        assert np.array_equal(found[f"{name}.weight"], tensors[f"{theirs}.weight"]), name
+
+
+def test_biases_of_queries_and_keys_are_put_in_order_too(path: Path) -> None:
+    tensors = llama_tensors()
+    bias = drawn(WIDTH)
+    for index in range(LAYERS):
+        tensors[f"blk.{index}.attn_q.bias"] = permuted(bias, HEADS)
+        tensors[f"blk.{index}.attn_k.bias"] = tensors[f"blk.{index}.attn_v.bias"] = drawn(GROUPS * HEAD)
+        tensors[f"blk.{index}.attn_output.bias"] = drawn(WIDTH)
+    checkpoint = read_gguf(write(path, "llama", LLAMA, tensors))
+    assert checkpoint.config.attention_bias
+    assert np.array_equal(checkpoint.tensors["model.layers.0.self_attn.q_proj.bias"], bias)
+    assert np.array_equal(checkpoint.tensors["model.layers.0.self_attn.v_proj.bias"], drawn(GROUPS * HEAD))
+
+
+def test_packed_matrices_stay_packed(path: Path) -> None:
+    tensors = llama_tensors()
+    ours = drawn(WIDTH, WIDTH)
+    tensors["blk.0.attn_q.weight"] = Quantised(permuted(ours, HEADS), "Q4_0")
+    tensors["blk.0.ffn_up.weight"] = Quantised(drawn(INNER, WIDTH), "Q5_1")
+    tensors["blk.0.attn_v.weight"] = drawn(GROUPS * HEAD, WIDTH).astype(np.float16)
+    tensors["blk.0.attn_output.weight"] = Quantised(drawn(WIDTH, WIDTH), "BF16")
+    tensors["output_norm.weight"] = drawn(WIDTH).astype(np.float16)
+    tensors["blk.0.ffn_norm.weight"] = Quantised(drawn(WIDTH), "Q8_0")
+    checkpoint = read_gguf(write(path, "llama", LLAMA, tensors))
+    check_checkpoint(checkpoint)
+    layer = "model.layers.0"
+    packed = {name: tensor.format for name, tensor in checkpoint.packed.items()}
+    assert packed == {
+        f"{layer}.self_attn.q_proj.weight": "Q4_0",
+        f"{layer}.self_attn.v_proj.weight": "F16",
+        f"{layer}.self_attn.o_proj.weight": "BF16",
+        f"{layer}.mlp.up_proj.weight": "Q5_1",
+    }
+    queries = checkpoint.packed[f"{layer}.self_attn.q_proj.weight"]
+    assert np.array_equal(queries.blocks, Quantised(ours, "Q4_0").data)
+    up = checkpoint.packed[f"{layer}.mlp.up_proj.weight"].blocks
+    assert np.array_equal(up, Quantised(drawn(INNER, WIDTH), "Q5_1").data)
+    assert not up.flags.owndata
+    assert not up.flags.writeable
+    halves = drawn(WIDTH).astype(np.float16).astype(np.float32)
+    assert np.array_equal(checkpoint.tensors["model.norm.weight"], halves)
+    norm = checkpoint.tensors[f"{layer}.post_attention_layernorm.weight"]
+    assert norm.dtype == np.float32
+    assert np.abs(norm - drawn(WIDTH)).max() < 0.02
+
+
+@pytest.mark.parametrize("architecture", ["qwen2", "qwen3", "gemma"])
+def test_only_llama_has_other_rows_and_only_gemma_other_norms(path: Path, architecture: str) -> None:
+    tensors = llama_tensors()
+    if architecture == "qwen3":
+        for index in range(LAYERS):
+            tensors[f"blk.{index}.attn_q_norm.weight"] = tensors[f"blk.{index}.attn_k_norm.weight"] = drawn(HEAD)
+    if architecture == "gemma":
+        del tensors["output.weight"]
+    if architecture == "qwen2":
+        for index in range(LAYERS):
+            tensors[f"blk.{index}.attn_q.bias"] = drawn(WIDTH)
+            tensors[f"blk.{index}.attn_k.bias"] = tensors[f"blk.{index}.attn_v.bias"] = drawn(GROUPS * HEAD)
+    checkpoint = read_gguf(write(path, architecture, LLAMA, tensors))
+    check_checkpoint(checkpoint)
+    config = checkpoint.config
+    assert config.model_type == architecture
+    assert config.hidden_act == ("gelu_new" if architecture == "gemma" else "silu")
+    assert config.tie_word_embeddings is (architecture == "gemma")
+    assert config.attention_bias is (architecture == "qwen2")
+    queries = checkpoint.tensors["model.layers.0.self_attn.q_proj.weight"]
+    assert np.array_equal(queries, tensors["blk.0.attn_q.weight"])
+    more = np.float32(architecture == "gemma")
+    for theirs, name in {
+        "output_norm": "model.norm",
+        "blk.0.ffn_norm": "model.layers.0.post_attention_layernorm",
+    }.items():
+        assert np.array_equal(checkpoint.tensors[f"{name}.weight"], tensors[f"{theirs}.weight"] - more)
+    if architecture == "qwen3":
+        assert np.array_equal(checkpoint.tensors["model.layers.1.self_attn.k_norm.weight"], drawn(HEAD))
+
+
+def test_gpt2(path: Path) -> None:
+    tensors = gpt2_tensors()
+    tensors["blk.1.attn_qkv.weight"] = Quantised(gpt2_tensors()["blk.1.attn_qkv.weight"], "Q8_0")
+    tensors["token_embd.weight"] = drawn(VOCAB, WIDTH).astype(np.float16)
+    checkpoint = read_gguf(write(path, "gpt2", GPT2, tensors))
+    check_checkpoint(checkpoint)
+    config = checkpoint.config
+    assert (config.model_type, config.hidden_act, config.tie_word_embeddings) == ("gpt2", "gelu_new", True)
+    rows = {letter: slice(place * WIDTH, (place + 1) * WIDTH) for place, letter in enumerate("qkv")}
+    for letter, part in rows.items():
+        name = f"transformer.h.{{}}.attn.{letter}_proj"
+        expected = tensors["blk.0.attn_qkv.weight"][part]
+        assert np.array_equal(checkpoint.tensors[f"{name.format(0)}.weight"], expected)
+        assert np.array_equal(checkpoint.tensors[f"{name.format(0)}.bias"], tensors["blk.0.attn_qkv.bias"][part])
+        packed = checkpoint.packed[f"{name.format(1)}.weight"]
+        assert np.array_equal(packed.blocks, tensors["blk.1.attn_qkv.weight"].data[part])
+    assert checkpoint.packed["transformer.wte.weight"].format == "F16"
+    assert np.array_equal(checkpoint.tensors["transformer.wpe.weight"], tensors["position_embd.weight"])
+    assert np.array_equal(checkpoint.tensors["transformer.h.1.mlp.fc_out.bias"], tensors["blk.1.ffn_down.bias"])
+    assert np.array_equal(checkpoint.tensors["transformer.ln_f.bias"], tensors["output_norm.bias"])
+
+
+@pytest.mark.parametrize(
+    ("values", "expected"),
+    [
+        ({"rope.scaling.type": "none", "rope.scaling.factor": 4.0}, {}),
+        ({"rope.scaling.type": "linear", "rope.scaling.factor": 4.0}, {"rope_type": "linear", "factor": 4.0}),
+        ({"rope.scale_linear": 4.0}, {"rope_type": "linear", "factor": 4.0}),
+        (
+            {"rope.scaling.type": "yarn", "rope.scaling.factor": 4.0},
+            {"rope_type": "yarn", "factor": 4.0, "original_max_position_embeddings": CONTEXT},
+        ),
+        (
+            {
+                "rope.scaling.type": "yarn",
+                "rope.scaling.factor": 4.0,
+                "rope.scaling.original_context_length": 10,
+                "rope.scaling.attn_factor": 2.0,
+                "rope.scaling.yarn_beta_fast": 16.0,
+                "rope.scaling.yarn_beta_slow": 2.0,
+            },
+            {
+                "rope_type": "yarn",
+                "factor": 4.0,
+                "original_max_position_embeddings": 10,
+                "attention_factor": 2.0 * (0.1 * np.log(4.0) + 1.0),
+                "beta_fast": 16.0,
+                "beta_slow": 2.0,
+            },
+        ),
+    ],
+)
+def test_rope_scaling(path: Path, values: dict[str, Any], expected: dict[str, Any]) -> None:
+    found = dict(read_gguf(write(path, "llama", {**LLAMA, **values}, llama_tensors())).config.rope_scaling)
+    assert found == pytest.approx(expected)
+
+
+def test_factors_of_the_pairs(path: Path) -> None:
+    factors = np.linspace(1, 8, HEAD // 2, dtype=np.float32)
+    checkpoint = read_gguf(write(path, "llama", LLAMA, {**llama_tensors(), "rope_freqs.weight": factors}))
+    as_floats = tuple(factors.astype(np.float64).tolist())
+    assert dict(checkpoint.config.rope_scaling) == {
+        "rope_type": "longrope",
+        "short_factor": as_floats,
+        "long_factor": as_floats,
+        "attention_factor": 1.0,
+        "factor": 1.0,
+        "original_max_position_embeddings": CONTEXT,
+    }
+    assert "rope_freqs.weight" not in checkpoint.tensors
+
+
+@pytest.mark.parametrize(
+    ("values", "tensors", "message"),
+    [
+        ({"block_count": None}, {}, "llama.block_count is not among the metadata, and is needed"),
+        ({"block_count": 0}, {}, "llama.block_count is 0; expected a whole number of at least 1"),
+        ({"block_count": "two"}, {}, "llama.block_count is 'two'"),
+        ({"block_count": 1 << 23}, {}, "found 21 tensors; expected 75497475 or so"),
+        ({"embedding_length": 1 << 30, "rope.dimension_count": None}, {}, "hidden_size is 1073741824"),
+        (
+            {"attention.head_count": 5, "rope.dimension_count": None},
+            {},
+            "hidden_size 64 is not a multiple of num_attention_heads 5",
+        ),
+        ({"attention.head_count_kv": 3}, {}, "num_attention_heads 4 is not a multiple of num_key_value_heads 3"),
+        ({"attention.head_count_kv": [2, 2]}, {}, ""),
+        ({"attention.head_count_kv": [2, 1]}, {}, r"head_count_kv is \[2, 1\]; expected the same for all layers"),
+        ({"attention.head_count_kv": ["a", "b"]}, {}, "expected the same for all layers"),
+        ({"attention.layer_norm_rms_epsilon": -1.0}, {}, "layer_norm_rms_epsilon is -1.0; expected a number above 0"),
+        ({"attention.layer_norm_rms_epsilon": float("nan")}, {}, "layer_norm_rms_epsilon is nan"),
+        ({"attention.key_length": 32}, {}, "llama.attention.value_length|llama.rope.dimension_count"),
+        ({"attention.value_length": 8}, {}, "llama.attention.value_length is 8; expected 16, the width of a head"),
+        ({"rope.dimension_count": 8}, {}, "llama.rope.dimension_count is 8; expected 16"),
+        ({"rope.dimension_count": None, "attention.key_length": 15}, {}, "is 15; expected an even number"),
+        ({"rope.scaling.type": "longrope"}, {}, "llama.rope.scaling.type is 'longrope', which is not supported"),
+        ({"rope.scaling.type": "linear", "rope.scaling.factor": 0.0}, {}, "rope.scaling.factor is 0.0"),
+        ({"expert_count": 8}, {}, "llama.expert_count is 8, which is not supported; expected 0"),
+        ({"final_logit_softcapping": 30.0}, {}, "final_logit_softcapping is 30.0, which is not supported"),
+        ({"attention.sliding_window": 7}, {}, ""),
+        ({}, {"rope_freqs.weight": np.ones(3, np.float32)}, r"'rope_freqs.weight' is F32 \[3\]; expected F32 \[8\]"),
+        ({}, {"rope_freqs.weight": np.zeros(8, np.float32)}, "has numbers that are not above 0"),
+        (
+            {"rope.scaling.factor": 2.0},
+            {"rope_freqs.weight": np.ones(8, np.float32)},
+            "'linear', and there is rope_freqs.weight too",
+        ),
+        ({}, {"token_embd.weight": None}, "tensor 'token_embd.weight' is missing"),
+        ({}, {"blk.1.ffn_up.weight": None}, "tensor 'blk.1.ffn_up.weight' is missing; found 20 tensors, expected 21"),
+        (
+            {},
+            {"blk.1.ffn_up.weight": None, "blk.1.ffn_upp.weight": drawn(2)},
+            r"'blk.1.ffn_up.weight' is missing \(found 'blk.1.ffn_upp.weight', the nearest name\)",
+        ),
+        (
+            {},
+            {"blk.2.ffn_up.weight": drawn(2)},
+            r"unknown tensor 'blk.2.ffn_up.weight' \(known 'blk.\d.ffn_up.weight', the nearest name\)",
+        ),
+        ({}, {"blk.0.attn_q.bias": drawn(WIDTH)}, "tensor 'blk.0.attn_k.bias' is missing"),
+        (
+            {},
+            {"blk.0.ffn_down.weight": drawn(INNER, WIDTH)},
+            r"'blk.0.ffn_down.weight' has shape \[96, 64\]; expected \[64, 96\] from the metadata",
+        ),
+        ({}, {"output_norm.weight": drawn(1, WIDTH)}, r"'output_norm.weight' has shape \[1, 64\]; expected \[64\]"),
+        (
+            {},
+            {"output.weight": drawn(VOCAB, WIDTH).astype(np.float64)},
+            "'output.weight' is F64, which is not supported; known: F32, F16, BF16, Q4_0",
+        ),
+        ({}, {"output.weight": np.zeros((VOCAB, WIDTH), np.int8)}, "'output.weight' is I8, which is not supported"),
+    ],
+)
+def test_what_is_no_model_is_refused(path: Path, values: dict[str, Any], tensors: dict[str, Any], message: str) -> None:
+    keys = {key: value for key, value in {**LLAMA, **values}.items() if value is not None}
+    arrays = {name: array for name, array in {**llama_tensors(), **tensors}.items() if array is not None}
+    write(path, "llama", keys, arrays)
+    if message:
+        assert re.search(message, refusal(path))
+    else:
+        config = read_gguf(path).config
+        assert (config.num_key_value_heads, config.sliding_window) == (2, values.get("attention.sliding_window", 0))
+
+
+def test_types_that_are_known_to_ggml_alone(path: Path) -> None:
+    tensors = llama_tensors()
+    tensors["output.weight"] = Quantised.__new__(Quantised)
+    tensors["output.weight"].kind = gguf.GGMLQuantizationType.IQ4_NL
+    tensors["output.weight"].data = np.zeros((VOCAB, WIDTH // 32 * 18), np.uint8)
+    write(path, "llama", LLAMA, tensors)
+    assert refusal(path).startswith("tensor 'output.weight' is IQ4_NL, which is not supported; known: F32, F16, BF16,")
+
+
+@pytest.mark.parametrize(
+    ("architecture", "more", "message"),
+    [
+        ("mamba", {}, "found architecture 'mamba'; expected one of those known: gpt2, llama, qwen2, qwen3, gemma"),
+        ("llama\n" * 100, {}, "found architecture 'llama"),
+        ("llama", {"general__type": "adapter"}, "general.type is 'adapter'; expected a model"),
+        ("llama", {"split__count": 3}, "this is one of 3 parts of a model; join them"),
+    ],
+)
+def test_other_kinds_of_files(path: Path, architecture: str, more: dict[str, Any], message: str) -> None:
+    write(path, architecture, LLAMA, llama_tensors(), **more)
+    assert refusal(path).startswith(message) or message in refusal(path)
+
+
+def test_gpt2_has_a_head_of_keys_for_each_head(path: Path) -> None:
+    write(path, "gpt2", {**GPT2, "attention.head_count_kv": 2}, gpt2_tensors())
+    assert refusal(path) == "gpt2.attention.head_count_kv is 2; expected 4"

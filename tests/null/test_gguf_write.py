@@ -1,0 +1,527 @@
+"""GGUF files written here: what is read back is what was written, and llama.cpp computes the same logits with it."""
+
+from __future__ import annotations
+
+import ctypes
+import dataclasses
+import json
+import logging
+import stat
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+import tokenizers
+from tokenizers import models, normalizers, pre_tokenizers, processors, trainers
+
+from glinfer.config import ModelConfig
+from glinfer.errors import FormatError, InputError
+from glinfer.formats import Checkpoint, load_checkpoint, random_checkpoint, weight_shapes
+from glinfer.formats.bpe import BpeModel
+from glinfer.formats.gguf import read_gguf
+from glinfer.formats.gguf_file import read_gguf_file
+from glinfer.formats.gguf_vocabulary import _PATTERNS
+from glinfer.formats.gguf_write import DTYPES, as_gpt2, write_gguf
+from glinfer.formats.packed import PackedTensor
+from glinfer.generation.tokenizer import Tokenizer, learn_bpe
+from glinfer.ops.rotary import rope_table
+
+gguf = pytest.importorskip("gguf", reason="gguf is not installed (pip install 'glinfer[gguf]')")
+
+Array = Any  # of NumPy, float64
+IDS = [3, 7, 1, 9, 12, 44, 2, 80, 5, 33, 21, 17]
+SIZES: dict[str, Any] = {
+    "vocab_size": 96,
+    "hidden_size": 64,
+    "num_attention_heads": 4,
+    "num_hidden_layers": 2,
+    "max_position_embeddings": 64,
+    "intermediate_size": 96,
+}
+GAB = ModelConfig(96, 64, 4, 2, 64)
+YARN = {"rope_type": "yarn", "factor": 4.0, "original_max_position_embeddings": 16}
+LLAMA3 = {
+    "rope_type": "llama3",
+    "factor": 8.0,
+    "low_freq_factor": 1.0,
+    "high_freq_factor": 4.0,
+    "original_max_position_embeddings": 32,
+}
+
+
+def config(family: str, **more: Any) -> ModelConfig:
+    groups = {} if family == "gpt2" else {"num_key_value_heads": 2}
+    act = "gelu_new" if family in ("gpt2", "gemma") else "silu"
+    return ModelConfig(**{**SIZES, **groups, "model_type": family, "hidden_act": act, **more})
+
+
+FAMILIES = {
+    "gpt2": config("gpt2", tie_word_embeddings=True),
+    "gpt2, own head": config("gpt2"),
+    "llama": config("llama", head_dim=32, rope_theta=500000.0),
+    "llama, biases": config("llama", attention_bias=True),
+    "llama, linear": config("llama", rope_scaling={"rope_type": "linear", "factor": 4.0}),
+    "llama, yarn": config("llama", rope_scaling={**YARN, "attention_factor": 1.5}),
+    "qwen2": config("qwen2", attention_bias=True, layer_norm_eps=1e-6, rope_scaling=YARN),
+    "qwen3": config("qwen3", head_dim=32, tie_word_embeddings=True),
+    "gemma": config("gemma", head_dim=32, tie_word_embeddings=True, sliding_window=20),
+}
+
+
+@pytest.fixture
+def path(tmp_path: Path) -> Path:
+    return tmp_path / "model.gguf"
+
+
+def written(path: Path, checkpoint: Checkpoint, **options: Any) -> Checkpoint:
+    write_gguf(checkpoint, path, **options)
+    return read_gguf(path)
+
+
+# What is read back
+
+
+@pytest.mark.parametrize("name", FAMILIES)
+def test_what_is_read_back_is_what_was_written(path: Path, name: str) -> None:
+    made = random_checkpoint(FAMILIES[name], seed=5)
+    found = written(path, made)
+    expected = dict(found.config.rope_scaling), found.config
+    assert dict(made.config.rope_scaling) == pytest.approx(expected[0])
+    assert dataclasses.replace(expected[1], rope_scaling=made.config.rope_scaling) == made.config
+    assert list(found.tensors) == list(weight_shapes(made.config))
+    assert not found.packed
+    for tensor, values in made.tensors.items():
+        # Gemma's norms are stored with 1 added, which rounds.
+        rounding = 1e-7 if name == "gemma" and tensor.endswith("norm.weight") else 0
+        assert np.abs(found.tensors[tensor] - values).max() <= rounding, tensor
+
+
+@pytest.mark.parametrize("dtype", DTYPES)
+@pytest.mark.parametrize("name", ["gpt2", "llama", "qwen3"])
+def test_dtypes(path: Path, name: str, dtype: str) -> None:
+    made = random_checkpoint(dataclasses.replace(FAMILIES[name], intermediate_size=72), seed=5)
+    found = written(path, made, dtype=dtype)
+    assert read_gguf_file(path).metadata["general.file_type"] == {
+        "float32": 0, "float16": 1, "bfloat16": 32, "q4_0": 2, "q4_1": 3, "q5_0": 8, "q5_1": 9, "q8_0": 7,
+    }[dtype]  # fmt: skip
+    for tensor, values in made.tensors.items():
+        expected = DTYPES[dtype][0] if values.ndim == 2 else "F32"
+        if values.shape[-1] == 72 and dtype.startswith("q"):
+            expected = "F32"
+        if tensor == "transformer.wpe.weight" and dtype != "float16":
+            expected = "F32"
+        assert found.formats()[tensor] == expected, tensor
+        step = {"F32": 0, "F16": 2**-11, "BF16": 2**-8, "Q8_0": 2**-7, "Q5_0": 2**-4, "Q5_1": 2**-4}.get(
+            expected, 2**-3
+        )
+        assert np.abs(found.floats(tensor) - values).max() <= step * np.abs(values).max(), tensor
+
+
+@pytest.mark.parametrize("dtype", ["float16", "bfloat16", "q4_1", "q8_0"])
+def test_tensors_as_they_are(path: Path, tmp_path: Path, dtype: str) -> None:
+    first = written(path, random_checkpoint(FAMILIES["llama"], seed=5), dtype=dtype)
+    second = written(tmp_path / "again.gguf", first, dtype=None)
+    assert second.config == first.config
+    assert second.formats() == first.formats()
+    assert len(first.packed) == 16
+    for name, tensor in first.packed.items():
+        assert np.array_equal(second.packed[name].blocks, tensor.blocks), name
+    for name, values in first.tensors.items():
+        assert np.array_equal(second.tensors[name], values), name
+    assert (
+        gguf.GGUFReader(path).tensors[0].data.tobytes()
+        == gguf.GGUFReader(tmp_path / "again.gguf").tensors[0].data.tobytes()
+    )
+
+
+def test_packed_tensors_in_another_dtype(path: Path, tmp_path: Path) -> None:
+    first = written(path, random_checkpoint(FAMILIES["gpt2"], seed=5), dtype="q8_0")
+    second = written(tmp_path / "again.gguf", first, dtype="float32")
+    for name in first.packed:
+        assert np.array_equal(second.tensors[name], first.floats(name)), name
+
+
+def test_rows_with_scales_of_their_own_need_a_dtype(path: Path) -> None:
+    made = random_checkpoint(FAMILIES["llama"], seed=5)
+    name = "model.layers.0.mlp.up_proj.weight"
+    tensors = dict(made.tensors)
+    rows = np.concatenate([np.full((96, 64), 3, np.uint8), np.full((96, 1), 0.5, "<f4").view(np.uint8)], axis=1)
+    del tensors[name]
+    packed = dataclasses.replace(made, tensors=tensors, packed={name: PackedTensor("Q8_ROW", rows)})
+    with pytest.raises(InputError, match=f"tensor '{name}' is Q8_ROW, which GGUF does not have; choose a dtype"):
+        write_gguf(packed, path, dtype=None)
+    assert (written(path, packed).tensors[name] == 1.5).all()
+
+
+def test_queries_of_another_type_than_keys(path: Path) -> None:
+    made = random_checkpoint(FAMILIES["gpt2"], seed=5)
+    name = "transformer.h.0.attn.q_proj.weight"
+    tensors = dict(made.tensors)
+    halves = tensors.pop(name).astype("<f2")
+    mixed = dataclasses.replace(made, tensors=tensors, packed={name: PackedTensor("F16", halves.view(np.uint8))})
+    found = written(path, mixed, dtype=None)
+    assert np.array_equal(found.tensors[name], halves.astype(np.float32))
+    assert np.array_equal(found.tensors[name.replace("q_", "k_")], made.tensors[name.replace("q_", "k_")])
+
+
+def test_gab_becomes_gpt2(path: Path) -> None:
+    made = random_checkpoint(GAB, seed=5)
+    found, expected = written(path, made), as_gpt2(made)
+    assert found.config == expected.config == dataclasses.replace(GAB, model_type="gpt2")
+    assert set(found.tensors) == set(expected.tensors) == set(weight_shapes(expected.config))
+    for name, values in expected.tensors.items():
+        assert np.array_equal(found.tensors[name], values), name
+    assert not found.tensors["transformer.h.1.attn.k_proj.bias"].any()
+
+
+def test_mistral_is_llama(path: Path) -> None:
+    made = random_checkpoint(config("mistral", sliding_window=9), seed=5)
+    found = written(path, made)
+    assert found.config == dataclasses.replace(made.config, model_type="llama")
+    assert all(np.array_equal(found.tensors[name], values) for name, values in made.tensors.items())
+
+
+def test_llama3_s_scaling_becomes_factors(path: Path) -> None:
+    made = random_checkpoint(config("llama", rope_scaling=LLAMA3, max_position_embeddings=128), seed=5)
+    found = written(path, made)
+    tables = [rope_table(128, 16, 10000.0, dict(each.config.rope_scaling))[0] for each in (made, found)]
+    assert np.abs(tables[0] - rope_table(128, 16)[0]).max() > 0.1
+    assert np.abs(tables[0] - tables[1]).max() < 2e-5
+    assert written(path, found).config == found.config
+
+
+# What is refused
+
+
+@pytest.mark.parametrize(
+    ("made", "message"),
+    [
+        (config("gift_of_gab", hidden_act="gelu"), "its family is 'gift_of_gab'; expected one of gpt2, llama"),
+        (
+            dataclasses.replace(GAB, hidden_act="gelu"),
+            "hidden_act is 'gelu', and the architecture gpt2 computes 'gelu_new'",
+        ),
+        (config("llama", hidden_act="gelu"), "hidden_act is 'gelu', and the architecture llama computes 'silu'"),
+        (config("qwen3", attention_bias=True), "the architecture qwen3 has no biases in its attention"),
+        (config("qwen2", sliding_window=4, max_window_layers=1), "only some of its layers have a sliding window"),
+        (config("qwen2", rope_scaling=LLAMA3), "qwen2 has no such rope scaling of type 'llama3'"),
+        (
+            config("llama", rope_scaling={"rope_type": "dynamic", "factor": 2.0}),
+            "no such rope scaling of type 'dynamic'",
+        ),
+    ],
+)
+def test_what_gguf_cannot_hold_is_refused(path: Path, made: ModelConfig, message: str) -> None:
+    with pytest.raises(InputError, match=message):
+        write_gguf(random_checkpoint(made), path)
+    assert not list(path.parent.iterdir())
+
+
+def test_a_failure_leaves_the_old_file(path: Path) -> None:
+    path.write_bytes(b"old")
+    path.chmod(0o640)
+    made = random_checkpoint(FAMILIES["llama"], seed=5)
+    with pytest.raises(InputError, match=r"dtype is 'q3'; expected one of float32, float16"):
+        write_gguf(made, path, dtype="q3")
+    huge = {**made.tensors, "lm_head.weight": np.full((96, 64), 1e6, np.float32)}
+    with pytest.raises(InputError, match=r"tensor 'lm_head.weight': a weight is not finite, or too large for float16"):
+        write_gguf(dataclasses.replace(made, tensors=huge), path, dtype="float16")
+    with pytest.raises(InputError, match=r"tensor 'lm_head.weight': a weight of 1e\+06 is too large for Q4_1"):
+        write_gguf(dataclasses.replace(made, tensors=huge), path, dtype="q4_1")
+    with pytest.raises(FormatError, match=r"tensor 'lm_head.weight' is missing"):
+        write_gguf(dataclasses.replace(made, tensors=dict(list(made.tensors.items())[:-1])), path)
+    assert path.read_bytes() == b"old"
+    assert [entry.name for entry in path.parent.iterdir()] == ["model.gguf"]
+    write_gguf(made, path)
+    assert read_gguf(path).config == made.config
+    assert stat.S_IMODE(path.stat().st_mode) == 0o640
+    with pytest.raises(FormatError, match="cannot write it: No such file or directory"):
+        write_gguf(made, path.parent / "missing" / "model.gguf")
+
+
+# llama.cpp
+
+
+@pytest.fixture(scope="module")
+def llama() -> Any:
+    library = pytest.importorskip(
+        "llama_cpp", reason="llama-cpp-python is not installed (pip install 'glinfer[peers]')"
+    )
+    logging.getLogger("llama-cpp-python").setLevel(logging.CRITICAL)  # the library's own
+    library.llama_backend_init()
+    return library
+
+
+def logits_of(llama: Any, path: Path, ids: list[int]) -> Array:
+    """The logits of the last of some tokens in llama.cpp, with a cache of float32."""
+    model = llama.llama_model_load_from_file(str(path).encode(), llama.llama_model_default_params())
+    assert model, "llama.cpp refused the file"
+    options = llama.llama_context_default_params()
+    options.n_ctx = options.n_batch = 64
+    options.n_threads = options.n_threads_batch = 1
+    options.type_k = options.type_v = llama.GGML_TYPE_F32
+    options.flash_attn_type = llama.LLAMA_FLASH_ATTN_TYPE_DISABLED
+    context = llama.llama_init_from_model(model, options)
+    tokens = (llama.llama_token * len(ids))(*ids)  # the batch points at them
+    assert llama.llama_decode(context, llama.llama_batch_get_one(tokens, len(ids))) == 0
+    count = llama.llama_vocab_n_tokens(llama.llama_model_get_vocab(model))
+    found = np.ctypeslib.as_array(llama.llama_get_logits_ith(context, -1), shape=(count,)).copy()
+    llama.llama_free(context)
+    llama.llama_model_free(model)
+    return found
+
+
+def attention(queries: Array, keys: Array, values: Array) -> Array:
+    """Of [T, heads, d]; several heads of queries share each of keys."""
+    share = queries.shape[1] // keys.shape[1]
+    scores = np.einsum("thd,shd->hts", queries, keys.repeat(share, axis=1)) / np.sqrt(queries.shape[-1])
+    scores = np.where(np.tri(len(queries), dtype=bool), scores, -np.inf)
+    weights = np.exp(scores - scores.max(axis=-1, keepdims=True))
+    weights /= weights.sum(axis=-1, keepdims=True)
+    return np.einsum("hts,shd->thd", weights, values.repeat(share, axis=1)).reshape(len(queries), -1)
+
+
+def gelu(x: Array) -> Array:
+    return 0.5 * x * (1 + np.tanh(np.sqrt(2 / np.pi) * (x + 0.044715 * x**3)))
+
+
+class Model:
+    """The maths of both kinds of models in float64, written down once more."""
+
+    def __init__(self, checkpoint: Checkpoint) -> None:
+        self.config = checkpoint.config
+        names = [*checkpoint.tensors, *checkpoint.packed]
+        self.weights = {name: checkpoint.floats(name).astype(np.float64) for name in names}
+
+    def linear(self, name: str, x: Array) -> Array:
+        return x @ self.weights[f"{name}.weight"].T + self.weights.get(f"{name}.bias", 0.0)
+
+    def heads(self, x: Array) -> Array:
+        return x.reshape(len(x), -1, self.config.head_dim)
+
+    def rms(self, name: str, x: Array) -> Array:
+        gain = self.weights[f"{name}.weight"] + (self.config.model_type == "gemma")
+        return x / np.sqrt((x**2).mean(axis=-1, keepdims=True) + self.config.layer_norm_eps) * gain
+
+    def layer_norm(self, name: str, x: Array) -> Array:
+        centred = x - x.mean(axis=-1, keepdims=True)
+        scale = np.sqrt((centred**2).mean(axis=-1, keepdims=True) + self.config.layer_norm_eps)
+        return centred / scale * self.weights[f"{name}.weight"] + self.weights[f"{name}.bias"]
+
+    def turned(self, x: Array) -> Array:
+        scaling = dict(self.config.rope_scaling)
+        table, _ = rope_table(len(x), self.config.head_dim, self.config.rope_theta, scaling)
+        cosines, sines = np.moveaxis(table.reshape(len(x), 1, -1, 2), -1, 0)
+        one, two = np.split(x, 2, axis=-1)
+        return np.concatenate([one * cosines - two * sines, two * cosines + one * sines], axis=-1)
+
+    def logits(self, ids: list[int]) -> Array:
+        x = self.like_gpt2(ids) if self.config.model_type in ("gab", "gpt2") else self.like_llama(ids)
+        if not self.config.tie_word_embeddings:
+            return self.linear("lm_head", x)[-1]
+        shared = "transformer.wte" if self.config.model_type == "gpt2" else "model.embed_tokens"
+        return self.linear(shared, x)[-1]
+
+    def like_gpt2(self, ids: list[int]) -> Array:
+        x = self.weights["transformer.wte.weight"][ids] + self.weights["transformer.wpe.weight"][: len(ids)]
+        for index in range(self.config.num_hidden_layers):
+            block = f"transformer.h.{index}"
+            normed = self.layer_norm(f"{block}.ln_1", x)
+            parts = [self.heads(self.linear(f"{block}.attn.{letter}_proj", normed)) for letter in "qkv"]
+            x = x + self.linear(f"{block}.attn.out_proj", attention(*parts))
+            inner = gelu(self.linear(f"{block}.mlp.fc_in", self.layer_norm(f"{block}.ln_2", x)))
+            x = x + self.linear(f"{block}.mlp.fc_out", inner)
+        return self.layer_norm("transformer.ln_f", x)
+
+    def like_llama(self, ids: list[int]) -> Array:
+        family = self.config.model_type
+        x = self.weights["model.embed_tokens.weight"][ids]
+        x = x * np.sqrt(self.config.hidden_size) if family == "gemma" else x
+        for index in range(self.config.num_hidden_layers):
+            layer = f"model.layers.{index}"
+            normed = self.rms(f"{layer}.input_layernorm", x)
+            q, k, v = (self.heads(self.linear(f"{layer}.self_attn.{letter}_proj", normed)) for letter in "qkv")
+            if family == "qwen3":
+                q, k = self.rms(f"{layer}.self_attn.q_norm", q), self.rms(f"{layer}.self_attn.k_norm", k)
+            x = x + self.linear(f"{layer}.self_attn.o_proj", attention(self.turned(q), self.turned(k), v))
+            normed = self.rms(f"{layer}.post_attention_layernorm", x)
+            gate = self.linear(f"{layer}.mlp.gate_proj", normed)
+            gate = gelu(gate) if family == "gemma" else gate / (1 + np.exp(-gate))
+            x = x + self.linear(f"{layer}.mlp.down_proj", gate * self.linear(f"{layer}.mlp.up_proj", normed))
+        return self.rms("model.norm", x)
+
+
+@pytest.mark.parametrize("name", [*FAMILIES, "gab", "mistral", "llama3"])
+def test_llama_cpp_computes_the_same(llama: Any, path: Path, name: str) -> None:
+    more = {"gab": GAB, "mistral": config("mistral"), "llama3": config("llama", rope_scaling=LLAMA3)}
+    made = random_checkpoint({**FAMILIES, **more}[name], seed=5, scale=0.1)
+    found = written(path, made)
+    expected = Model(made).logits(IDS)
+    assert np.abs(expected).max() > 1
+    # Its GELU is looked up in a table of half floats.
+    tolerance = 1e-3 * np.abs(expected).max() if made.config.hidden_act == "gelu_new" else 2e-5
+    assert np.abs(logits_of(llama, path, IDS) - expected).max() < tolerance
+    assert np.abs(Model(found).logits(IDS) - expected).max() < 2e-5
+
+
+@pytest.mark.parametrize("name", ["gpt2", "gab", "gemma"])
+def test_llama_cpp_is_exact_but_for_its_gelu(llama: Any, path: Path, name: str) -> None:
+    made = random_checkpoint({"gab": GAB, **FAMILIES}[name], seed=6, scale=0.1)
+    last = ("fc_out.weight", "down_proj.weight")
+    tensors = {key: values * np.float32(not key.endswith(last)) for key, values in made.tensors.items()}
+    without_mlp = dataclasses.replace(made, tensors=tensors)
+    write_gguf(without_mlp, path)
+    expected = Model(without_mlp).logits(IDS)
+    assert np.abs(logits_of(llama, path, IDS) - expected).max() < 2e-5
+
+
+def test_llama_cpp_runs_the_bundled_model(llama: Any, path: Path) -> None:
+    bundled = load_checkpoint("shakespeare")
+    write_gguf(bundled, path)
+    expected = Model(bundled).logits(IDS)
+    found = logits_of(llama, path, IDS)
+    assert np.abs(found - expected).max() < 4e-3
+    assert found.argmax() == expected.argmax()
+
+
+@pytest.mark.parametrize("dtype", [name for name in DTYPES if name != "float32"])
+@pytest.mark.parametrize("name", ["gab", "llama"])
+def test_llama_cpp_reads_every_dtype(llama: Any, path: Path, name: str, dtype: str) -> None:
+    made = random_checkpoint({"gab": GAB, **FAMILIES}[name], seed=5, scale=0.1)
+    found = written(path, made, dtype=dtype)
+    expected, theirs = Model(found).logits(IDS), logits_of(llama, path, IDS)
+    # llama.cpp rounds activations too, to the 16 or 8 bits of the weights.
+    assert np.abs(theirs - expected).max() < (0.03 if "float" in dtype else 0.12)
+    assert np.abs(theirs - Model(made).logits(IDS)).max() > 1e-4
+
+
+# Vocabularies
+
+
+TEXTS = [
+    "First Citizen: what, ho!\n\nSpeak  now.  Thou",
+    "It's the king's   own.\n\n\nKING I'LL go \t\r\n",
+    "é → 中文 <|user|>hi<|end|><|assistant|>",
+]
+
+
+def vocabulary_of(llama: Any, path: Path) -> tuple[Any, Any]:
+    options = llama.llama_model_default_params()
+    options.vocab_only = True
+    model = llama.llama_model_load_from_file(str(path).encode(), options)
+    assert model, "llama.cpp refused the file"
+    return model, llama.llama_model_get_vocab(model)
+
+
+def ids_of(llama: Any, vocabulary: Any, text: str, *, special: bool) -> list[int]:
+    data, room = text.encode(), (llama.llama_token * 1000)()
+    count = llama.llama_tokenize(vocabulary, data, len(data), room, len(room), True, special)
+    return list(room[:count])
+
+
+def test_a_bpe1_vocabulary(llama: Any, path: Path) -> None:
+    control = ["<|user|>", "<|end|>", "<|assistant|>"]
+    merges = learn_bpe(TEXTS[:2] * 3, 330, control)
+    made = random_checkpoint(dataclasses.replace(GAB, vocab_size=len(merges.vocabulary)))
+    write_gguf(made, path, tokenizer=merges)
+    assert read_gguf(path).config.vocab_size == len(merges.vocabulary)
+    ours = Tokenizer(merges)
+    model, vocabulary = vocabulary_of(llama, path)
+    assert set(control) == set(ours.control_tokens)
+    assert llama.llama_vocab_eos(vocabulary) == ours.special_id("<|end|>")
+    for text in TEXTS:
+        for special in (True, False):
+            assert ids_of(llama, vocabulary, text, special=special) == ours.encode(text, allow_special=special)
+    room = ctypes.create_string_buffer(64)
+    for token in range(len(merges.vocabulary)):
+        count = llama.llama_token_to_piece(vocabulary, token, room, len(room), 0, True)
+        assert room.raw[:count] == merges.vocabulary[token]
+    llama.llama_model_free(model)
+
+
+def json_tokenizer(cut: str) -> tokenizers.Tokenizer:
+    made = tokenizers.Tokenizer(models.BPE(ignore_merges=cut == "llama-bpe"))
+    byte_level = pre_tokenizers.ByteLevel(add_prefix_space=False, use_regex=cut == "gpt-2")
+    patterns = {name: pattern for pattern, name in _PATTERNS.items()}
+    if cut == "gpt-2":
+        made.pre_tokenizer = byte_level
+    else:
+        split = pre_tokenizers.Split(tokenizers.Regex(patterns[cut]), "isolated")
+        made.pre_tokenizer = pre_tokenizers.Sequence([split, byte_level])
+    if cut == "qwen2":
+        made.normalizer = normalizers.NFC()
+    special = ["<|endoftext|>", "<|user|>"]
+    alphabet = pre_tokenizers.ByteLevel.alphabet()
+    made.train_from_iterator(
+        TEXTS * 3, trainers.BpeTrainer(vocab_size=330, initial_alphabet=alphabet, special_tokens=special)
+    )
+    if cut == "llama-bpe":
+        made.post_processor = processors.TemplateProcessing(single="<|user|> $A", special_tokens=[("<|user|>", 1)])
+    return made
+
+
+@pytest.mark.parametrize("cut", ["gpt-2", "llama-bpe", "qwen2"])
+def test_a_tokenizer_json(llama: Any, path: Path, cut: str) -> None:
+    theirs = json_tokenizer(cut)
+    rows = theirs.get_vocab_size() + 3
+    made = random_checkpoint(dataclasses.replace(FAMILIES["gpt2"], vocab_size=rows))
+    write_gguf(made, path, tokenizer=json.loads(theirs.to_str()))
+    metadata = read_gguf_file(path).metadata
+    assert metadata["tokenizer.ggml.pre"] == cut
+    assert metadata["tokenizer.ggml.tokens"][-1] == f"[PAD{rows - 1}]"
+    assert metadata["tokenizer.ggml.token_type"] == [3, 3, *[1] * (rows - 5), *[5] * 3]
+    model, vocabulary = vocabulary_of(llama, path)
+    assert llama.llama_vocab_eos(vocabulary) == 0
+    for text in [*TEXTS, "in 2024-12-25 x1y22z333"]:
+        assert ids_of(llama, vocabulary, text, special=True) == theirs.encode(text).ids
+    llama.llama_model_free(model)
+
+
+def test_vocabularies_that_do_not_fit(path: Path) -> None:
+    made = random_checkpoint(GAB)
+    few = BpeModel(((65, 66, 256),), (*(bytes([value]) for value in range(256)), b"AB"))
+    with pytest.raises(InputError, match="the tokenizer has 257 tokens, the model 96"):
+        write_gguf(made, path, tokenizer=few)
+    wide = random_checkpoint(dataclasses.replace(GAB, vocab_size=400))
+    values = json.loads(json_tokenizer("gpt-2").to_str())
+    for damage in (
+        {"pre_tokenizer": None},
+        {"normalizer": {"type": "NFKC"}},
+        {"model": {**values["model"], "type": "X"}},
+    ):
+        with pytest.raises(InputError, match=r"llama.cpp has no such tokenizer; expected a byte-level BPE"):
+            write_gguf(wide, path, tokenizer={**values, **damage})
+    with pytest.raises(InputError, match=r"the tokenizer is not what a tokenizer.json holds"):
+        write_gguf(wide, path, tokenizer={"version": "1.0"})
+    assert not path.exists()
+
+
+# Files that llama.cpp made
+
+
+@pytest.mark.parametrize(
+    ("kind", "formats"),
+    [
+        ("Q2_K", {"F32", "Q2_K", "Q3_K", "Q6_K"}),
+        ("Q3_K_M", {"F32", "Q3_K", "Q4_K", "Q5_K", "Q6_K"}),
+        ("Q4_0", {"F32", "Q4_0", "Q6_K"}),
+    ],
+)
+def test_a_file_that_llama_cpp_quantised(llama: Any, path: Path, tmp_path: Path, kind: str, formats: set[str]) -> None:
+    wide = config("llama", hidden_size=256, intermediate_size=512, vocab_size=64, num_hidden_layers=4)
+    made = random_checkpoint(wide, seed=7, scale=0.05)
+    write_gguf(made, path)
+    theirs = tmp_path / "theirs.gguf"
+    options = llama.llama_model_quantize_default_params()
+    options.ftype, options.nthread = getattr(llama, f"LLAMA_FTYPE_MOSTLY_{kind}"), 1
+    assert llama.llama_model_quantize(str(path).encode(), str(theirs).encode(), options) == 0
+    found = read_gguf(theirs)
+    assert found.config == made.config
+    assert set(found.formats().values()) == formats
+    for name, values in made.tensors.items():
+        assert np.abs(found.floats(name) - values).mean() <= 0.35 * np.abs(values).mean(), name
+    ids = [token % 64 for token in IDS]
+    expected = Model(found).logits(ids)
+    # llama.cpp rounds activations to 8 bits beside such weights.
+    assert np.abs(logits_of(llama, theirs, ids) - expected).max() < 0.04 * np.abs(expected).max()

@@ -1,0 +1,221 @@
+"""Jinja chat templates: where they are found, rendered as transformers does, and what they cannot do."""
+
+from __future__ import annotations
+
+import json
+import time
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from glinfer.errors import FormatError, InputError
+from glinfer.generation import templates
+from glinfer.generation.template_worker import render
+from glinfer.generation.templates import LONGEST_TEMPLATE, JinjaTemplate, find_template
+
+CHATML = (
+    "{% for message in messages %}\n  {{- '<|im_start|>' + message['role'] + '\\n' + message['content'] + '<|im_end|>' "
+    "+ '\\n' -}}\n{% endfor %}\n  {% if add_generation_prompt %}\n{{- '<|im_start|>assistant\\n' -}}\n{% endif %}"
+)
+LLAMA2 = (
+    "{% if messages[0]['role'] == 'system' %}{% set loop_messages = messages[1:] %}"
+    "{% set system_message = messages[0]['content'] %}{% else %}{% set loop_messages = messages %}"
+    "{% set system_message = false %}{% endif %}{% for message in loop_messages %}"
+    "{% if (message['role'] == 'user') != (loop.index0 % 2 == 0) %}"
+    "{{ raise_exception('Conversation roles must alternate user/assistant/user/assistant/...') }}{% endif %}"
+    "{% if loop.index0 == 0 and system_message != false %}"
+    "{% set content = '<<SYS>>\\n' + system_message + '\\n<</SYS>>\\n\\n' + message['content'] %}"
+    "{% else %}{% set content = message['content'] %}{% endif %}"
+    "{% if message['role'] == 'user' %}{{ bos_token + '[INST] ' + content.strip() + ' [/INST]' }}"
+    "{% elif message['role'] == 'assistant' %}{{ ' ' + content.strip() + ' ' + eos_token }}{% endif %}{% endfor %}"
+)
+LLAMA3 = (
+    "{{- bos_token }}\n{%- if not date_string is defined %}\n    {%- set date_string = '26 Jul 2024' %}\n{%- endif %}\n"
+    "{%- for message in messages %}\n    {{- '<|start_header_id|>' + message['role'] + '<|end_header_id|>\\n\\n' "
+    "+ message['content'] | trim + '<|eot_id|>' }}\n{%- endfor %}\n{%- if add_generation_prompt %}\n"
+    "    {{- '<|start_header_id|>assistant<|end_header_id|>\\n\\n' }}\n{%- endif %}\n"
+)
+GEMMA = (
+    "{{ bos_token }}{% if messages[0]['role'] == 'system' %}{{ raise_exception('System role not supported') }}"
+    "{% endif %}{% for message in messages %}{% if (message['role'] == 'assistant') %}{% set role = 'model' %}"
+    "{% else %}{% set role = message['role'] %}{% endif %}"
+    "{{ '<start_of_turn>' + role + '\\n' + message['content'] | trim + '<end_of_turn>\\n' }}{% endfor %}"
+    "{% if add_generation_prompt %}{{'<start_of_turn>model\\n'}}{% endif %}"
+)
+MACROS = (
+    "{%- macro say(role, text) -%}\n<|{{ role }}|>{{ text }}\n{%- endmacro -%}\n"
+    "{%- set ns = namespace(seen=0, last='') -%}\n{%- for message in messages -%}\n"
+    "  {%- if not message.content -%}{%- continue -%}{%- endif -%}\n  {%- set ns.seen = ns.seen + 1 -%}\n"
+    "  {%- set ns.last = message.content.split('</think>')[-1].lstrip('\\n') -%}\n"
+    "  {{- say(message.role, ns.last) }}{% if ns.seen > 4 %}{% break %}{% endif -%}\n{%- endfor -%}\n"
+    "{{ ns.seen }} {{ messages[-1] | tojson }} {{ messages[::-1][0].role | upper }}\n"
+    "{%- for message in messages[:1] %} {{ message.items() | list | length }}{% endfor %}\n"
+    "{% generation %}{{ 'é <&>' }}{% endgeneration %}\n    {%- if tools %}never{% endif %} {{ missing }}|"
+)
+TEMPLATES = {"chatml": CHATML, "llama2": LLAMA2, "llama3": LLAMA3, "gemma": GEMMA, "macros": MACROS}
+TOKENS = {"bos_token": "<s>", "eos_token": "</s>"}
+
+USER = {"role": "user", "content": " Hello\n<b>'é'</b>  "}
+REPLY = {"role": "assistant", "content": "<think>\nhm\n</think>\n\nHi 🚀"}
+SYSTEM = {"role": "system", "content": "Be kind."}
+CONVERSATIONS = {
+    "one": [USER],
+    "three": [USER, REPLY, {"role": "user", "content": "Again"}],
+    "system": [SYSTEM, USER],
+    "ended": [USER, REPLY],
+    "empty": [{"role": "user", "content": ""}, REPLY, USER],
+}
+
+
+def made(source: Any) -> JinjaTemplate:
+    return JinjaTemplate(source, TOKENS, "m")
+
+
+class TestRendering:
+    @pytest.mark.parametrize("name", TEMPLATES)
+    @pytest.mark.parametrize("conversation", CONVERSATIONS)
+    def test_the_text_is_that_of_transformers(self, name: str, conversation: str) -> None:
+        pytest.importorskip("transformers")
+        from transformers.utils.chat_template_utils import render_jinja_template
+
+        messages = CONVERSATIONS[conversation]
+        for opened in (True, False):
+            variables = {**TOKENS, "add_generation_prompt": opened}
+            try:
+                (theirs,), _ = render_jinja_template([messages], chat_template=TEMPLATES[name], **variables)
+            except Exception as error:
+                with pytest.raises(type(error), match=str(error)):
+                    render(TEMPLATES[name], {**variables, "messages": messages}, 10000)
+                continue
+            ours = render(TEMPLATES[name], {**variables, "messages": messages, "tools": None}, 10000)
+            assert ours == theirs
+            assert "Hello" in ours
+
+    @pytest.mark.parametrize("name", TEMPLATES)
+    def test_it_is_the_same_in_a_process_of_its_own(self, name: str) -> None:
+        messages = CONVERSATIONS["three"]
+        variables = {**TOKENS, "messages": messages, "add_generation_prompt": True}
+        assert made(TEMPLATES[name]).render(messages) == render(TEMPLATES[name], variables, 10000)
+
+    def test_the_opening_of_the_reply_may_be_left_out(self) -> None:
+        asked = "<|im_start|>user\nHello<|im_end|>\n"
+        message = [{"role": "user", "content": "Hello"}]
+        assert made(CHATML).render(message) == asked + "<|im_start|>assistant\n"
+        assert made(CHATML).render(message, add_generation_prompt=False) == asked
+
+    def test_the_day_is_known(self) -> None:
+        assert made("{{ strftime_now('%Y') }}").render([]) == time.strftime("%Y")
+
+
+class TestBadTemplates:
+    @pytest.mark.parametrize(
+        ("source", "words"),
+        [
+            ("{% if %}", r"Expected an expression, got 'end of statement block' \(line 1\)"),
+            ("\n{{ oops", r"unexpected end of template.* \(line 2\)"),
+            ("{{ nothing.x }}", "'nothing' is undefined"),
+            ("{{ messages[5].content }}", "no element 5"),
+            ("{{ messages + 1 }}", "can only concatenate list"),
+            ("{{ raise_exception('no\nsuch role') }}", "no such role"),
+            ("{% macro m() %}{{ m() }}{% endmacro %}{{ m() }}", "calls itself without end"),
+            ("{{ " + "(" * 50000 + "1" + ")" * 50000 + " }}", "nested too deep"),
+            ("{% for a in range(10**9) %}{% endfor %}", "Range too big"),
+            ("{% for a in range(99999) %}{{ 'abcdefgh' * 99 }}{% endfor %}", "more than 4194304 characters"),
+            ("{{ 'a' * 10**11 }}", "too much memory"),
+            ("{{ 'a'.ljust(10**12) }}", "too much memory"),
+            ("{% include '/etc/hostname' %}", "no loader"),
+            ("{% include '../tokenizer.json' %}", "no loader"),
+            ("{% import 'os' as os %}", "no loader"),
+            ("{% extends 'base' %}", "no loader"),
+            ("{{ ''.__class__.__mro__ }}", "'__class__' of 'str' object is unsafe"),
+            ("{{ cycler.__init__.__globals__.os.system('id') }}", "'__init__' of 'type' object is unsafe"),
+            ("{{ (messages | attr('__class__')).__mro__ }}", "'__class__' of 'list' object is unsafe"),
+            ("{{ '{0.__class__.__mro__}'.format(messages) }}", "'__class__' of 'list' object is unsafe"),
+            ("{{ messages.append(1) }}", "'append' of 'list' object is unsafe"),
+        ],
+    )
+    def test_they_are_one_line(self, source: str, words: str) -> None:
+        with pytest.raises(InputError, match=f"^m: the model's chat template cannot be used: .*{words}") as error:
+            made(source).render([USER])
+        assert "\n" not in str(error.value)
+        assert len(str(error.value)) < 400
+
+    def test_one_that_runs_for_ever_is_stopped(self, monkeypatch: pytest.MonkeyPatch) -> None:
+        monkeypatch.setattr(templates, "SECONDS", 1)
+        endless = "{% for a in range(99999) %}{% for b in range(99999) %}{% endfor %}{% endfor %}"
+        start = time.monotonic()
+        with pytest.raises(InputError, match=r"was (stopped|not done after 2 seconds)"):
+            made(endless).render([USER])
+        assert time.monotonic() - start < 5
+
+    def test_one_whose_text_doubles_and_doubles_is_stopped(self, monkeypatch: pytest.MonkeyPatch) -> None:
+        monkeypatch.setattr(templates, "MEMORY", 1 << 28)
+        source = "{% set n = namespace(x='aaaa') %}{% for a in range(99) %}{% set n.x = n.x ~ n.x %}{% endfor %}"
+        with pytest.raises(InputError, match="too much memory"):
+            made(source).render([USER])
+
+    @pytest.mark.parametrize("source", [None, 5, ["x"], {"default": "x"}])
+    def test_what_is_no_text_is_refused(self, source: object) -> None:
+        with pytest.raises(InputError, match=r"^m: the chat template is .*; expected the text of one"):
+            made(source)
+
+    def test_one_far_too_long_is_refused(self) -> None:
+        with pytest.raises(InputError, match=f"has {LONGEST_TEMPLATE + 1} characters"):
+            made("x" * (LONGEST_TEMPLATE + 1))
+
+    def test_nothing_but_the_variables_is_there(self) -> None:
+        assert made("{{ raise_exception.__globals__ }}{{ self.__class__ }}").render([USER]) == ""
+
+
+class TestFinding:
+    def put(self, folder: Path, name: str = "tokenizer_config.json", **values: Any) -> None:
+        (folder / name).write_text(json.dumps(values))
+
+    def test_a_text_in_the_configuration(self, tmp_path: Path) -> None:
+        self.put(tmp_path, chat_template="x", bos_token="<s>", eos_token={"content": "</s>"}, pad_token=None, n=1)
+        for path in (tmp_path, tmp_path / "config.json", tmp_path / "model.safetensors"):
+            found = find_template(path)
+            assert found is not None
+            assert (found.source, found.tokens) == ("x", {"bos_token": "<s>", "eos_token": "</s>"})
+
+    def test_one_of_several_by_name(self, tmp_path: Path) -> None:
+        tool, usual = {"name": "tool_use", "template": "t"}, {"name": "default", "template": "d"}
+        for listed, source in (([tool, usual], "d"), ([tool], "t")):
+            self.put(tmp_path, chat_template=listed)
+            found = find_template(tmp_path)
+            assert found is not None
+            assert found.source == source
+        for bad in ([tool, {**tool, "name": "rag"}], [], [usual, usual], ["x"]):
+            self.put(tmp_path, chat_template=bad)
+            with pytest.raises(FormatError, match=r"tokenizer_config\.json: found chat templates .*'default'"):
+                find_template(tmp_path)
+
+    def test_files_of_its_own_go_before_it(self, tmp_path: Path) -> None:
+        self.put(tmp_path, chat_template="c", eos_token="</s>")
+        self.put(tmp_path, "chat_template.json", chat_template="j")
+        for source in ("j", "f"):
+            found = find_template(tmp_path)
+            assert found is not None
+            assert (found.source, found.tokens) == (source, {"eos_token": "</s>"})
+            (tmp_path / "chat_template.jinja").write_text("f")
+
+    def test_there_may_be_none(self, tmp_path: Path) -> None:
+        assert find_template(tmp_path) is None
+        self.put(tmp_path, chat_template=None)
+        assert find_template(tmp_path) is None
+
+    def test_damaged_files_are_named(self, tmp_path: Path) -> None:
+        self.put(tmp_path, chat_template=5)
+        with pytest.raises(InputError, match=r"tokenizer_config\.json: the chat template is 5"):
+            find_template(tmp_path)
+        (tmp_path / "tokenizer_config.json").write_text("{")
+        with pytest.raises(FormatError, match=r"tokenizer_config\.json: "):
+            find_template(tmp_path)
+        self.put(tmp_path)
+        (tmp_path / "chat_template.jinja").write_bytes(b"a\xff")
+        with pytest.raises(FormatError, match=r"chat_template\.jinja: found no UTF-8 at byte 1"):
+            find_template(tmp_path)
+        (tmp_path / "chat_template.jinja").write_text("x" * (4 * LONGEST_TEMPLATE + 9))
+        with pytest.raises(InputError, match=r"chat_template\.jinja: the chat template has"):
+            find_template(tmp_path)
