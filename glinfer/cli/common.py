@@ -5,7 +5,7 @@ from __future__ import annotations
 import json
 import math
 import sys
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
 from pathlib import Path
 from typing import Any, TypeVar
@@ -17,8 +17,9 @@ from rich.table import Table
 
 from glinfer.config import ModelConfig
 from glinfer.errors import InputError
+from glinfer.formats import Checkpoint, random_checkpoint
 from glinfer.formats.huggingface_config import read_config
-from glinfer.generation.loading import USUAL_CONTEXT
+from glinfer.generation.loading import USUAL_CONTEXT, read_model, usual_context
 from glinfer.generation.model import Model, load_model
 from glinfer.gl.context import Device, Limits, open_device
 from glinfer.models.choice import AUTO, DEFAULT_PLAN, DEFAULT_WEIGHTS, PLANS, WEIGHTS
@@ -198,6 +199,34 @@ def shape_of(text: str) -> ModelConfig:
         FormatError: the file cannot be read, or describes no model that runs here.
     """
     return read_config(Path(text)) if text.endswith(".json") else ModelConfig.from_options(text)
+
+
+def config_option(command: Command) -> Command:
+    """``--config``, as ``config_text``."""
+    return click.option(
+        "--config",
+        "config_text",
+        help="A shape instead of a MODEL: a config.json, or blocks=6,heads=8,dim=512,vocab=5256,context=2048 with "
+        "family=llama, kv_heads, inner and so on; what is left out is as in Gab.",
+    )(command)
+
+
+def shape_asked_for(config_text: str, options: Mapping[str, Any]) -> ModelConfig:
+    """The shape that ``--config`` means, with the form of GELU and the context of the options."""
+    return usual_context(shape_of(config_text).with_gelu(options["gelu"]), options["context"])
+
+
+def model_or_shape(model: str | None, config_text: str | None, options: Mapping[str, Any]) -> Checkpoint:
+    """The checkpoint of a command that takes a MODEL, or ``--config`` for random weights of that shape.
+
+    Raises:
+        InputError: both are given, or neither.
+    """
+    if (model is None) == (config_text is None):
+        raise InputError("give either a MODEL or --config, and not both")
+    if model is not None:
+        return read_model(model, gelu=options["gelu"], context=options["context"])[1]
+    return random_checkpoint(shape_asked_for(config_text or "", options))
 
 
 def parse_ids(text: str, what: str = "token ids") -> list[int]:

@@ -23,10 +23,10 @@ from glinfer.formats.vocabularies import vocabulary_beside
 def convert(source: str, target: str, dtype: str | None, as_json: bool) -> None:
     """Write the checkpoint SOURCE as TARGET; TARGET's ending, .gab, .safetensors or .gguf, chooses the format.
 
-    Without --dtype every float keeps its bits, so converting back gives the same numbers again; a matrix that SOURCE
-    has in blocks is unpacked, unless TARGET is a .gguf too. --dtype float16 halves a .safetensors file and rounds; a
-    .gguf can have 4 to 8 bits. A .gguf takes the tokenizer beside SOURCE with it, and a Gab becomes a GPT-2 there. TARGET
-    appears only when it is complete.
+    Without --dtype every float keeps its bits, so converting back gives the same numbers again; a matrix that
+    SOURCE has in blocks is unpacked, unless TARGET is a .gguf too. --dtype float16 halves a .safetensors file and
+    rounds; a .gguf can have 4 to 8 bits. A .gguf takes the tokenizer beside SOURCE with it, and a Gab becomes a GPT-2
+    there. TARGET appears only when it is complete.
 
     \b
     glinfer convert shakespeare shakespeare.gguf --dtype q8_0

@@ -8,6 +8,7 @@ import click
 
 from glinfer.cli.common import (
     LIMITS,
+    config_option,
     device_options,
     json_option,
     megabytes,
@@ -15,13 +16,13 @@ from glinfer.cli.common import (
     opened,
     out,
     print_json,
-    shape_of,
+    shape_asked_for,
     table,
 )
 from glinfer.errors import InputError
 from glinfer.formats import random_checkpoint
 from glinfer.formats.checkpoint import Checkpoint
-from glinfer.generation.loading import read_model, usual_context
+from glinfer.generation.loading import read_model
 from glinfer.models.choice import USUAL_TEXTURE_SIZE, plan_for, weights_for
 from glinfer.models.session import check_fits
 from glinfer.models.tuning import default_for
@@ -30,12 +31,7 @@ from glinfer.tools.draws import DrawReport, measured, planned
 
 @click.command()
 @click.argument("model", type=click.Path(), required=False)
-@click.option(
-    "--config",
-    "config_text",
-    help="A shape instead of a MODEL: a config.json, or blocks=6,heads=8,dim=512,vocab=5256,context=2048 with "
-    "family=llama, kv_heads, inner and so on; what is left out is as in Gab.",
-)
+@config_option
 @click.option("--tokens", type=int, default=1, show_default=True, help="Length of the sequence; sizes depend on it.")
 @click.option("--measure", is_flag=True, help="Run a real token too and check that it issues as many draws.")
 @model_options
@@ -63,8 +59,7 @@ def draws(
         checkpoint = read_model(model, gelu=options["gelu"], context=options["context"])[1]
         config, formats = checkpoint.config, checkpoint.formats()
     else:
-        shape = shape_of(config_text or "").with_gelu(options["gelu"])
-        config, formats = usual_context(shape, options["context"]), None
+        config, formats = shape_asked_for(config_text or "", options), None
     limits = LIMITS[options["limits"]]
     edge = USUAL_TEXTURE_SIZE if limits is None else limits.max_texture_size
     plan = plan_for(config, name, weights=weights, formats=formats, max_texture_size=edge)

@@ -7,10 +7,12 @@ from typing import Any
 import click
 
 from glinfer.cli.common import (
+    config_option,
     device_options,
     json_option,
     megabytes,
     model_options,
+    model_or_shape,
     opened,
     out,
     parse_ids,
@@ -20,7 +22,6 @@ from glinfer.cli.common import (
 )
 from glinfer.errors import InputError
 from glinfer.generation.ids import check_ids
-from glinfer.generation.loading import read_model
 from glinfer.models.choice import check_choice, is_decoder, plan_for, weights_for
 from glinfer.models.tuning import default_for, kernels_for
 from glinfer.tools.draws import example_ids
@@ -31,17 +32,33 @@ from glinfer.tools.verify import (
     verify_special_values,
     verify_textures,
 )
+from glinfer.tools.verify_greedy import verify_greedy
 
 
 @click.command()
-@click.argument("model", type=click.Path())
+@click.argument("model", type=click.Path(), required=False)
+@config_option
 @click.option("--draws", "with_draws", is_flag=True, help="Also run a forward and compare every draw with float64.")
 @click.option("--tokens", type=int, help="Length of that forward's sequence. Default 8.")
 @click.option("--ids", help="That forward's token ids, such as 13,132,251.")
+@click.option(
+    "--greedy",
+    type=click.IntRange(min=1),
+    help="Also choose so many tokens after those, each the likeliest, and compare with what float64 finds likeliest.",
+)
 @model_options
 @device_options
 @json_option
-def verify(model: str, with_draws: bool, tokens: int | None, ids: str | None, as_json: bool, **options: Any) -> None:
+def verify(
+    model: str | None,
+    config_text: str | None,
+    with_draws: bool,
+    tokens: int | None,
+    ids: str | None,
+    greedy: int | None,
+    as_json: bool,
+    **options: Any,
+) -> None:
     """Upload every weight of MODEL, read it back through a framebuffer, and compare bit for bit.
 
     The fast plan's weights are compared as it packs them, the reference plan's as they are in the file. Also stores
@@ -51,19 +68,21 @@ def verify(model: str, with_draws: bool, tokens: int | None, ids: str | None, as
     \b
     glinfer verify model.gab --plan reference
     glinfer verify model.gab --weights q8 --draws --tokens 16 --json
+    glinfer verify model.gguf --greedy 20
     """
-    if not with_draws and (tokens is not None or ids is not None):
-        raise InputError("--tokens and --ids belong to --draws; add it")
+    runs = with_draws or greedy is not None
+    if not runs and (tokens is not None or ids is not None):
+        raise InputError("--tokens and --ids belong to --draws or --greedy; add one of them")
     if tokens is not None and ids is not None:
         raise InputError("give either --tokens or --ids, and not both")
     name, weights = options["plan"], options["weights"]
     check_choice(name, weights)
-    _, checkpoint = read_model(model, gelu=options["gelu"], context=options["context"])
+    checkpoint = model_or_shape(model, config_text, options)
     config, formats = checkpoint.config, checkpoint.formats()
-    if with_draws or name != "reference":  # what is folded and rounded has to be numbers
+    if runs or name != "reference":  # what is folded and rounded has to be numbers
         checkpoint.check_finite()
     sequence: list[int] = []
-    if with_draws:
+    if runs:
         sequence = check_ids(_sequence(ids, 8 if tokens is None else tokens, config), config)
     arrays = weights_for(checkpoint, name, weights)
     with opened(options["device"], options["api"], options["limits"]) as device:
@@ -92,7 +111,10 @@ def verify(model: str, with_draws: bool, tokens: int | None, ids: str | None, as
                     weights=arrays,
                     on_check=lambda check: advance(check.index + 1, total),
                 )
-        report = VerifyReport(device.description, tuple(textures), tuple(special), tuple(checks))
+        chosen = None
+        if greedy is not None:
+            chosen = verify_greedy(checkpoint, device, sequence, greedy, plan=name, weights=weights)
+        report = VerifyReport(device.description, tuple(textures), tuple(special), tuple(checks), chosen)
     if as_json:
         print_json(report.to_json())
     else:
@@ -148,6 +170,9 @@ def _show(report: VerifyReport) -> None:
     if report.draws:
         failed = sum(not check.passed for check in report.draws)
         parts.append(f"{len(report.draws)} draws: " + (f"{failed} DIFFER" if failed else "all within tolerance"))
+    if report.greedy is not None:
+        count = len(report.greedy.chosen)
+        parts.append(f"{count} tokens: {report.greedy.agreeing} as float64 chooses them")
     click.echo("\n" + " · ".join([*parts, report.renderer]))
 
 

@@ -182,6 +182,7 @@ class DecoderBuilder:
                     out,
                     length=self.rows,
                     offset=position,
+                    padded=True,
                     kernels=self.kernels,
                 )
             )

@@ -76,13 +76,15 @@ def position_add(
     *,
     length: int,
     offset: int | str,
+    padded: bool = False,
     kernels: Kernels,
     rows: Extent | None = None,
 ) -> DrawSpec:
     """``out[b · length + s] = x[b · length + s] + table[offset + s]``: learned positions (Vaswani et al. 2017).
 
     x and out [R, D], sequences of ``length`` rows each; table [P, D]. ``offset`` is a number, or the run value that
-    says which position row 0 of a sequence has.
+    says which position row 0 of a sequence has. With ``padded`` the last rows may be padding, for which the table need
+    not have a position: they get its last one.
 
     Raises:
         PlanError: a tensor is laid out in another way.
@@ -95,7 +97,7 @@ def position_add(
         [out],
         kernels=kernels,
         rows=rows,
-        defines=[("LENGTH", length), ("TABLE_ROWS", table.shape[0])],
+        defines=[("LENGTH", length), ("TABLE_ROWS", table.shape[0]), ("PADDED", int(padded))],
         uniforms=[("offset", offset)],
     )
 
@@ -165,14 +167,14 @@ def _check_positions(shapes: Shapes, params: Params) -> None:
     shapes.expect("table", params["TABLE_ROWS"], cols)
     first, length, positions = int(params["offset"]), int(params["LENGTH"]), shapes.rows("table")
     shapes.require(length >= 1, f"sequences of {length} rows; expected at least 1")
-    last = first + min(length, rows) - 1
+    last = first + (1 if params["PADDED"] else min(length, rows)) - 1
     shapes.require(first >= 0 and last < positions, f"positions {first} to {last}; table has 0 to {positions - 1}")
 
 
 def _add_positions(inputs: Mapping[str, Array], params: Params, size: tuple[int, int]) -> Array:
     x, table = float64(inputs, ["x", "table"])
     positions = int(params["offset"]) + np.arange(size[0]) % int(params["LENGTH"])
-    return np.asarray(x[: size[0]] + table[positions])
+    return np.asarray(x[: size[0]] + table[np.minimum(positions, len(table) - 1)])
 
 
 register(Op("lookup", ("ids", "weight"), (), _check_lookup, _lookup, ("ids",), ("weight", "output")))

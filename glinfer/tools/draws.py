@@ -13,6 +13,7 @@ from glinfer.config import ModelConfig
 from glinfer.formats import Checkpoint
 from glinfer.gl.context import Device
 from glinfer.models.choice import USUAL_TEXTURE_SIZE
+from glinfer.models.decoder_fast import LAST_ROW
 from glinfer.models.gab import TOKENS
 from glinfer.models.plan import DrawTable, Plan, PlanLimits, draw_table
 from glinfer.models.session import Session
@@ -100,6 +101,8 @@ def runs(plan: Plan, ids: Sequence[int]) -> list[tuple[dict[str, Array], dict[st
     rows = np.asarray(ids, dtype=np.int32)[:, None]
     if plan.table[TOKENS].shape[0] == 1:  # a decoder's fast plan, whose token is an input
         return [({TOKENS: rows[place : place + 1]}, plan.values_for(place + 1)) for place in range(len(ids))]
+    if LAST_ROW in {value.name for value in plan.run_values}:  # a decoder's, whose rows behind the sequence are padding
+        rows = np.pad(rows, [(0, plan.table[TOKENS].shape[0] - len(rows)), (0, 0)])
     return [({TOKENS: rows}, plan.values_for(len(ids)))]
 
 

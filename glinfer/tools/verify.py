@@ -14,17 +14,19 @@ from glinfer.formats import Checkpoint
 from glinfer.generation.ids import check_ids
 from glinfer.gl.blocks import BlockLayout
 from glinfer.gl.context import Device
+from glinfer.gl.flat import FlatLayout
 from glinfer.gl.layout import Layout, TexelLayout
 from glinfer.gl.program import Program
 from glinfer.gl.replay import Draw, replay
 from glinfer.gl.texture import Texture
-from glinfer.models.oracle import RunValues, relative_error, run_draw
+from glinfer.models.oracle import RunValues, relative_error, run_draw, written_rows
 from glinfer.models.plan import Plan
 from glinfer.models.session import Session, weight_matrix
 from glinfer.ops import DrawSpec
 from glinfer.ops.noise import noise_key
 from glinfer.ops.spec import Array
 from glinfer.tools.draws import runs
+from glinfer.tools.verify_greedy import GreedyCheck
 
 Weights = Mapping[str, Array]
 
@@ -94,6 +96,7 @@ class VerifyReport:
     textures: tuple[TextureCheck, ...]
     special: tuple[SpecialCheck, ...]
     draws: tuple[DrawCheck, ...] = ()
+    greedy: GreedyCheck | None = None
 
     @property
     def bad_textures(self) -> list[TextureCheck]:
@@ -109,7 +112,8 @@ class VerifyReport:
     def passed(self) -> bool:
         """Whether everything that was checked holds."""
         stored = all(check.stored for check in self.special)
-        return stored and not self.bad_textures and self.first_bad_draw is None
+        chosen = self.greedy is None or self.greedy.passed
+        return stored and chosen and not self.bad_textures and self.first_bad_draw is None
 
     def to_json(self) -> dict[str, Any]:
         """The report as plain JSON values."""
@@ -121,6 +125,7 @@ class VerifyReport:
             "special_values": [dataclasses.asdict(check) for check in self.special],
             "draws": [{**dataclasses.asdict(check), "passed": check.passed} for check in self.draws],
             "first_bad_draw": None if first is None else first.name,
+            "greedy": None if self.greedy is None else self.greedy.to_json(),
         }
 
 
@@ -252,8 +257,13 @@ class _DrawChecker:
     def __init__(self, session: Session, weights: Weights, on_check: Callable[[DrawCheck], None] | None) -> None:
         self.session, self.on_check, self.table = session, on_check, session.plan.table
         self.weights = {tensor.name: weight_matrix(tensor, weights) for tensor in session.plan.of_kind("weight")}
+        # Tensors whose texels are numbered through are read as a whole: rows in use need not be the first.
+        self.whole = {tensor.name for tensor in session.plan.tensors if isinstance(tensor.layout, FlatLayout)}
         # How much of each tensor is in use: the first rows that were written, and their columns.
-        self.extents = {tensor.name: (1, tensor.shape[1]) for tensor in session.plan.of_kind("cache")}
+        self.extents = {
+            tensor.name: tensor.shape if tensor.name in self.whole else (1, tensor.shape[1])
+            for tensor in session.plan.of_kind("cache")
+        }
         self.values: RunValues = {}
         self.inputs: dict[str, Array] = {}
         self.saved: dict[str, Array] = {}
@@ -283,51 +293,63 @@ class _DrawChecker:
         """Keep what is in use now that a draw was made."""
         rows, cols = spec.extent(self.values)
         for name in spec.writes:
-            used = self.extents[name][0] if self.table[name].kind == "cache" else 0
-            self.extents[name] = (max(used, spec.first_row(self.values) + rows), cols)
+            if name not in self.whole:
+                used = self.extents[name][0] if self.table[name].kind == "cache" else 0
+                self.extents[name] = (max(used, spec.first_row(self.values) + rows), cols)
+
+    def read(self, name: str) -> Array:
+        """What is in use of a tensor."""
+        return self.session.read(name) if name in self.whole else self.session.read(name, *self.extents[name])
 
     def before(self, spec: DrawSpec) -> None:
         kept = spec.writes if spec.adds and not spec.clears else ()
         self.inputs = {
-            name: self.weights[name] if name in self.weights else self.session.read(name, *self.extents[name])
-            for name in (*spec.reads, *kept)
+            name: self.weights[name] if name in self.weights else self.read(name) for name in (*spec.reads, *kept)
         }
-        self.saved = {
-            name: self.session.read(name, *self.extents[name])
-            for name in spec.writes
-            if self.table[name].kind == "cache"
-        }
+        self.saved = {name: self.read(name) for name in spec.writes if self.table[name].kind == "cache"}
         for name in spec.writes:
             if name not in kept:
                 self.session.texture(name).fill(np.nan)
 
     def after(self, spec: DrawSpec) -> None:
         self.note(spec)
-        (rows, cols), first, name = spec.extent(self.values), spec.first_row(self.values), spec.outputs[0]
-        strays = 0
-        if isinstance(self.session.texture(name).layout, BlockLayout):
-            whole = self.session.read(name)
-            found = whole[first : first + rows, :cols]
-            if not spec.adds:
-                strays = int(np.count_nonzero(~np.isnan(whole)) - np.count_nonzero(~np.isnan(found)))
-        else:
-            found = self.session.read(name, rows, cols)
-        self.restore(name, first, found)
-        expected = run_draw(spec, self.inputs, self.values)
-        unwritten = int(np.count_nonzero(np.isnan(found) & ~np.isnan(expected)))
-        error = self.error(spec, np.nan_to_num(found, nan=0.0) if unwritten else found, expected)
+        rows, cols = spec.extent(self.values)
+        found = [self.written(spec, name) for name in spec.outputs]
+        strays = sum(beside for _, beside in found)
+        computed = run_draw(spec, self.inputs, self.values)
+        unwritten, error = 0, 0.0
+        for (part, _), expected in zip(found, computed if len(found) > 1 else [computed], strict=True):
+            missing = int(np.count_nonzero(np.isnan(part) & ~np.isnan(expected)))
+            error = max(error, self.error(spec, np.nan_to_num(part, nan=0.0) if missing else part, expected))
+            unwritten += missing
         check = DrawCheck(len(self.checks), spec.name, spec.op, rows, cols, error, unwritten, strays)
         self.checks.append(check)
         if self.on_check is not None:
             self.on_check(check)
 
-    def restore(self, name: str, first: int, found: Array) -> None:
+    def written(self, spec: DrawSpec, name: str) -> tuple[Array, int]:
+        """What a draw wrote of one tensor, and how many elements beside that; a cache gets back what it held."""
+        (rows, cols), first, strays = spec.extent(self.values), spec.first_row(self.values), 0
+        layout = self.session.texture(name).layout
+        if name in self.whole or isinstance(layout, BlockLayout):
+            held = self.session.read(name)
+            places = written_rows(spec, self.inputs, self.values)
+            found = held[places, :cols]
+            # A triangle covers whole lines of a texture, and so the rows behind those in use, where nobody reads.
+            if not spec.adds and (isinstance(layout, BlockLayout) or spec.cover == "scatter"):
+                strays = int(np.count_nonzero(~np.isnan(held)) - np.count_nonzero(~np.isnan(found)))
+        else:
+            places, found = np.arange(first, first + rows), self.session.read(name, rows, cols)
+        self.restore(name, places, found)
+        return found, strays
+
+    def restore(self, name: str, places: Array, found: Array) -> None:
         """Put back what a cache held beside the rows that were written."""
         if name in self.saved:
             used, cols = self.extents[name]
             matrix = np.zeros((used, cols), dtype=np.float32)
             matrix[: len(self.saved[name])] = self.saved[name]
-            matrix[first : first + len(found)] = found
+            matrix[places, : found.shape[1]] = found
             self.session.texture(name).fill(0.0)
             self.session.write(name, matrix)
 

@@ -26,5 +26,6 @@ def head_forms() -> dict[str, DrawSpec]:
                     for spec in plan.draws:
                         if spec.op in HEAD_OPS or "WINDOW" in dict(spec.defines):
                             form = (spec.shader, spec.vertex, spec.defines)
-                            found.setdefault(form, (f"{plan.name} {spec.name}, {family}, heads of {dim}", spec))
+                            name = f"{len(found)}: {plan.name} {spec.name}, {family}, heads of {dim}"
+                            found.setdefault(form, (name, spec))
     return dict(found.values())

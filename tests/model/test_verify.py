@@ -596,7 +596,7 @@ class TestCommand:
         assert told["first_bad_draw"] is None
         assert len(told["draws"]) == 52
         assert told["draws"][0]["rows"] == {"3": 3, "1,2,299": 3, "64": 64}.get(extra[-1] if extra else "", 8)
-        assert set(told) == {"passed", "renderer", "textures", "special_values", "draws", "first_bad_draw"}
+        assert set(told) == {"passed", "renderer", "textures", "special_values", "draws", "first_bad_draw", "greedy"}
 
     def test_a_planted_fault_exits_1_and_names_the_draw_and_its_file(
         self,

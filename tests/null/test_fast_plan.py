@@ -16,7 +16,7 @@ from hypothesis import strategies as st
 from glinfer.config import ModelConfig
 from glinfer.errors import InputError, PlanError
 from glinfer.gl.blocks import BlockLayout
-from glinfer.models.choice import plan_for
+from glinfer.models.choice import WEIGHTS, plan_for
 from glinfer.models.fast import HEAD_DRAWS, LOGITS, PICKS, fast_plan
 from glinfer.models.fold import WEIGHT_FORMATS
 from glinfer.models.gab import MAX_DRAWS
@@ -335,7 +335,7 @@ def test_a_defect_is_refused(make: Callable[[], Plan], message: str) -> None:
 
 
 def test_an_unknown_weight_format_is_refused() -> None:
-    known = ", ".join(WEIGHT_FORMATS)
+    known = ", ".join(WEIGHTS)
     with pytest.raises(InputError, match=rf"\Athere is no weight format 'q4'; expected one of {known}\Z"):
         plan_for(SMALL, "fast", weights="q4")
 
@@ -403,5 +403,5 @@ def test_plans_need_no_opengl() -> None:
 
 
 def test_an_unknown_weight_format_is_one_line() -> None:
-    with refused(r"there is no weight format 'q4'; expected one of f32, f16, q16, q8l, q8, file"):
+    with refused(r"there is no weight format 'q4'; expected one of f32, f16, q16, q8l, q8"):
         plan_of(weights="q4")

@@ -17,12 +17,14 @@ from hypothesis import strategies as st
 from glinfer.config import ModelConfig
 from glinfer.errors import PlanError
 from glinfer.formats.families import weight_shapes
+from glinfer.gl.flat import FlatLayout
 from glinfer.models import gab
 from glinfer.models.fast import fast_plan
 from glinfer.models.gab import MAX_DRAWS, reference_plan
 from glinfer.models.plan import Plan, PlanBuilder, PlanLimits, draw_table
 from glinfer.models.rows import batch_plan, chunk_plan
 from glinfer.ops import OPS, DrawSpec, TensorSpec
+from glinfer.ops.elementwise import scale
 from glinfer.ops.kernels import Kernels
 from glinfer.ops.linear import linear
 from glinfer.ops.spec import Op, RunValue, register
@@ -458,6 +460,144 @@ def test_texture_bytes_are_those_of_the_parameters_and_little_more(edge: int) ->
     assert 4 * parameters <= weights <= 4 * parameters + 4 * edge * len(plan.of_kind("weight"))
     others = plan.texture_bytes(edge, "input") + plan.texture_bytes(edge, "activation")
     assert weights + others == plan.texture_bytes(edge)
+
+
+# Views: the texels of one tensor as another matrix
+
+
+def viewed(rows: int, cols: int, *, through: tuple[int, int] = (2, 12)) -> tuple[PlanBuilder, dict[str, TensorSpec]]:
+    """x is scaled into y [2, 12], y into z; ``rows`` × ``cols`` is what z is, and what y is seen as to be read."""
+    plan = builder()
+    tensors = {
+        "x": plan.flat("x", "input", *through, "rgba32f", 64),
+        "y": plan.flat("y", "activation", 2, 12, "rgba32f", 64),
+        "z": plan.flat("z", "activation", rows, cols, "rgba32f", 64),
+    }
+    tensors["y as x"], tensors["y as z"] = plan.view(tensors["y"], *through), plan.view(tensors["y"], rows, cols)
+    plan.draw(scale("one", "d", tensors["x"], tensors["y as x"], factor=2.0, kernels=Kernels()))
+    plan.draw(scale("two", "d", tensors["y as z"], tensors["z"], factor=2.0, kernels=Kernels()))
+    return plan, tensors
+
+
+def changed_view(**changes: Any) -> Plan:
+    """A good plan with its one view changed."""
+    plan = viewed(6, 4)[0].build()
+    tensors = [dataclasses.replace(each, **changes) if each.view_of else each for each in plan.tensors]
+    draws = [
+        dataclasses.replace(draw, inputs=tuple((sampler, changes.get("name", name)) for sampler, name in draw.inputs))
+        if draw.name == "two"
+        else draw
+        for draw in plan.draws
+    ]
+    return dataclasses.replace(plan, tensors=tuple(tensors), draws=tuple(draws))
+
+
+def test_a_view_has_the_texels_of_its_tensor() -> None:
+    plan, tensors = viewed(6, 4)
+    assert tensors["y as x"] is tensors["y"], "of its own shape it is the tensor itself"
+    view = tensors["y as z"]
+    assert (view.name, view.shape, view.view_of) == ("y@6x4", (6, 4), "y")
+    made = plan.build()
+    assert made.root("y@6x4") == made.root("y") == "y"
+    assert [tensor.name for tensor in made.of_kind("activation")] == ["y", "z"]
+    bytes_of = {tensor.name: tensor.layout_within(64).nbytes for tensor in made.tensors}
+    assert made.texture_bytes(64) == bytes_of["x"] + bytes_of["y"] + bytes_of["z"]
+    assert made.validate(PlanLimits(64, 4, 16)) is made
+
+
+def test_a_view_is_declared_once_and_a_view_of_it_is_one_of_the_tensor() -> None:
+    plan, tensors = viewed(6, 4)
+    assert plan.view(tensors["y"], 6, 4) is not tensors["y"]
+    assert plan.view(tensors["y as z"], 6, 4) is tensors["y as z"]
+    assert plan.view(tensors["y as z"], 3, 8).view_of == "y"
+    assert plan.view(tensors["y as z"], 3, 8) == plan.view(tensors["y"], 3, 8)
+    names = [tensor.name for tensor in plan.build().tensors]
+    assert names == ["x", "y", "z", "y@6x4", "y@3x8"]
+
+
+def test_what_is_written_by_a_view_is_read_by_another() -> None:
+    plan = viewed(3, 8, through=(6, 4))[0].build()
+    assert [(*draw.reads, *draw.writes) for draw in plan.draws] == [("x", "y@6x4"), ("y@3x8", "z")]
+
+
+@pytest.mark.parametrize(("rows", "cols"), [(8, 3), (4, 6), (24, 1)])
+def test_a_view_with_rows_of_no_whole_texels(rows: int, cols: int) -> None:
+    plan, tensors = viewed(6, 4)
+    with refused(f"tensor y cannot be seen as {rows}×{cols}: its rows are no whole texels"):
+        plan.view(tensors["y"], rows, cols)
+
+
+@pytest.mark.parametrize(("rows", "cols"), [(6, 8), (5, 4), (3, 12), (1, 4)])
+def test_a_view_of_other_texels(rows: int, cols: int) -> None:
+    plan, tensors = viewed(6, 4)
+    with refused(f"a 2×12 matrix does not lie in its texels as one of {rows}×{cols} does"):
+        plan.view(tensors["y"], rows, cols)
+
+
+def test_a_view_of_a_tensor_with_one_element_a_texel() -> None:
+    plan = builder()
+    with refused("tensor x cannot be seen as 6×4: its rows are no whole texels"):
+        plan.view(plan.activation("x", 2, 12), 6, 4)
+
+
+@pytest.mark.parametrize(
+    ("changes", "message"),
+    [
+        ({"view_of": "x"}, "tensor y@6x4 is a view of x, which is no tensor of its kind and format"),
+        ({"view_of": "w"}, "tensor y@6x4 is a view of w, which is no tensor of its kind and format"),
+        ({"name": "v", "view_of": "v"}, "tensor v is a view of v, which is no tensor of its kind and format"),
+        ({"kind": "cache"}, "tensor y@6x4 is a view of y, which is no tensor of its kind and format"),
+        (
+            {"view_of": "z"},
+            "draw two samples y@6x4, which it renders to: a feedback loop, undefined in OpenGL",
+        ),
+        ({"layout": None}, "tensor y@6x4 does not lie in the texels of y"),
+        (
+            {"shape": (7, 4), "layout": FlatLayout.of((7, 4), "rgba32f", 64)},
+            "a 2×12 matrix does not lie in its texels as one of 7×4 does",
+        ),
+        (
+            {"shape": (6, 3), "layout": FlatLayout.of((6, 3), "rgba32f", 64)},
+            "tensor y@6x4 does not lie in the texels of y",
+        ),
+    ],
+)
+def test_a_view_that_is_none(changes: dict[str, Any], message: str) -> None:
+    plan = changed_view(**changes)
+    with refused(message):
+        plan.validate()
+
+
+def test_a_feedback_loop_through_a_view() -> None:
+    plan, tensors = viewed(6, 4)
+    plan.draw(scale("loop", "d", tensors["y as z"], plan.view(tensors["y"], 6, 4), factor=1.0, kernels=Kernels()))
+    with refused("draw loop samples y@6x4, which it renders to: a feedback loop, undefined in OpenGL"):
+        plan.build()
+    plan, tensors = viewed(2, 12)
+    plan.draw(
+        scale("loop", "d", plan.view(tensors["y"], 6, 4), plan.view(tensors["z"], 6, 4), factor=1.0, kernels=Kernels())
+    )
+    assert plan.build().draws[-1].name == "loop"
+
+
+def test_a_tensor_and_its_view_are_no_two_targets() -> None:
+    plan = viewed(6, 4)[0].build()
+    draws = (dataclasses.replace(plan.draws[0], outputs=("y", "y@6x4")), plan.draws[1])
+    with refused("draw one writes one tensor twice: y, y@6x4"):
+        dataclasses.replace(plan, draws=draws).validate()
+
+
+def test_a_view_of_what_was_never_written() -> None:
+    plan = viewed(6, 4)[0].build()
+    with refused("draw two reads y@6x4, which no earlier draw has written"):
+        dataclasses.replace(plan, draws=plan.draws[1:]).validate()
+
+
+def test_a_weight_may_be_read_through_a_view_alone() -> None:
+    plan = builder()
+    weight, out = plan.flat("w", "weight", 2, 12, "rgba32f", 64), plan.flat("o", "activation", 6, 4, "rgba32f", 64)
+    plan.draw(scale("d", "d", plan.view(weight, 6, 4), out, factor=1.0, kernels=Kernels()))
+    assert [tensor.name for tensor in plan.build().of_kind("weight")] == ["w"]
 
 
 # Counts

@@ -1,0 +1,99 @@
+"""Does a model choose the tokens that float64 would choose?"""
+
+from __future__ import annotations
+
+import dataclasses
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+
+from glinfer.formats import Checkpoint
+from glinfer.formats.checkpoint import with_context
+from glinfer.generation.decoder import token_rows
+from glinfer.generation.ids import check_ids
+from glinfer.generation.loading import bind
+from glinfer.gl.context import Device
+from glinfer.models.choice import USUAL_TEXTURE_SIZE, decoder_plans, is_decoder, weights_for, weights_named
+from glinfer.models.decoder_fast import LIKELIEST, TARGETS
+from glinfer.models.gab import LOGITS, TOKENS, reference_plan
+from glinfer.models.oracle import final_tensors
+from glinfer.ops.kernels import Kernels
+from glinfer.ops.spec import Array
+
+
+@dataclass(frozen=True)
+class GreedyCheck:
+    """Tokens that a model chose one after the other, and which float64 finds likeliest after the same tokens.
+
+    Attributes:
+        chosen: what the model chose, each the likeliest.
+        expected: what the oracle finds likeliest in each of these places.
+    """
+
+    chosen: tuple[int, ...]
+    expected: tuple[int, ...]
+
+    @property
+    def agreeing(self) -> int:
+        """How many places agree."""
+        return sum(one == other for one, other in zip(self.chosen, self.expected, strict=True))
+
+    @property
+    def passed(self) -> bool:
+        """Whether all do."""
+        return self.agreeing == len(self.chosen)
+
+    def to_json(self) -> dict[str, Any]:
+        """The check as plain JSON values."""
+        return {**dataclasses.asdict(self), "agreeing": self.agreeing, "passed": self.passed}
+
+
+def verify_greedy(
+    checkpoint: Checkpoint, device: Device, ids: Sequence[int], count: int, *, plan: str, weights: str
+) -> GreedyCheck:
+    """Choose ``count`` tokens greedily on the device, then compare with the float64 oracle over the whole sequence.
+
+    The oracle computes the passes of a plan one by one in NumPy, over the very weights that the device has; of models
+    that are folded, over the checkpoint's own. A token is chosen by what came before it on the device.
+
+    Args:
+        checkpoint: the model.
+        device: where tokens are chosen.
+        ids: the tokens before the first one.
+        count: how many are chosen.
+        plan: one of :data:`glinfer.models.choice.PLANS`.
+        weights: one of :data:`glinfer.models.choice.WEIGHTS`.
+
+    Raises:
+        InputError: the ids are none that the model can run, or with those chosen they are more than its context.
+    """
+    checked = check_ids(ids, checkpoint.config)
+    whole = with_context(checkpoint, len(checked) + count)  # also refuses what is too long
+    engine = bind(whole, device, plan, weights)
+    try:
+        with engine.session() as session:
+            session.prefill(checked)
+            chosen = session.generate_ids(count)
+    finally:
+        engine.bound.release()
+    sequence = [*checked, *chosen]
+    likeliest = _likeliest(whole, sequence[:-1], weights)[len(checked) - 1 :]
+    return GreedyCheck(tuple(chosen), tuple(int(token) for token in likeliest))
+
+
+def _likeliest(checkpoint: Checkpoint, ids: Sequence[int], weights: str) -> Array:
+    """The likeliest token after each of the ids, by the oracle."""
+    config, formats, rows = checkpoint.config, checkpoint.formats(), len(ids)
+    if is_decoder(config, formats):
+        named = weights_named(weights, config, formats)
+        plans = decoder_plans(config, named, formats, Kernels(), USUAL_TEXTURE_SIZE)
+        plan = plans.fast(rows, likelihoods=True)
+        arrays = weights_for(checkpoint, "fast", weights)
+        inputs = {TOKENS: token_rows(ids, rows), TARGETS: token_rows((), rows)}
+        found = final_tensors(plan, arrays, inputs, plan.values_for(rows))
+        return np.asarray(found[LIKELIEST][:, 0])
+    plan = reference_plan(config, all_rows=True)
+    found = final_tensors(plan, checkpoint.tensors, {TOKENS: np.asarray(ids)[:, None]}, {"rows": rows})
+    return np.asarray(found[LOGITS][:rows].argmax(axis=1))
