@@ -3,7 +3,7 @@
 
 BIN := .venv/bin
 .DEFAULT_GOAL := help
-.PHONY: help demo test lint format wheel clean setup-run setup-dev
+.PHONY: help demo test test-slow lint format wheel clean setup-run setup-dev
 
 # The demo's settings reach the shell through the environment, letter for letter: spaces, quotes and dollar
 # signs in a prompt stay what they are.
@@ -12,8 +12,8 @@ $(foreach name,$(SETTINGS),$(if $(value $(name)),$(eval override $(name) := $$(v
 export $(SETTINGS)
 
 help: ## Print this list
-	@sed -n 's/^\([a-z]*\):.*## /\1|/p' $(MAKEFILE_LIST) | while IFS='|' read -r name what; do \
-	    printf '  make %-8s %s\n' "$$name" "$$what"; done
+	@sed -n 's/^\([a-z-]*\):.*## /\1|/p' $(MAKEFILE_LIST) | while IFS='|' read -r name what; do \
+	    printf '  make %-9s %s\n' "$$name" "$$what"; done
 
 demo: setup-run ## Write text with a model; MODEL=file TOKENIZER=file PROMPT="some text" TOKENS=number
 	@$(BIN)/glinfer demo $${MODEL:+--model "$$MODEL"} $${TOKENIZER:+--tokenizer "$$TOKENIZER"} \
@@ -21,6 +21,9 @@ demo: setup-run ## Write text with a model; MODEL=file TOKENIZER=file PROMPT="so
 
 test: lint ## Check everything: lint, types, and every test
 	$(BIN)/python -m pytest -n auto --maxprocesses 4 --dist worksteal
+
+test-slow: setup-dev ## Compare with llama.cpp, if it is there: .venv/bin/pip install -e '.[peers]'
+	$(BIN)/python -m pytest -m slow -s
 
 lint: setup-dev ## Check style and types
 	$(BIN)/ruff check .

@@ -217,7 +217,8 @@ class DecoderBuilder:
         weight, kept = self.matrix(whole)
         bias_name = f"{weights}.bias"
         biased = all(part in self.shapes for part in grouped_names(bias_name))
-        product = Product(x.shape[0], out.shape[1], x.shape[1], transposed=True, table_format=kept)
+        half = weight.format == "rgba16f"
+        product = Product(x.shape[0], out.shape[1], x.shape[1], transposed=True, table_format=kept, half=half)
         finish = Finish(self.vector(bias_name) if biased else None, activation, residual)
         self.multiply(name, kind, x, weight, out, product, finish)
         return out

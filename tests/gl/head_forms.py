@@ -19,10 +19,10 @@ def head_forms() -> dict[str, DrawSpec]:
         for dim in (6, 8, 12):
             window = 3 if family in ("mistral", "qwen3") else 0
             shape = {"head_dim": 0 if family == "gpt2" else dim, "sliding_window": window}
-            config = ModelConfig(31, 2 * dim, 2, 1, 48, 24, model_type=family, **shape)  # type: ignore[arg-type]
+            config = ModelConfig(31, 2 * dim, 2, 1, 40, 24, model_type=family, **shape)  # type: ignore[arg-type]
             for kernels in (Kernels(), Kernels(targets=8, lookup_texture=True)):
                 plans = decoder_plans(config, "f32", None, kernels, 64)
-                for plan in (plans.fast(), plans.fast(16), plans.reference(48)):
+                for plan in (plans.fast(), plans.fast(16), plans.reference(40)):
                     for spec in plan.draws:
                         if spec.op in HEAD_OPS or "WINDOW" in dict(spec.defines):
                             form = (spec.shader, spec.vertex, spec.defines)

@@ -103,7 +103,7 @@ def to_q8_0(x: Array) -> Array:
     blocks = x.reshape(*x.shape[:-1], -1, 32)
     scale = np.abs(blocks).max(-1, keepdims=True) / 127
     integers = np.rint(np.divide(blocks, scale, out=np.zeros_like(blocks), where=scale > 0))
-    return (integers * to_half(scale)).reshape(x.shape)
+    return np.asarray((integers * to_half(scale)).reshape(x.shape))
 
 
 def to_q8_k(x: Array) -> Array:
@@ -111,7 +111,7 @@ def to_q8_k(x: Array) -> Array:
     blocks = x.reshape(*x.shape[:-1], -1, 256)
     scale = np.abs(blocks).max(-1, keepdims=True) / 127
     integers = np.rint(np.divide(blocks, scale, out=np.zeros_like(blocks), where=scale > 0))
-    return (integers * scale).reshape(x.shape)
+    return np.asarray((integers * scale).reshape(x.shape))
 
 
 ROUNDED: dict[str, Callable[[Array], Array]] = {
