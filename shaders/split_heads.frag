@@ -2,7 +2,7 @@
 // Heads of queries, all rows of one below each other: y[h * ROWS + r] = turned(x[r, head FIRST + h]), see
 // common/heads.glsl. Row r has position `position` + r. x [ROWS, heads * HEAD_DIM], y [H * ROWS, HEAD_DIM].
 #include "common/heads.glsl"
-#if TURNS
+#if TURNS && TABLE_ROWS > 1
 uniform int position;
 #else
 const int position = 0;

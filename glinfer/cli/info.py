@@ -32,7 +32,8 @@ from glinfer.tools.info import EXTENSIONS_THAT_MATTER, RendererReport, model_rep
 def info(model: str | None, as_json: bool, **options: Any) -> None:
     """Show the renderer, its limits, and whether glinfer can run here; with MODEL, what it needs.
 
-    When it cannot run, one line says what is missing and how to install it, and the exit status is 2.
+    When it cannot run, one line says what is missing and how to install it, and the exit status is 2; what
+    MODEL needs is told nevertheless, on a renderer with usual limits.
     """
     check_choice(options["plan"], options["weights"])
     checkpoint = None if model is None else read_model(model, gelu=options["gelu"], context=options["context"])[1]
@@ -43,8 +44,12 @@ def info(model: str | None, as_json: bool, **options: Any) -> None:
             if checkpoint is not None:
                 about = model_report(checkpoint, options["plan"], options["weights"], device)
     except ContextError as error:
+        if checkpoint is not None:
+            about = model_report(checkpoint, options["plan"], options["weights"], None)
         if as_json:
-            print_json({"can_run": False, "problem": str(error)})
+            print_json({"can_run": False, "problem": str(error), "model": about})
+        elif about is not None and checkpoint is not None:
+            _show_model(checkpoint, about, "fits usual limits")
         raise
     if as_json:
         print_json({**report.to_json(), "model": about})
@@ -78,7 +83,7 @@ def _show_renderer(report: RendererReport) -> None:
     click.echo("\nglinfer can run here")
 
 
-def _show_model(checkpoint: Checkpoint, about: dict[str, Any]) -> None:
+def _show_model(checkpoint: Checkpoint, about: dict[str, Any], fits: str = "fits this renderer") -> None:
     shown = table("", "")
     shown.show_header = False
     shown.add_row("model", checkpoint.source)
@@ -91,5 +96,5 @@ def _show_model(checkpoint: Checkpoint, about: dict[str, Any]) -> None:
         shown.add_row("draws/token", str(about["draws"]))
     for kind, count in about["texture_bytes"].items():
         shown.add_row(f"{kind} textures", megabytes(count))
-    shown.add_row("fits this renderer", "yes" if about["fits"] else f"no: {about['problem']}")
+    shown.add_row(fits, "yes" if about["fits"] else f"no: {about['problem']}")
     out().print(shown)

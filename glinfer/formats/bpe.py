@@ -1,18 +1,24 @@
-"""BPE1 tokenizers (``model.bpe``): a byte-level BPE without a pre-tokeniser.
+"""Gab's tokenizers, a byte-level BPE without a pre-tokeniser: BPE1 (``model.bpe``), and the successor's JSON.
 
-All integers are little-endian u32: magic, version, next id, merge count M; M × (left, right, merged);
+In BPE1 all integers are little-endian u32: magic, version, next id, merge count M; M × (left, right, merged);
 vocabulary count; then for each entry its id, its length in bytes, and the bytes. Ids 0–255 are the single
 bytes and each merge makes the next id, so a later merge can use what an earlier one made.
+
+The second generation's ``tokenizer.json`` is ``{"reserved": ["<|user|>", …], "merges": [[60, 124], …]}``: the texts of
+its control tokens, and the two ids of every merge (``tokenizer.py`` and ``webexport.py`` of Gab).
 """
 
 from __future__ import annotations
 
+import re
 import struct
 from dataclasses import dataclass
-from typing import BinaryIO
+from pathlib import Path
+from typing import Any, BinaryIO
 
 from glinfer.errors import FormatError
 from glinfer.formats.files import BPE1_MAGIC, GAB1_MAGIC, AnyPath, opened, replacing, shown
+from glinfer.formats.huggingface_json import is_whole, quoted, read_json
 
 _HEADER = struct.Struct("<4I")
 _MERGE = struct.Struct("<3I")
@@ -20,6 +26,9 @@ _ENTRY = struct.Struct("<2I")
 _COUNT = struct.Struct("<I")
 _VERSION = 1
 _BYTES = 256
+_LARGEST_JSON = 1 << 24  # bytes; that of 10 000 tokens has 103 000
+_LARGEST_VOCABULARY = 1 << 26  # bytes of all pieces: each can be twice as long as the one before it
+_OWN_JSON = re.compile(rb'\s*\{\s*"(?:reserved|merges)"\s*:')
 
 
 @dataclass(frozen=True)
@@ -29,6 +38,8 @@ class BpeModel:
     Attributes:
         merges: (left, right, merged) ids in the order in which they apply; merge number i makes id 256 + i.
         vocabulary: the bytes of every id; ids 0–255 are the single bytes.
+        reserved: texts of control tokens, beside those of the form ``<|name|>``, which always are; a BPE1 file has
+            no place for them.
 
     Raises:
         FormatError: merges and vocabulary contradict each other; names the id or the merge.
@@ -36,6 +47,7 @@ class BpeModel:
 
     merges: tuple[tuple[int, int, int], ...]
     vocabulary: tuple[bytes, ...]
+    reserved: tuple[str, ...] = ()
 
     def __post_init__(self) -> None:
         """Check everything that the merges say about the vocabulary."""
@@ -175,3 +187,63 @@ def write_bpe(model: BpeModel, path: AnyPath) -> None:
         file.write(_COUNT.pack(size))
         for token, piece in enumerate(model.vocabulary):
             file.write(_ENTRY.pack(token, len(piece)) + piece)
+
+
+def is_merges_json(path: AnyPath) -> bool:
+    """Whether a file is the second generation's ``tokenizer.json``, and not Hugging Face's of the same name.
+
+    Raises:
+        FormatError: the file cannot be read.
+    """
+    with opened(path) as (file, _):
+        return _OWN_JSON.match(file.read(64)) is not None
+
+
+def read_merges_json(path: AnyPath) -> BpeModel:
+    """Read the ``tokenizer.json`` of a second-generation Gab.
+
+    Raises:
+        FormatError: not a readable file with such JSON; a merge of something other than two earlier ids, two merges
+            that make the same piece, or a reserved text that no merge makes.
+    """
+    label = shown(path)
+    values = read_json(Path(path), _LARGEST_JSON)
+    found, reserved = values.get("merges"), values.get("reserved", [])
+    if not isinstance(found, list):
+        raise FormatError(f"{label}: merges is {quoted(found)}; expected a list of pairs of ids")
+    if not isinstance(reserved, list) or not all(isinstance(text, str) for text in reserved):
+        raise FormatError(f"{label}: reserved is {quoted(reserved)}; expected a list of texts")
+    try:
+        merges, pieces = _joined(found)
+        # A reserved text of one byte is that byte: no text could be written without it.
+        longer = tuple(text for text in reserved if len(text.encode(errors="replace")) > 1)
+        known = set(pieces)
+        for text in longer:
+            if text.encode(errors="replace") not in known:
+                raise FormatError(f"no merge makes the reserved text {quoted(text)}; expected one that does")
+        return BpeModel(merges, pieces, longer)
+    except FormatError as error:
+        raise FormatError(f"{label}: {error}; get the file again") from None
+
+
+def _joined(pairs: list[Any]) -> tuple[tuple[tuple[int, int, int], ...], tuple[bytes, ...]]:
+    """The merges with the ids that they make, and the bytes of every id."""
+    merges: list[tuple[int, int, int]] = []
+    pieces = [bytes([value]) for value in range(_BYTES)]
+    total = 0
+    for index, pair in enumerate(pairs):
+        if not isinstance(pair, list) or len(pair) != 2 or not all(is_whole(part, 0) for part in pair):
+            raise FormatError(f"merge {index} is {quoted(pair)}; expected two ids, such as [60, 124]")
+        if max(pair) >= len(pieces):
+            raise FormatError(
+                f"merge {index} uses id {quoted(max(pair))}; expected one made before it, 0 to {len(pieces) - 1}"
+            )
+        left, right = pair
+        total += len(pieces[left]) + len(pieces[right])
+        if total > _LARGEST_VOCABULARY:
+            raise FormatError(
+                f"the pieces up to merge {index} have {total} bytes; expected {_LARGEST_VOCABULARY} at most"
+            )
+        merges.append((left, right, len(pieces)))
+        pieces.append(pieces[left] + pieces[right])
+    return tuple(merges), tuple(pieces)

@@ -3,8 +3,9 @@
 :func:`find_chat` says which form a model has. In Gab's, one turn is
 ``<|user|>MESSAGE<|end|><|assistant|>REPLY<|end|>``; the model is prompted up to ``<|assistant|>`` and generates until
 ``<|end|>``. To let it think first, ``<|think|>`` stands in place of ``<|assistant|>``: the model writes its thoughts,
-then ``<|assistant|>`` by itself, then the answer. A Jinja template, which most other chat models come with, says itself
-what its form is.
+then ``<|assistant|>`` by itself, then the answer. The second generation has ``<think>`` after ``<|assistant|>``
+instead, and writes ``</think>`` before its answer. A Jinja template, which most other chat models come with, says
+itself what its form is.
 """
 
 from __future__ import annotations
@@ -19,6 +20,7 @@ import numpy as np
 from glinfer.config import ModelConfig
 from glinfer.errors import InputError
 from glinfer.formats import find_model
+from glinfer.formats.families import GAB, GIFT_OF_GAB
 from glinfer.formats.files import AnyPath
 from glinfer.generation.chat_template import TemplateEncoder
 from glinfer.generation.stops import default_stops
@@ -26,6 +28,8 @@ from glinfer.generation.templates import JinjaTemplate, Message, find_template
 from glinfer.generation.tokenizer import Tokenizer
 
 ReplyKind = Literal["thinking", "answer"]
+_END_OF_TEXT = "<|endoftext|>"
+_CHAT_TOKENS = {"<|user|>", "<|end|>", "<|assistant|>"}
 
 
 class ChatTokenizer(Protocol):
@@ -83,8 +87,8 @@ class ChatForm(Protocol):
         ...
 
     @property
-    def assistant(self) -> int | None:
-        """The token with which the model begins its answer, where one token does."""
+    def answer(self) -> int | None:
+        """The token with which the model goes over from its thoughts to its answer, where one token does."""
         ...
 
     def encode_message(self, message: str) -> tuple[int, ...]:
@@ -101,9 +105,10 @@ class ChatTemplate:
 
     Attributes:
         user, end, assistant: ids of ``<|user|>``, ``<|end|>``, ``<|assistant|>``.
-        think: id of ``<|think|>``, or None where the vocabulary has none.
-        stop_ids: tokens that end a reply: ``<|end|>``, and ``<|user|>`` because a model which goes on to
-            speak for the user has finished its own part.
+        think: id of ``<|think|>`` or ``<think>``, or None where the vocabulary has none.
+        answer: id of the token with which the answer begins after thinking: ``<|assistant|>`` or ``</think>``.
+        stop_ids: tokens that end a reply: ``<|end|>``, ``<|endoftext|>`` where there is one, and ``<|user|>`` because
+            a model which goes on to speak for the user has finished its own part.
         control_ids: every control token of the vocabulary.
 
     Raises:
@@ -116,9 +121,14 @@ class ChatTemplate:
         self.user = self._required("<|user|>")
         self.end = self._required("<|end|>")
         self.assistant = self._required("<|assistant|>")
-        self.think = tokenizer.control_tokens.get("<|think|>")
+        known = tokenizer.control_tokens
+        self.think, self.answer = known.get("<|think|>"), self.assistant
+        self._thinking: tuple[int, ...] = () if self.think is None else (self.think,)
+        if self.think is None and {"<think>", "</think>"} <= known.keys():
+            self.think, self.answer = known["<think>"], known["</think>"]
+            self._thinking = (self.assistant, self.think)
         self.no_think = "this tokenizer has no <|think|> token; chat without thinking"
-        self.stop_ids = (self.end, self.user)
+        self.stop_ids = (self.end, self.user, *([known[_END_OF_TEXT]] if _END_OF_TEXT in known else []))
         self.control_ids = frozenset(tokenizer.control_tokens.values())
 
     def _required(self, text: str) -> int:
@@ -136,15 +146,14 @@ class ChatTemplate:
         return _encoded_message(self._tokenizer, message, self.control_ids)
 
     def opening(self, user_ids: Iterable[int], *, think: bool = False) -> tuple[int, ...]:
-        """Everything up to where the model writes: ``<|user|>…<|end|><|assistant|>`` (or ``<|think|>``).
+        """Everything up to where the model writes: ``<|user|>…<|end|><|assistant|>``, or what makes it think.
 
         Raises:
-            InputError: thinking is asked of a vocabulary without ``<|think|>``.
+            InputError: thinking is asked of a vocabulary that has no token for it.
         """
         if think and self.think is None:
             raise InputError(self.no_think)
-        answer = self.think if think and self.think is not None else self.assistant
-        return (self.user, *user_ids, self.end, answer)
+        return (self.user, *user_ids, self.end, *(self._thinking if think else (self.assistant,)))
 
     def finished(self, turn: Turn) -> tuple[int, ...]:
         """A whole past turn, always in the plain form: ``<|user|>…<|end|><|assistant|>…<|end|>``."""
@@ -180,7 +189,7 @@ class TemplateChat:
         self._tokenizer = tokenizer
         self._encoder = TemplateEncoder(template, tokenizer)
         self._first: tuple[Message, ...] = ({"role": "system", "content": system},) if system else ()
-        self.think = self.assistant = None
+        self.think = self.answer = None
         self.no_think = "this model's chat template decides whether it thinks; chat without asking for it"
         self.control_ids = frozenset(tokenizer.control_tokens.values())
         self._encoder.ids([*self._first, {"role": "user", "content": "Hello"}])
@@ -213,8 +222,8 @@ class TemplateChat:
 def find_chat(path: AnyPath, tokenizer: Tokenizer, config: ModelConfig, *, system: str = "") -> ChatForm:
     """The form in which a model chats.
 
-    It is that of the Jinja template in the model's directory or GGUF file; without one, and for the gab family always,
-    it is Gab's.
+    It is that of the Jinja template in the model's directory or GGUF file. Without one it is Gab's; so it is for the
+    gab family always, and for a second-generation Gab where the tokenizer has the tokens.
 
     Args:
         path: the model's file or directory, or the name of a bundled model.
@@ -227,13 +236,16 @@ def find_chat(path: AnyPath, tokenizer: Tokenizer, config: ModelConfig, *, syste
         InputError: the model has neither form, the template cannot be used, or there is no place for a system prompt.
     """
     path = find_model(path)
-    template = None if config.model_type == "gab" else find_template(path)
+    own = config.model_type == GAB or (
+        config.model_type == GIFT_OF_GAB and tokenizer.control_tokens.keys() >= _CHAT_TOKENS
+    )
+    template = None if own else find_template(path)
     if template is not None:
         return TemplateChat(template, tokenizer, default_stops(path, tokenizer, config), system=system)
     try:
         form = ChatTemplate(tokenizer)
     except InputError as error:
-        if config.model_type == "gab":
+        if config.model_type == GAB:
             raise
         raise InputError(
             "this model cannot chat: found no chat template with it (chat_template.jinja, or chat_template in "
@@ -247,8 +259,8 @@ def find_chat(path: AnyPath, tokenizer: Tokenizer, config: ModelConfig, *, syste
 class ReplySplitter:
     """Says of each generated token, as it comes, whether it is thinking, answer or neither.
 
-    ``<|think|>`` switches to thinking and ``<|assistant|>`` to the answer, wherever the model writes them;
-    a token of ``stop_ids`` ends the reply. Control tokens and all that follows the end are neither.
+    ``<|think|>`` (``<think>``) switches to thinking and ``<|assistant|>`` (``</think>``) to the answer, wherever the
+    model writes them; a token of ``stop_ids`` ends the reply. Control tokens and all that follows the end are neither.
     """
 
     def __init__(self, template: ChatForm, *, think: bool = False) -> None:
@@ -267,7 +279,7 @@ class ReplySplitter:
         self._done = self._done or token in self._template.stop_ids
         if token == self._template.think:
             self._kind = "thinking"
-        elif token == self._template.assistant:
+        elif token == self._template.answer:
             self._kind = "answer"
         return None if self._done or token in self._template.control_ids else self._kind
 
@@ -333,8 +345,8 @@ class Conversation:
 
         Only the answer is remembered, so that later prompts have the plain form: a stop token and what
         follows it are cut, control tokens are left out, and of a thinking reply only what follows the
-        model's own ``<|assistant|>`` stays. A reply that never came to its answer is remembered as empty.
-        Turns that the prompt left out are forgotten now.
+        model's own ``<|assistant|>`` (``</think>``) stays. A reply that never came to its answer is remembered as
+        empty. Turns that the prompt left out are forgotten now.
 
         Raises:
             InputError: no prompt is open, or an id is not a whole number of at least 0.

@@ -21,13 +21,13 @@ from tokenizers.trainers import BpeTrainer
 
 from glinfer.config import ModelConfig
 from glinfer.errors import FormatError, InputError
-from glinfer.formats.bpe import BpeModel, read_bpe
+from glinfer.formats.bpe import BpeModel, is_merges_json, read_bpe, read_merges_json
 from glinfer.formats.files import AnyPath, opened
 from glinfer.formats.huggingface_files import is_directory
 from glinfer.generation.gguf_tokenizer import is_gguf, read_gguf_tokenizer
 from glinfer.generation.hf_tokenizer import TOKENIZER_FILE, HfModel, read_hf_tokenizer
 
-_CONTROL = re.compile(rb"<\|[a-z_]+\|>")
+_CONTROL = rb"<\|[a-z_]+\|>"
 _BYTES = 256
 
 
@@ -36,14 +36,16 @@ END_OF_TURN = "<|end|>"
 
 
 class Tokenizer:
-    """Text to token ids and back, for a BPE1 vocabulary, one of Hugging Face's or one out of a GGUF file.
+    """Text to token ids and back, for a vocabulary of Gab's, one of Hugging Face's or one out of a GGUF file.
 
     Control tokens are those that mean something to the model beside the text, such as ``<|user|>``. Text can spell
     them; ``encode(text, allow_special=False)`` is for text that must not. In BPE1 they are the vocabulary's entries
-    of the form ``<|name|>``, in a ``tokenizer.json`` and a GGUF file the tokens marked as special or control.
+    of the form ``<|name|>``, in the JSON of a second-generation Gab those that it reserves too (``<think>``), in a
+    ``tokenizer.json`` of Hugging Face's and a GGUF file the tokens marked as special or control.
 
     Args:
-        model: what :func:`glinfer.formats.bpe.read_bpe`, :func:`glinfer.generation.hf_tokenizer.read_hf_tokenizer` or
+        model: what :func:`glinfer.formats.bpe.read_bpe`, :func:`glinfer.formats.bpe.read_merges_json`,
+            :func:`glinfer.generation.hf_tokenizer.read_hf_tokenizer` or
             :func:`glinfer.generation.gguf_tokenizer.read_gguf_tokenizer` gives.
 
     Attributes:
@@ -57,20 +59,26 @@ class Tokenizer:
 
     @classmethod
     def from_file(cls, path: AnyPath) -> Tokenizer:
-        """The tokenizer in a BPE1 file, a ``tokenizer.json``, a GGUF file or the directory of a Hugging Face model.
+        """The tokenizer in a BPE1 file, a ``tokenizer.json``, a GGUF file or the directory of a model.
+
+        A ``tokenizer.json`` may be Hugging Face's or that of a second-generation Gab; its beginning tells.
 
         Raises:
-            FormatError: as :func:`glinfer.formats.bpe.read_bpe`,
+            FormatError: as :func:`glinfer.formats.bpe.read_bpe`, :func:`glinfer.formats.bpe.read_merges_json`,
                 :func:`glinfer.generation.hf_tokenizer.read_hf_tokenizer` or
                 :func:`glinfer.generation.gguf_tokenizer.read_gguf_tokenizer`.
             InputError: a GGUF file, and the package gguf is not installed.
         """
-        if is_directory(path) or Path(path).suffix == ".json":
-            return cls(read_hf_tokenizer(path))
-        if is_gguf(path):
+        folder = is_directory(path)
+        if not folder and is_gguf(path):
             return cls(read_gguf_tokenizer(path))
-        with opened(path) as (file, _):
-            is_json = file.read(64).lstrip().startswith(b"{")
+        file = Path(path) / TOKENIZER_FILE if folder else path
+        if (not folder or Path(file).is_file()) and is_merges_json(file):
+            return cls(read_merges_json(file))
+        if folder or Path(path).suffix == ".json":
+            return cls(read_hf_tokenizer(path))
+        with opened(path) as (start, _):
+            is_json = start.read(64).lstrip().startswith(b"{")
         return cls(read_hf_tokenizer(path) if is_json else read_bpe(path))
 
     @property
@@ -213,10 +221,11 @@ class _Merges:
         """Build the two tokenizers, with and without the merges that make control tokens."""
         self.vocab_size = len(model.vocabulary)
         self.pieces: Mapping[int, bytes] = dict(enumerate(model.vocabulary))
+        control = re.compile(b"|".join([_CONTROL, *(re.escape(text.encode()) for text in model.reserved)]))
         self.control_tokens: Mapping[str, int] = MappingProxyType(
-            {piece.decode(): token for token, piece in self.pieces.items() if _CONTROL.fullmatch(piece)}
+            {piece.decode(): token for token, piece in self.pieces.items() if control.fullmatch(piece)}
         )
-        plain = [merge for merge in model.merges if not _CONTROL.search(self.pieces[merge[2]])]
+        plain = [merge for merge in model.merges if not control.search(self.pieces[merge[2]])]
         self._full = _library_tokenizer(model.vocabulary, model.merges)
         self._plain = _library_tokenizer(model.vocabulary, plain)
 

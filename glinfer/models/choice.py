@@ -33,6 +33,8 @@ DEFAULT_WEIGHTS = FROM_FILE
 """What they mean when they are left out: as the file has them."""
 USUAL_TEXTURE_SIZE = 16384
 """Texels a side that nearly every renderer allows: for plans that are only counted."""
+USUAL_DRAW_BUFFERS, USUAL_TEXTURE_UNITS = 8, 16
+"""Likewise targets of a draw, and textures that it samples."""
 STYLES: Mapping[str, Style] = {**llama.STYLES, **gift_of_gab.STYLES, **gpt2.STYLES}
 """What the models of each family compute, of those that run as decoders."""
 

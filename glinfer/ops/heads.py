@@ -69,7 +69,9 @@ def split_heads(
     Raises:
         PlanError: a tensor is laid out in another way.
     """
-    uniforms: list[Uniform] = [("position", position)] if turned.table is not None else []
+    # Of a table of one position no shader takes another one.
+    chooses = turned.table is not None and turned.table.shape[0] > 1
+    uniforms: list[Uniform] = [("position", position)] if chooses else []
     return flat_draw(
         name,
         kind,
@@ -187,7 +189,7 @@ def _turned(heads: Array, inputs: Mapping[str, Array], params: Params) -> Array:
     if not params["TURNS"]:
         return heads
     (table,) = float64(inputs, ["table"])
-    at = np.minimum(int(params["position"]) + np.arange(heads.shape[1]), len(table) - 1)
+    at = np.minimum(int(params.get("position", 0)) + np.arange(heads.shape[1]), len(table) - 1)
     cos, sin = table[at, 0::2], table[at, 1::2]
     half = heads.shape[-1] // 2
     pairs = (slice(0, None, 2), slice(1, None, 2)) if params["INTERLEAVED"] else (slice(0, half), slice(half, None))

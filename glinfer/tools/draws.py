@@ -12,14 +12,12 @@ import numpy as np
 from glinfer.config import ModelConfig
 from glinfer.formats import Checkpoint
 from glinfer.gl.context import Device
-from glinfer.models.choice import USUAL_TEXTURE_SIZE
+from glinfer.models.choice import USUAL_DRAW_BUFFERS, USUAL_TEXTURE_SIZE, USUAL_TEXTURE_UNITS
 from glinfer.models.decoder_fast import LAST_ROW
 from glinfer.models.gab import TOKENS
 from glinfer.models.plan import DrawTable, Plan, PlanLimits, draw_table
 from glinfer.models.session import Session
 from glinfer.ops.spec import KINDS, Array
-
-_DRAW_BUFFERS, _TEXTURE_UNITS = 8, 16  # as many as nearly every renderer has
 
 
 @dataclass(frozen=True)
@@ -64,7 +62,7 @@ def planned(config: ModelConfig, plan: Plan, tokens: int, max_texture_size: int 
     Raises:
         PlanError: the plan does not take so many tokens, or does not fit such textures.
     """
-    plan.check_limits(PlanLimits(max_texture_size, _DRAW_BUFFERS, _TEXTURE_UNITS))
+    plan.check_limits(PlanLimits(max_texture_size, USUAL_DRAW_BUFFERS, USUAL_TEXTURE_UNITS))
     layouts = {tensor.name: tensor.layout_within(max_texture_size) for tensor in plan.tensors}
     largest = max(layouts, key=lambda name: layouts[name].nbytes)
     memory = {kind: plan.texture_bytes(max_texture_size, kind) for kind in KINDS}

@@ -11,7 +11,15 @@ from glinfer.errors import ContextError, GlinferError
 from glinfer.formats import Checkpoint
 from glinfer.gl import egl
 from glinfer.gl.context import Device, Limits, open_device
-from glinfer.models.choice import is_decoder, plan_for, weights_named
+from glinfer.models.choice import (
+    USUAL_DRAW_BUFFERS,
+    USUAL_TEXTURE_SIZE,
+    USUAL_TEXTURE_UNITS,
+    is_decoder,
+    plan_for,
+    weights_named,
+)
+from glinfer.models.plan import PlanLimits
 from glinfer.models.session import check_fits
 from glinfer.models.tuning import default_for, kernels_for
 from glinfer.ops.spec import KINDS
@@ -86,25 +94,30 @@ def list_devices() -> list[DeviceEntry]:
     return entries
 
 
-def model_report(checkpoint: Checkpoint, plan: str, weights: str, device: Device) -> dict[str, Any]:
+def model_report(checkpoint: Checkpoint, plan: str, weights: str, device: Device | None) -> dict[str, Any]:
     """Shape, parameters, draws and texture memory of a checkpoint on a device; what does not fit is told, not raised.
 
     Args:
         checkpoint: the model.
         plan: the name of a plan.
         weights: the format of its weights.
-        device: where it would run.
+        device: where it would run; None where there is none, for limits that nearly every renderer has.
     """
-    edge, problem = device.limits.max_texture_size, ""
+    edge, problem = USUAL_TEXTURE_SIZE if device is None else device.limits.max_texture_size, ""
     config, formats = checkpoint.config, checkpoint.formats()
     decoder, weights = is_decoder(config, formats), weights_named(weights, config, formats)
     texture_bytes: dict[str, int] = {}
     draws = None
     try:
-        kernels = default_for(device) if decoder else kernels_for(device, config, weights)
+        kernels = None
+        if device is not None:
+            kernels = default_for(device) if decoder else kernels_for(device, config, weights)
         made = plan_for(config, plan, weights=weights, formats=formats, kernels=kernels, max_texture_size=edge)
         draws = len(made.draws)
-        check_fits(made, device)
+        if device is None:
+            made.check_limits(PlanLimits(edge, USUAL_DRAW_BUFFERS, USUAL_TEXTURE_UNITS))
+        else:
+            check_fits(made, device)
         texture_bytes = {kind: made.texture_bytes(edge, kind) for kind in KINDS}
     except GlinferError as error:
         problem = str(error)

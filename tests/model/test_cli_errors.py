@@ -317,7 +317,7 @@ BAD_OPTIONS = [
     (["generate", "MODEL", "x", "--seed"], "'--seed' requires an argument"),
     (["generate"], "Missing argument 'MODEL'"),
     (["convert", "MODEL"], "Missing argument 'TARGET'"),
-    (["verify"], "Missing argument 'MODEL'"),
+    (["verify"], "give either a MODEL or --config"),
     (["chat"], "Missing argument 'MODEL'"),
     (["nonsense"], "No such command 'nonsense'"),
     (["--nonsense"], "No such option"),

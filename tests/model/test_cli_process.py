@@ -291,7 +291,15 @@ class TestWithoutADriver:
         done = ran(*[small if argument == "MODEL" else argument for argument in arguments], env=NO_DRIVER)
         assert "no graphics driver is installed" in one_line(done)
         assert "apt-get install -y libegl1 libgles2 libgl1-mesa-dri" in done.stderr
-        assert done.stdout == ""
+        assert done.stdout == "" or arguments == ["info", "MODEL"]
+
+    def test_info_tells_what_a_model_needs_nevertheless(self, small: Path) -> None:
+        shown = ran("info", small, env=NO_DRIVER).stdout
+        assert "weight textures" in shown
+        assert "fits usual limits" in shown
+        told = json.loads(ran("info", small, "--json", env=NO_DRIVER).stdout)
+        assert (told["can_run"], told["model"]["fits"]) == (False, True)
+        assert told["model"]["texture_bytes"]["weight"] > 0
 
     def test_info_says_it_in_json_too(self) -> None:
         done = ran("info", "--json", env=NO_DRIVER)

@@ -231,7 +231,8 @@ def test_a_billion_parameters_fit(weights: str, least: float, most: float) -> No
         assert plan.validate(PlanLimits(EDGE, 4, 16)) is plan
         assert least <= plan.texture_bytes(EDGE, "weight") <= most + ROPE_BYTES
         assert plan.texture_bytes(EDGE, "cache") == 2 * 16 * 8 * 4096 * 64 * 4
-    assert len(one.draws) == 1 + 16 * 14 + 3
+    # Of long rows of floats the parts of each are added up by a draw of its own; of fewer bits a quad shares them.
+    assert len(one.draws) == 1 + 16 * (14 if weights == "f32" else 13) + 3
     assert one.texture_bytes(EDGE, "activation") < 1 << 20
     assert many.texture_bytes(EDGE, "activation") < 1 << 28
     assert one.texture_bytes(EDGE, "input") < 1 << 10
@@ -256,7 +257,7 @@ def test_blocks_take_the_bytes_of_their_file_and_little_more(name: str) -> None:
     in_file = blocks[name] * sum(rows * cols for rows, cols in matrices.values())
     found = plan.texture_bytes(EDGE, "weight") - ROPE_BYTES
     assert in_file <= found <= 1.06 * in_file
-    assert len(plan.draws) == 1 + 16 * 14 + 3
+    assert len(plan.draws) == 1 + 16 * 13 + 3
 
 
 @pytest.mark.parametrize("weights", ["file", "f32", "f16", "q16", "q8", "q8l"])
