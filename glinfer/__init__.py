@@ -6,6 +6,8 @@
         for piece in model.stream("Once upon a time", max_tokens=40, seed=1):
             print(piece, end="", flush=True)
 
+A GGUF file or the directory of a Hugging Face model goes in its place, and brings its own tokenizer.
+
 And the kernels under them, over tensors of any shape:
 
     with glinfer.Device() as dev:
@@ -56,9 +58,11 @@ def load(path: str | PathLike[str], **options: Any) -> Model:
     """Open a checkpoint on a headless OpenGL ES context, ready to run.
 
     Args:
-        path: a ``.gab`` or ``.safetensors`` checkpoint; the format is read from the file, not its name.
+        path: a ``.gab``, ``.safetensors`` or ``.gguf`` checkpoint, the directory of a Hugging Face model, the manifest
+            of a second-generation Gab, or the name of a bundled model; what a file holds tells what it is, not its
+            name.
         **options: see :func:`glinfer.generation.model.load_model`: ``tokenizer``, ``plan``, ``weights``,
-            ``kernels``, ``gelu``, ``device``, ``api``, ``limits``, ``on_upload``.
+            ``kernels``, ``gelu``, ``context``, ``device``, ``api``, ``limits``, ``on_upload``.
 
     Returns:
         A :class:`glinfer.generation.model.Model`; close it, or use it in a ``with`` block.

@@ -7,7 +7,7 @@ from collections.abc import Callable, Sequence
 import numpy as np
 
 from glinfer.generation.decoder import token_rows
-from glinfer.generation.score import Numbers, TextScore, Tokens, Window, check_likelihoods, windows_of
+from glinfer.generation.score import Judge, Numbers, TextScore, Tokens, Window, check_likelihoods, windows_of
 from glinfer.models.choice import DecoderPlans
 from glinfer.models.decoder import TOKENS
 from glinfer.models.decoder_fast import APPENDED, LIKELIEST, LOSSES, POSITION, ROWS, TARGETS
@@ -16,8 +16,8 @@ from glinfer.models.session import Session
 _MOST_ROWS, _MOST_LOGITS = 128, 1 << 22
 
 
-class DecoderScorer:
-    """Runs texts through a plan that judges every token; close it, or use it in a ``with`` block."""
+class DecoderScorer(Judge):
+    """Runs texts through a plan that judges every token, window by window."""
 
     def __init__(self, plans: DecoderPlans, root: Session) -> None:
         """Bind the plan over the weights of ``root``, with a cache of its own.
@@ -36,11 +36,7 @@ class DecoderScorer:
         stride: int | None = None,
         on_window: Callable[[int, int], None] = lambda done, total: None,
     ) -> list[TextScore]:
-        """Log-probabilities of every token of every text but its first, as in :mod:`glinfer.generation.score`.
-
-        Raises:
-            InputError: a text is too short, the stride is outside the context, or the model's output is broken (NaN).
-        """
+        """See :meth:`glinfer.generation.score.Judge.score`."""
         jobs = windows_of(texts, self.config.max_position_embeddings, stride)
         found = [(np.zeros(len(ids) - 1), np.zeros(len(ids) - 1, dtype=np.intp)) for ids in texts]
         for done, window in enumerate(jobs, start=1):
@@ -66,15 +62,3 @@ class DecoderScorer:
             likeliest[first : first + count] = self.session.read(LIKELIEST, rows=count)[:, 0]
         check_likelihoods(logprobs)
         return logprobs, likeliest
-
-    def close(self) -> None:
-        """Release what is the scorer's own; harmless when repeated."""
-        self.session.release()
-
-    def __enter__(self) -> DecoderScorer:
-        """Use as a context manager: closed at the end of the block."""
-        return self
-
-    def __exit__(self, *_: object) -> None:
-        """Close."""
-        self.close()

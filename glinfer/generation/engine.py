@@ -7,8 +7,7 @@
 from __future__ import annotations
 
 from abc import ABC, abstractmethod
-from collections.abc import Callable, Iterator, Sequence
-from typing import Protocol
+from collections.abc import Iterator, Sequence
 
 import numpy as np
 
@@ -19,25 +18,12 @@ from glinfer.generation.decode import CachedSession, DecodeSession, Floats, Reco
 from glinfer.generation.decoder import CachedDecoder, Prompts, WholeSequences
 from glinfer.generation.decoder_score import DecoderScorer
 from glinfer.generation.prefill import Prefill
-from glinfer.generation.score import Scorer, TextScore
+from glinfer.generation.score import Judge, Scorer
 from glinfer.models.choice import DecoderPlans
 from glinfer.models.gab import LOGITS, PROBS, TOKENS
 from glinfer.models.plan import Plan
 from glinfer.models.session import Session
 from glinfer.ops.kernels import Kernels
-
-
-class Judge(Protocol):
-    """Says how likely texts are."""
-
-    def score(
-        self,
-        texts: Sequence[Sequence[int]],
-        *,
-        stride: int | None = None,
-        on_window: Callable[[int, int], None] = lambda done, total: None,
-    ) -> list[TextScore]:
-        """See :meth:`glinfer.generation.score.Scorer.score`."""
 
 
 class Engine(ABC):

@@ -3,8 +3,10 @@
 from __future__ import annotations
 
 import math
+from abc import ABC, abstractmethod
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass
+from typing import TYPE_CHECKING
 
 import numpy as np
 import numpy.typing as npt
@@ -18,6 +20,9 @@ from glinfer.ops.cached import SLOT_TOKENS, score_slots
 from glinfer.ops.kernels import Kernels
 from glinfer.ops.rows import BASE, POSITION, TOKEN, WANTED, interleaved, row_table
 from glinfer.ops.score import log_probabilities
+
+if TYPE_CHECKING:
+    from typing_extensions import Self
 
 TOGETHER = 16
 """A sequence begins at a cache slot that is a multiple of this."""
@@ -108,8 +113,52 @@ class _Piece:
     base: int
 
 
-class Scorer:
-    """Runs texts through the plan ``score``; close it, or use it in a ``with`` block."""
+class Judge(ABC):
+    """Says how likely a model finds texts; close it, or use it in a ``with`` block.
+
+    Attributes:
+        session: what runs them, released when this is closed.
+    """
+
+    session: Session
+
+    @abstractmethod
+    def score(
+        self,
+        texts: Sequence[Sequence[int]],
+        *,
+        stride: int | None = None,
+        on_window: Callable[[int, int], None] = lambda done, total: None,
+    ) -> list[TextScore]:
+        """Log-probabilities of every token of every text but its first.
+
+        A text of more tokens than the context is read in windows of the whole context, each beginning ``stride`` tokens
+        after the one before (default: half of the context).
+
+        Args:
+            texts: checked token ids, at least two in each.
+            stride: 1 to the context.
+            on_window: told (windows done, windows in all).
+
+        Raises:
+            InputError: a text is too short, the stride is outside the context, or the model's output is broken (NaN).
+        """
+
+    def close(self) -> None:
+        """Release what is its own; harmless when repeated."""
+        self.session.release()
+
+    def __enter__(self) -> Self:
+        """Use as a context manager: closed at the end of the block."""
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        """Close."""
+        self.close()
+
+
+class Scorer(Judge):
+    """Runs texts through the plan ``score``, many tokens of many texts at once."""
 
     def __init__(self, config: ModelConfig, root: Session, weights: str, kernels: Kernels) -> None:
         """Bind the plan over the weights of ``root``.
@@ -139,19 +188,7 @@ class Scorer:
         stride: int | None = None,
         on_window: Callable[[int, int], None] = lambda done, total: None,
     ) -> list[TextScore]:
-        """Log-probabilities of every token of every text but its first.
-
-        A text of more tokens than the context is read in windows of the whole context, each beginning ``stride`` tokens
-        after the one before (default: half of the context).
-
-        Args:
-            texts: checked token ids, at least two in each.
-            stride: 1 to the context.
-            on_window: told (windows done, windows in all).
-
-        Raises:
-            InputError: a text is too short, the stride is outside the context, or the model's output is broken (NaN).
-        """
+        """See :meth:`Judge.score`."""
         jobs = windows_of(texts, self.config.max_position_embeddings, stride)
         found = [(np.zeros(len(ids) - 1), np.zeros(len(ids) - 1, dtype=np.intp)) for ids in texts]
         done = 0
@@ -216,18 +253,6 @@ class Scorer:
         for piece in run:
             check_likelihoods(logprobs[piece.row : piece.row + piece.length])
         return logprobs, likeliest
-
-    def close(self) -> None:
-        """Release what is the scorer's own; harmless when repeated."""
-        self.session.release()
-
-    def __enter__(self) -> Scorer:
-        """Use as a context manager: closed at the end of the block."""
-        return self
-
-    def __exit__(self, *_: object) -> None:
-        """Close."""
-        self.close()
 
 
 def check_stride(stride: int | None, context: int) -> int:

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass
 
 from glinfer.config import ModelConfig
 from glinfer.errors import InputError, PlanError
@@ -11,7 +10,7 @@ from glinfer.formats import Checkpoint
 from glinfer.formats.families import FAMILIES, tensors_per_layer
 from glinfer.gl.context import Device
 from glinfer.models import gift_of_gab, gpt2, llama
-from glinfer.models.decoder import FROM_FILE, DecoderWeights, Style, stored_formats
+from glinfer.models.decoder import FROM_FILE, DecoderWeights, Setting, Style, stored_formats
 from glinfer.models.decoder_fast import decoder_plan
 from glinfer.models.decoder_reference import reference_decoder_plan
 from glinfer.models.fast import fast_plan
@@ -71,49 +70,16 @@ def weights_named(weights: str, config: ModelConfig, formats: Formats | None = N
     return "f32" if weights == FROM_FILE and not is_decoder(config, formats) else weights
 
 
-@dataclass(frozen=True)
-class DecoderPlans:
-    """The plans of one decoder on one kind of renderer.
-
-    Attributes:
-        config: its shape.
-        stored: how each tensor is kept, see :func:`glinfer.models.decoder.stored_formats`.
-        kernels: how passes are shaped.
-        max_texture_size: of the renderer, in texels.
-    """
-
-    config: ModelConfig
-    stored: Formats
-    kernels: Kernels
-    max_texture_size: int
-
-    @property
-    def style(self) -> Style:
-        """What the family computes."""
-        return STYLES[self.config.model_type]
+class DecoderPlans(Setting):
+    """The plans of one decoder on one kind of renderer."""
 
     def fast(self, rows: int = 1, *, likelihoods: bool = False) -> Plan:
         """``rows`` tokens a run, see :func:`glinfer.models.decoder_fast.decoder_plan`."""
-        return decoder_plan(
-            self.config,
-            self.style,
-            self.stored,
-            rows=rows,
-            kernels=self.kernels,
-            max_texture_size=self.max_texture_size,
-            likelihoods=likelihoods,
-        )
+        return decoder_plan(self, rows=rows, likelihoods=likelihoods)
 
     def reference(self, rows: int) -> Plan:
         """Sequences of up to ``rows`` tokens, see :mod:`glinfer.models.decoder_reference`."""
-        return reference_decoder_plan(
-            self.config,
-            self.style,
-            self.stored,
-            rows=rows,
-            kernels=self.kernels,
-            max_texture_size=self.max_texture_size,
-        )
+        return reference_decoder_plan(self, rows=rows)
 
 
 def decoder_plans(
@@ -126,7 +92,8 @@ def decoder_plans(
     """
     if config.num_hidden_layers > MAX_DRAWS // (2 * tensors_per_layer(config)):
         raise PlanError(f"{config.num_hidden_layers} layers need more than {MAX_DRAWS} draws; expected fewer")
-    return DecoderPlans(config, stored_formats(config, weights, formats), kernels, max_texture_size)
+    stored = stored_formats(config, weights, formats)
+    return DecoderPlans(config, STYLES[config.model_type], stored, kernels, max_texture_size)
 
 
 def plan_for(

@@ -16,7 +16,7 @@ import numpy as np
 from glinfer.config import ModelConfig
 from glinfer.errors import PlanError
 from glinfer.formats.checkpoint import Checkpoint
-from glinfer.formats.families import head_weight, weight_shapes
+from glinfer.formats.families import FAMILIES, head_weight, weight_shapes
 from glinfer.formats.packed import F16, PackedTensor
 from glinfer.ggml import block_format, pack, words_of
 from glinfer.models.plan import PlanBuilder
@@ -70,39 +70,37 @@ class Style:
     down: str = "mlp.down_proj"
 
 
+@dataclass(frozen=True)
+class Setting:
+    """A decoder on one kind of renderer: what its plans are built from.
+
+    Attributes:
+        config: the model's shape; its positions are the slots of caches.
+        style: what its family computes.
+        stored: the format of each tensor, see :func:`stored_formats`.
+        kernels: how passes are shaped.
+        max_texture_size: of the renderer, in texels.
+    """
+
+    config: ModelConfig
+    style: Style
+    stored: Mapping[str, str]
+    kernels: Kernels
+    max_texture_size: int
+
+
 class DecoderBuilder:
     """A plan under construction: the weights it declares, and the passes that both plans have."""
 
     def __init__(
-        self,
-        name: str,
-        config: ModelConfig,
-        style: Style,
-        stored: Mapping[str, str],
-        *,
-        rows: int,
-        max_rows: int,
-        run_values: Sequence[RunValue],
-        kernels: Kernels,
-        max_texture_size: int,
+        self, name: str, setting: Setting, *, rows: int, max_rows: int, run_values: Sequence[RunValue]
     ) -> None:
-        """An empty plan.
-
-        Args:
-            name: of the plan.
-            config: the model's shape.
-            style: what its family computes.
-            stored: the format of each tensor, see :func:`stored_formats`.
-            rows: how many tokens a run has.
-            max_rows: the longest sequence, in tokens.
-            run_values: what changes from run to run.
-            kernels: how passes are shaped.
-            max_texture_size: of the renderer, in texels.
-        """
-        self.config, self.style, self.stored, self.rows = config, style, stored, rows
-        self.kernels, self.max_texture_size = kernels, max_texture_size
+        """An empty plan for runs of ``rows`` tokens, and sequences of at most ``max_rows``."""
+        self.config, self.style, self.stored = setting.config, setting.style, setting.stored
+        self.kernels, self.max_texture_size = setting.kernels, setting.max_texture_size
+        self.family, self.rows = FAMILIES[setting.config.model_type], rows
         self.plan = PlanBuilder(name, max_rows, run_values)
-        self.shapes = weight_shapes(config)
+        self.shapes = weight_shapes(setting.config)
         self.tensors: dict[str, TensorSpec] = {}
         self.tokens = self.flat(TOKENS, "input", rows, 1, "rgba32i")
 

@@ -8,16 +8,13 @@ can go on where the other stopped.
 from __future__ import annotations
 
 import math
-from collections.abc import Mapping
 
 from glinfer.config import ModelConfig
-from glinfer.formats.families import FAMILIES
-from glinfer.models.decoder import DecoderBuilder, Style
+from glinfer.models.decoder import DecoderBuilder, Setting
 from glinfer.models.plan import Plan
 from glinfer.ops.activate import gate
 from glinfer.ops.attend import attend
 from glinfer.ops.heads import Turned, append_heads, split_heads
-from glinfer.ops.kernels import Kernels
 from glinfer.ops.movement import concat
 from glinfer.ops.normalize import cross_entropy
 from glinfer.ops.spec import RunValue, TensorSpec
@@ -27,16 +24,7 @@ POSITION, ROWS, APPENDED, LAST_ROW = "position", "rows", "appended", "last_row"
 TARGETS, LOSSES, LIKELIEST = "targets", "losses", "likeliest"
 
 
-def decoder_plan(
-    config: ModelConfig,
-    style: Style,
-    stored: Mapping[str, str],
-    *,
-    rows: int = 1,
-    kernels: Kernels,
-    max_texture_size: int,
-    likelihoods: bool = False,
-) -> Plan:
+def decoder_plan(setting: Setting, *, rows: int = 1, likelihoods: bool = False) -> Plan:
     """``rows`` tokens of one sequence a run, from ``position`` on.
 
     Run values: ``position`` of the first token; ``rows``, how many of them there are (the others are padding, which
@@ -45,19 +33,10 @@ def decoder_plan(
     followed each, and instead of logits there are ``losses`` [rows, 1], minus the logarithms of their probabilities,
     and ``likeliest`` [rows, 1], the token that was found likeliest.
 
-    Args:
-        config: the model's shape; its positions are the slots of the caches.
-        style: what its family computes.
-        stored: the format of each tensor, see :func:`glinfer.models.decoder.stored_formats`.
-        rows: how many tokens a run has at most.
-        kernels: how the passes are shaped.
-        max_texture_size: of the renderer, in texels.
-        likelihoods: see above.
-
     Raises:
         PlanError: something does not fit a texture.
     """
-    return _FastBuilder(config, style, stored, rows, kernels, max_texture_size, likelihoods).build()
+    return _FastBuilder(setting, rows, likelihoods).build()
 
 
 def run_values(config: ModelConfig, rows: int, *, likelihoods: bool = False) -> list[RunValue]:
@@ -74,39 +53,12 @@ def run_values(config: ModelConfig, rows: int, *, likelihoods: bool = False) -> 
 
 
 class _FastBuilder(DecoderBuilder):
-    def __init__(
-        self,
-        config: ModelConfig,
-        style: Style,
-        stored: Mapping[str, str],
-        rows: int,
-        kernels: Kernels,
-        max_texture_size: int,
-        likelihoods: bool,
-    ) -> None:
-        super().__init__(
-            "fast",
-            config,
-            style,
-            stored,
-            rows=rows,
-            max_rows=config.max_position_embeddings,
-            run_values=run_values(config, rows, likelihoods=likelihoods),
-            kernels=kernels,
-            max_texture_size=max_texture_size,
-        )
+    def __init__(self, setting: Setting, rows: int, likelihoods: bool) -> None:
+        config = setting.config
+        values = run_values(config, rows, likelihoods=likelihoods)
+        super().__init__("fast", setting, rows=rows, max_rows=config.max_position_embeddings, run_values=values)
+        self.likelihoods = likelihoods
         self.hidden = tuple(self.scratch(f"hidden.{letter}", rows, config.hidden_size) for letter in "ab")
-        family = FAMILIES[config.model_type]
-        self.family, self.likelihoods = family, likelihoods
-        self.turned = {
-            letter: Turned(
-                self.rope() if family.rotary else None,
-                style.interleaved,
-                None,
-                config.layer_norm_eps,
-            )
-            for letter in "qk"
-        }
 
     def build(self) -> Plan:
         """All passes: embedding, layers, and the logits of the last row."""
@@ -227,11 +179,11 @@ class _FastBuilder(DecoderBuilder):
 
     def turning(self, layer: str, letter: str) -> Turned:
         """What is done to heads of queries or keys."""
-        turned = self.turned[letter]
-        if not self.family.head_norms:
-            return turned
-        norm = self.vector(layer + self.style.head_norm.format(letter) + ".weight")
-        return Turned(turned.table, turned.interleaved, norm, turned.eps)
+        norm = None
+        if self.family.head_norms:
+            norm = self.vector(layer + self.style.head_norm.format(letter) + ".weight")
+        table = self.rope() if self.family.rotary else None
+        return Turned(table, self.style.interleaved, norm, self.config.layer_norm_eps)
 
     def mlp(self, index: int) -> None:
         """Stream b → a."""

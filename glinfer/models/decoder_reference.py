@@ -5,13 +5,10 @@ from __future__ import annotations
 import math
 from collections.abc import Mapping
 
-from glinfer.config import ModelConfig
-from glinfer.formats.families import FAMILIES
-from glinfer.models.decoder import DecoderBuilder, Style
+from glinfer.models.decoder import DecoderBuilder, Setting
 from glinfer.models.plan import Plan
 from glinfer.ops.activate import gate
 from glinfer.ops.elementwise import arithmetic
-from glinfer.ops.kernels import Kernels
 from glinfer.ops.movement import repack, strided_copy
 from glinfer.ops.normalize import Norm, normalized
 from glinfer.ops.product import Finish, Product, Strategy
@@ -22,50 +19,25 @@ from glinfer.ops.strided import Axis
 PROBS, LAST_ROW = "probs", "last_row"
 
 
-def reference_decoder_plan(
-    config: ModelConfig,
-    style: Style,
-    stored: Mapping[str, str],
-    *,
-    rows: int,
-    kernels: Kernels,
-    max_texture_size: int,
-) -> Plan:
+def reference_decoder_plan(setting: Setting, *, rows: int) -> Plan:
     """A whole sequence of at most ``rows`` tokens a run; of a shorter one the rows behind its end are padding.
 
     The run value ``last_row`` names the row whose logits and probabilities, [1, vocab], are wanted. The input is
-    ``tokens`` [rows, 1]; its other arguments are those of :func:`glinfer.models.decoder_fast.decoder_plan`.
+    ``tokens`` [rows, 1].
 
     Raises:
         PlanError: something does not fit a texture.
     """
-    return _ReferenceBuilder(config, style, stored, rows, kernels, max_texture_size).build()
+    return _ReferenceBuilder(setting, rows).build()
 
 
 class _ReferenceBuilder(DecoderBuilder):
-    def __init__(
-        self,
-        config: ModelConfig,
-        style: Style,
-        stored: Mapping[str, str],
-        rows: int,
-        kernels: Kernels,
-        max_texture_size: int,
-    ) -> None:
-        super().__init__(
-            "reference",
-            config,
-            style,
-            stored,
-            rows=rows,
-            max_rows=rows,
-            run_values=[RunValue(LAST_ROW, 0, rows - 1, lambda tokens: tokens - 1)],
-            kernels=kernels,
-            max_texture_size=max_texture_size,
+    def __init__(self, setting: Setting, rows: int) -> None:
+        values = [RunValue(LAST_ROW, 0, rows - 1, lambda tokens: tokens - 1)]
+        super().__init__("reference", setting, rows=rows, max_rows=rows, run_values=values)
+        self.hidden, self.other = (
+            self.scratch(f"hidden.{letter}", rows, setting.config.hidden_size) for letter in "ab"
         )
-        self.family = FAMILIES[config.model_type]
-        self.hidden = self.scratch("hidden.a", rows, config.hidden_size)
-        self.other = self.scratch("hidden.b", rows, config.hidden_size)
 
     def strategy(self, product: Product) -> Strategy:
         """Always the plainest."""

@@ -336,12 +336,12 @@ def _as_decoder(checkpoint: Checkpoint) -> Mapping[str, Array]:
 
 def test_decoder_plans_need_no_opengl() -> None:
     code = (
-        "import sys\nfrom glinfer.config import ModelConfig\nfrom glinfer.models.decoder import stored_formats\n"
+        "import sys\nfrom glinfer.config import ModelConfig\nfrom glinfer.models.decoder import Setting, stored_formats\n"
         "from glinfer.models.decoder_fast import decoder_plan\nfrom glinfer.models.llama import STYLES\n"
         "from glinfer.ops.kernels import Kernels\n"
         "config = ModelConfig(31, 20, 2, 2, 48, 24, model_type='llama', hidden_act='silu')\n"
-        "shape = {'kernels': Kernels(), 'max_texture_size': 2048}\n"
-        "plan = decoder_plan(config, STYLES['llama'], stored_formats(config, 'f32'), **shape)\n"
+        "setting = Setting(config, STYLES['llama'], stored_formats(config, 'f32'), Kernels(), 2048)\n"
+        "plan = decoder_plan(setting)\n"
         "assert len(plan.draws) == 32\n"
         "print(sorted({'moderngl', 'glcontext'} & set(sys.modules)))\n"
     )
