@@ -2,7 +2,8 @@
 // One row times a matrix: y[n] = sum over k of x[k] · weight[k, n], or with TRANSPOSED weight[n, k].
 // The four fragments of a quad share k out: each sums every fourth texel of x (or group of 32) for all sixteen columns of
 // the quad, so that a texel of x is fetched once for sixteen columns; in the end they exchange their sums by way of
-// derivatives (common/quad.glsl), which must be exact.
+// derivatives (common/quad.glsl), which must be exact. With BLENDED each instance of the draw does so for one of several
+// parts of k, PART_UNITS steps of the loop, and blending adds them up.
 // x [1, K] and y [1, N] four elements a texel; with TRANSPOSED weight is in any format (common/weights.glsl).
 #include "common/product.glsl"
 #include "common/quad.glsl"
@@ -11,6 +12,9 @@ uniform sampler2D x;
 #include "common/weights.glsl"
 #else
 uniform sampler2D weight;
+#endif
+#ifdef BLENDED
+flat in int part;
 #endif
 layout(location = 0) out vec4 y;
 
@@ -22,7 +26,12 @@ void main() {
     int lane = (texel.x & 1) + 2 * (texel.y & 1);
     vec4 sum[4];
     for (int i = 0; i < 4; i++) sum[i] = vec4(0.0);
-    for (int unit = lane; unit < UNITS; unit += 4) {
+#ifdef BLENDED
+    int first = part * PART_UNITS, end = min(first + PART_UNITS, UNITS);
+#else
+    const int first = 0, end = UNITS;
+#endif
+    for (int unit = first + lane; unit < end; unit += 4) {
 #ifdef TRANSPOSED
         for (int i = 0; i < 4; i++) {
             int column = (corner.y + (i >> 1)) * OUT_WIDTH + corner.x + (i & 1);
@@ -60,5 +69,9 @@ void main() {
     total += last.z * W(UNITS, 2);
 #endif
 #endif
+#ifdef BLENDED
+    y = trimmed(total, at.y, OUT_COLS);
+#else
     y = finished(total, ivec2(0, at.y));
+#endif
 }

@@ -78,7 +78,8 @@ def take_sampling(options: dict[str, Any]) -> SamplingOptions:
 def generate(model: str, prompt: str | None, ids: str | None, as_json: bool, quiet: bool, **options: Any) -> None:
     """Continue PROMPT with MODEL and stream the text.
 
-    MODEL is a .gab or .safetensors checkpoint. PROMPT is text, or '-' to read it from standard input.
+    MODEL is a .gab, .safetensors or .gguf file, the directory of a Hugging Face model, the manifest of a Gab, or the
+    name of a bundled model. PROMPT is text, or '-' to read it from standard input.
     The closing line on standard error counts draw calls, tokens and speed.
 
     With --batch, the prompts of a file go through the model together: lines such as {"prompt": "Once"} or

@@ -7,6 +7,7 @@ from typing import Any
 import click
 
 from glinfer.cli.common import (
+    LIMITS,
     config_option,
     device_options,
     json_option,
@@ -18,11 +19,12 @@ from glinfer.cli.common import (
     parse_ids,
     print_json,
     progress,
+    shape_asked_for,
     table,
 )
 from glinfer.errors import InputError
 from glinfer.generation.ids import check_ids
-from glinfer.models.choice import check_choice, is_decoder, plan_for, weights_for
+from glinfer.models.choice import USUAL_TEXTURE_SIZE, check_choice, is_decoder, plan_for, weights_for
 from glinfer.models.tuning import default_for, kernels_for
 from glinfer.tools.draws import example_ids
 from glinfer.tools.verify import (
@@ -77,6 +79,10 @@ def verify(
         raise InputError("give either --tokens or --ids, and not both")
     name, weights = options["plan"], options["weights"]
     check_choice(name, weights)
+    if model is None and config_text is not None:  # told to be too large before random weights of any size are made
+        limits = LIMITS[options["limits"]]
+        edge = USUAL_TEXTURE_SIZE if limits is None else limits.max_texture_size
+        plan_for(shape_asked_for(config_text, options), name, weights=weights, max_texture_size=edge)
     checkpoint = model_or_shape(model, config_text, options)
     config, formats = checkpoint.config, checkpoint.formats()
     if runs or name != "reference":  # what is folded and rounded has to be numbers

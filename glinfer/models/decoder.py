@@ -36,6 +36,7 @@ TOKENS, LOGITS, ROPE = "tokens", "logits", "rope"
 F32, FROM_FILE = "F32", "file"
 STORED = {"f32": F32, "f16": F16, "q16": "Q16_ROW", "q8": "Q8_ROW"}
 """What the names of weight formats mean for the matrices of these families."""
+_STEP = 16  # inputs of a step, as Kernels.part_steps counts them
 _GROUPED = re.compile(r"(.*)\{(.*)\}(.*)")
 
 
@@ -210,14 +211,21 @@ class DecoderBuilder:
         residual: TensorSpec | None = None,
         activation: str = "none",
     ) -> TensorSpec:
-        """``out = activation(x · weightᵀ + bias) + residual``; ``weights`` without ``.weight``, or a whole name."""
+        """``out = activation(x · weightᵀ + bias) + residual``; ``weights`` without ``.weight``, or a whole name.
+
+        Returns:
+            Where that is: ``out``, or the residual itself where blending adds to it in place.
+        """
         whole = weights if weights.endswith(".weight") else f"{weights}.weight"
         weight, kept = self.matrix(whole)
         bias_name = f"{weights}.bias"
         biased = all(part in self.shapes for part in grouped_names(bias_name))
-        half = weight.format == "rgba16f"
-        product = Product(x.shape[0], out.shape[1], x.shape[1], transposed=True, table_format=kept, half=half)
+        product = Product(x.shape[0], out.shape[1], x.shape[1], transposed=True, table_format=kept)
         finish = Finish(self.vector(bias_name) if biased else None, activation, residual)
+        strategy = self.strategy(product)
+        blended = strategy.name in ("matvec", "split_k") and strategy.parts_of(product.units) > 1
+        if residual is not None and blended and finish == Finish(residual=residual):
+            out = residual
         self.multiply(name, kind, x, weight, out, product, finish)
         return out
 
@@ -241,8 +249,16 @@ class DecoderBuilder:
         )
 
     def strategy(self, product: Product) -> Strategy:
-        """How a product is computed."""
-        return choose(product, self.kernels, blends=self.kernels.blends)
+        """How a product is computed: as its shape says, and on a GPU a single row in parts.
+
+        There each product waits for the one before, and one row alone has too few fragments to hide the latency of
+        memory; the measured maps are of products that overlap.
+        """
+        kernels = self.kernels
+        if product.m == product.count == 1 and kernels.products == "gpu" and kernels.part_steps and kernels.blends:
+            parts = -(-product.k // (_STEP * kernels.part_steps))
+            return Strategy("matvec" if kernels.quad else "split_k", parts=parts)
+        return choose(product, kernels, blends=kernels.blends)
 
     def join_heads(self, name: str, kind: str, x: TensorSpec, out: TensorSpec) -> None:
         """Heads side by side again: x [heads · rows, D] into out [rows, heads · D]."""

@@ -58,7 +58,11 @@ class _FastBuilder(DecoderBuilder):
         values = run_values(config, rows, likelihoods=likelihoods)
         super().__init__("fast", setting, rows=rows, max_rows=config.max_position_embeddings, run_values=values)
         self.likelihoods = likelihoods
-        self.hidden = tuple(self.scratch(f"hidden.{letter}", rows, config.hidden_size) for letter in "ab")
+        # The stream is in the first of them; the other is where the next one goes, unless it is added to in place.
+        self.hidden = (
+            self.scratch("hidden.a", rows, config.hidden_size),
+            self.scratch("hidden.b", rows, config.hidden_size),
+        )
 
     def build(self) -> Plan:
         """All passes: embedding, layers, and the logits of the last row."""
@@ -91,7 +95,7 @@ class _FastBuilder(DecoderBuilder):
         )
 
     def attention(self, index: int) -> None:
-        """Stream a → b."""
+        """The attention of a layer, added to the stream."""
         config, style, name = self.config, self.style, f"h.{index}.attn"
         layer, rows, dim = style.layer.format(index), self.rows, config.head_dim
         heads, kv_heads = config.num_attention_heads, config.num_key_value_heads
@@ -152,9 +156,12 @@ class _FastBuilder(DecoderBuilder):
         else:
             joined = self.scratch(f"{name}.joined", rows, heads * dim)
             self.join_heads(f"{name}.joined", "attn.joined", mixed, joined)
-        self.linear(
-            f"{name}.out", "attn.out", f"{layer}{style.output}", joined, self.hidden[1], residual=self.hidden[0]
-        )
+        self.add(f"{name}.out", "attn.out", f"{layer}{style.output}", joined)
+
+    def add(self, name: str, kind: str, weights: str, x: TensorSpec) -> None:
+        """Add a product to the stream, in place or from one texture into the other."""
+        if self.linear(name, kind, weights, x, self.hidden[1], residual=self.hidden[0]) is self.hidden[1]:
+            self.hidden = self.hidden[1], self.hidden[0]
 
     @property
     def slots(self) -> int:
@@ -186,10 +193,10 @@ class _FastBuilder(DecoderBuilder):
         return Turned(table, self.style.interleaved, norm, self.config.layer_norm_eps)
 
     def mlp(self, index: int) -> None:
-        """Stream b → a."""
+        """The MLP of a layer, added to the stream."""
         config, style, name = self.config, self.style, f"h.{index}.mlp"
         layer, rows, inner = style.layer.format(index), self.rows, config.intermediate_size
-        normed = self.norm(f"{name}.norm", "mlp.norm", f"{layer}{style.mlp_norm}", self.hidden[1])
+        normed = self.norm(f"{name}.norm", "mlp.norm", f"{layer}{style.mlp_norm}", self.hidden[0])
         hidden = self.scratch(f"{name}.inner", rows, inner)
         up, act = f"{layer}{style.up}", config.hidden_act
         if not self.family.gated:
@@ -206,4 +213,4 @@ class _FastBuilder(DecoderBuilder):
             self.plan.draw(
                 gate(f"{name}.gate", "mlp.gate", one, hidden, up=other, activation=act, kernels=self.kernels)
             )
-        self.linear(f"{name}.down", "mlp.down", f"{layer}{style.down}", hidden, self.hidden[0], residual=self.hidden[1])
+        self.add(f"{name}.down", "mlp.down", f"{layer}{style.down}", hidden)

@@ -33,6 +33,8 @@ def matmul(
 ) -> list[DrawSpec]:
     """The draws of ``out = finish(x · weight)``, one or two.
 
+    Where all that is done to the sums is to add a residual which is ``out`` itself, blending adds them to it.
+
     x [x matrices · M, K]; weight [matrices · K, N], or transposed [matrices · N, K] or the words of as many packed
     rows; out [products · M, N]: flat tensors (:mod:`glinfer.gl.flat`).
 
@@ -52,11 +54,13 @@ def matmul(
     if finish.activation not in ACTIVATIONS:
         raise PlanError(f"draw {name}: activation {finish.activation!r}; known: {', '.join(ACTIVATIONS)}")
     if strategy.name == "matvec":
-        return [_matvec(name, kind, x, weight, out, product, finish, kernels)]
+        return _matvec(name, kind, x, weight, out, product, strategy, finish, kernels, scratch)
     if strategy.targets > product.m:
         raise PlanError(f"draw {name}: {strategy.targets} targets take as many rows; found matrices of {product.m}")
     rows, groups = product.count * product.m, product.count * -(-product.m // strategy.targets)
     parts = strategy.parts_of(product.units)
+
+    in_place = finish == Finish(residual=out)
 
     def multiply(outputs: Sequence[TensorSpec], inside: Finish, *, blended: bool = False) -> DrawSpec:
         return flat_draw(
@@ -76,21 +80,13 @@ def matmul(
             uniforms=inside.uniforms(),
             instances=parts if blended else 1,
             adds=blended,
-            clears=blended,
+            clears=blended and not in_place,
             vertex=PARTS_SHADER if blended else "",
         )
 
     def put_together(sources: Sequence[TensorSpec], parts: int) -> DrawSpec:
-        return flat_draw(
-            f"{name}.finish",
-            kind,
-            "finish",
-            [*((f"x{i}", source) for i, source in enumerate(sources)), *finish.inputs()],
-            [out],
-            kernels=kernels,
-            defines=[*_shares(product, len(sources), parts, rows), *finish.defines()],
-            uniforms=finish.uniforms(),
-        )
+        defines = [*_shares(product, len(sources), parts, rows), *finish.defines()]
+        return _finish(name, kind, sources, out, defines, finish, kernels)
 
     if strategy.targets > 1:
         targets = [scratch(f"{name}.target{i}", groups, product.n) for i in range(strategy.targets)]
@@ -100,7 +96,7 @@ def matmul(
     if strategy.name == "reduce":
         sums = scratch(f"{name}.parts", parts * rows, product.n)
         return [multiply([sums], PLAIN), put_together([sums], parts)]
-    if finish.plain:
+    if finish.plain or in_place:
         return [multiply([out], PLAIN, blended=True)]
     sums = scratch(f"{name}.sums", rows, product.n)
     return [multiply([sums], PLAIN, blended=True), put_together([sums], 1)]
@@ -124,21 +120,63 @@ def _matvec(
     weight: TensorSpec,
     out: TensorSpec,
     product: Product,
+    strategy: Strategy,
     finish: Finish,
     kernels: Kernels,
-) -> DrawSpec:
-    if product.m > 1 or product.count > 1 or not kernels.quad:
+    scratch: Scratch,
+) -> list[DrawSpec]:
+    parts = strategy.parts_of(product.units)
+    if product.m > 1 or product.count > 1 or not kernels.quad or (parts > 1 and not product.transposed):
         raise PlanError(
-            f"draw {name}: matvec takes one row, and exact derivatives; found {product.count}×{product.m} rows"
+            f"draw {name}: matvec takes one row, and exact derivatives, parts of k only of transposed weights; found "
+            f"{product.count}×{product.m} rows in {parts} parts"
         )
-    return flat_draw(
+    in_place = finish == Finish(residual=out)
+    blended = parts > 1 or in_place
+    finished = PLAIN if blended else finish
+    sums = out if in_place or finished == finish else scratch(f"{name}.sums", 1, product.n)
+    draw = flat_draw(
         name,
         kind,
         "matvec",
-        [("x", x), ("weight", weight), *finish.inputs()],
+        [("x", x), ("weight", weight), *finished.inputs()],
+        [sums],
+        kernels=kernels,
+        defines=[
+            *product.defines(mantissa=kernels.mantissa),
+            ("M", 1),
+            *finished.defines(),
+            *([("BLENDED", 1), ("PART_UNITS", strategy.part_units(product.units))] if blended else []),
+        ],
+        uniforms=finished.uniforms(),
+        instances=parts,
+        adds=blended,
+        clears=blended and not in_place,
+        vertex=PARTS_SHADER if blended else "",
+    )
+    if sums is out:
+        return [draw]
+    return [draw, _finish(name, kind, [sums], out, [*_shares(product, 1, 1, 1), *finish.defines()], finish, kernels)]
+
+
+def _finish(
+    name: str,
+    kind: str,
+    sources: Sequence[TensorSpec],
+    out: TensorSpec,
+    defines: Sequence[Define],
+    finish: Finish,
+    kernels: Kernels,
+) -> DrawSpec:
+    """The draw that puts targets together, or adds up parts, and finishes the sums."""
+    return flat_draw(
+        f"{name}.finish",
+        kind,
+        "finish",
+        [*((f"x{i}", source) for i, source in enumerate(sources)), *finish.inputs()],
         [out],
         kernels=kernels,
-        defines=[*product.defines(mantissa=kernels.mantissa), ("M", 1), *finish.defines()],
+        defines=defines,
         uniforms=finish.uniforms(),
     )
 
@@ -229,7 +267,8 @@ def _oracle(inputs: Mapping[str, Array], params: Params, size: tuple[int, int]) 
     blended = bool(params.get("BLENDED"))
     sums = _sums(inputs, params, size[0] // (groups * (1 if blended else parts)))
     if blended:
-        return np.asarray(sums.sum(axis=0).reshape(size))
+        found = np.asarray(sums.sum(axis=0).reshape(size))
+        return found + float64(inputs, ["output"])[0] if "output" in inputs else found
     if targets == 1:
         found = sums.reshape(size)
         return _finished(found, inputs, params) if parts == 1 else found
@@ -239,7 +278,9 @@ def _oracle(inputs: Mapping[str, Array], params: Params, size: tuple[int, int]) 
 
 
 def _oracle_matvec(inputs: Mapping[str, Array], params: Params, size: tuple[int, int]) -> Array:
-    return _finished(_sums(inputs, params, 1).reshape(size), inputs, params)
+    whole = {**params, "PART_UNITS": params["UNITS"]}
+    found = _finished(_sums(inputs, whole, 1).reshape(size), inputs, params)
+    return found + float64(inputs, ["output"])[0] if "output" in inputs else found
 
 
 def _check_parts(shapes: Shapes, params: Params) -> None:

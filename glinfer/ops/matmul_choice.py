@@ -98,8 +98,6 @@ MANY_ROWS: dict[str, tuple[str, ...]] = {
 }
 """The strategies of all other products."""
 
-_ONE_ROW_OF_FEWER_BITS = {"BF16": "small", "Q4_0": "small"}
-"""The strategies of one row on a GPU where weights have fewer bits and ``matvec`` is not the fastest, or near it."""
 _INSTEAD = {"split_k": "reduce", "reduce": "small", "matvec": "small", "packed": "small"}
 _MOST_INSTANCES = 32
 _LEAST_UNITS = 32
@@ -150,8 +148,6 @@ def choose(product: Product, kernels: Kernels, *, blends: bool) -> Strategy:
     name = LETTERS[letters[min(column, len(letters) - 1)]]
     if name == "matvec" and product.table_format and kernels.products == "llvmpipe":
         name = "reduce"  # sixteen columns' groups of packed weights are more than a CPU's registers hold
-    if product.m == product.count == 1 and kernels.products == "gpu" and (product.half or product.table_format):
-        name = _ONE_ROW_OF_FEWER_BITS.get(product.table_format or "F16", "matvec")
     possible = {strategy.name: strategy for strategy in candidates(product, kernels, blends=blends)}
     while name not in possible:
         name = _INSTEAD[name]

@@ -30,7 +30,6 @@ class Product:
         transposed: whether weight has k along its rows: a linear layer's [out, in].
         table_format: the packed format of weight, of :data:`glinfer.ggml.BLOCK_FORMATS`; None for floats. Only
             transposed weights are packed.
-        half: whether weight has half floats, which changes the choice of a strategy alone.
         batch: how many products, along three axes.
         x_steps, weight_steps: by how many matrices x and weight step along each of them; 0 where one is used again.
     """
@@ -43,7 +42,6 @@ class Product:
     batch: Steps = (1, 1, 1)
     x_steps: Steps = (0, 0, 0)
     weight_steps: Steps = (0, 0, 0)
-    half: bool = False
 
     @property
     def count(self) -> int:

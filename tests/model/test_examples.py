@@ -10,6 +10,13 @@ import pytest
 
 EXAMPLES = Path(__file__).resolve().parents[2] / "examples"
 PROMISES = {
+    "10_other_models.py": [
+        "noise-float32.gguf: 39 tensors in F32",
+        "noise-q4_0.gguf: 9 tensors in F32, 30 tensors in Q4_0",
+        "issued; as planned: True",
+        "the reference plan chooses the same ids: True",
+        "logits are off float32's by 0.00% of their range",
+    ],
     "01_generate.py": ["39 draws/token, 30 tokens, stopped by length", "OpenGL ES 3"],
     "02_draw_calls.py": [
         "Gab, reference: 244 by formula, 244 in the plan",
