@@ -91,7 +91,10 @@ def generate_batch(
     lines = read_batch(choice.batch, defaults)
     check_out(choice.out, choice.batch)
     files = (find_model(model), options["tokenizer"])
-    made_with = (*(None if path is None else file_digest(path) for path in files), options["weights"], options["gelu"])
+    made_with = (
+        *(None if path is None else file_digest(path) for path in files),
+        *(options[name] for name in ("weights", "gelu", "context")),
+    )
     finished = Finished() if choice.restart else read_finished(choice.out, choice.batch, lines, made_with)
     before = len(finished.keys)
     todo = [line for line in lines if line.key not in finished.keys]

@@ -19,8 +19,9 @@ from glinfer.formats.vocabularies import vocabulary_beside
     type=click.Choice(DTYPES),
     help="What matrices become. Default: float32; in a .gguf 'file', as they are in SOURCE.",
 )
+@click.option("--no-tokenizer", is_flag=True, help="Leave the tokenizer out of a .gguf.")
 @json_option
-def convert(source: str, target: str, dtype: str | None, as_json: bool) -> None:
+def convert(source: str, target: str, dtype: str | None, no_tokenizer: bool, as_json: bool) -> None:
     """Write the checkpoint SOURCE as TARGET; TARGET's ending, .gab, .safetensors or .gguf, chooses the format.
 
     Without --dtype every float keeps its bits, so converting back gives the same numbers again; a matrix that
@@ -35,12 +36,12 @@ def convert(source: str, target: str, dtype: str | None, as_json: bool) -> None:
     checkpoint = load_checkpoint(path)
     checkpoint.check_finite()
     ending = Path(target).suffix.lower()
-    vocabulary = vocabulary_beside(path) if ending == ".gguf" else None
+    vocabulary = vocabulary_beside(path) if ending == ".gguf" and not no_tokenizer else None
     kept = AS_IN_FILE if ending == ".gguf" else "float32"
     save_checkpoint(checkpoint, target, dtype=dtype or kept, tokenizer=vocabulary)
     if ending == ".gab" and checkpoint.config.hidden_act == "gelu":
         click.echo("note: .gab cannot say that this model has the erf form of GELU; run it with --gelu erf", err=True)
-    if ending == ".gguf" and vocabulary is None:
+    if ending == ".gguf" and vocabulary is None and not no_tokenizer:
         click.echo(f"note: there is no tokenizer beside {source} that a .gguf can hold; the file has none", err=True)
     size, count = Path(target).stat().st_size, len(checkpoint.tensors) + len(checkpoint.packed)
     if as_json:

@@ -14,6 +14,9 @@ from typing import Any
 from glinfer.errors import InputError
 from glinfer.formats.bpe import BpeModel
 
+VOCABULARY_KEYS = "tokenizer."
+"""What the keys of a vocabulary and a chat template begin with in the metadata of a GGUF file."""
+_MODEL = "tokenizer.ggml.model"
 _NORMAL, _CONTROL, _USER_DEFINED, _UNUSED = 1, 3, 4, 5  # llama.cpp's types of tokens
 _CONTROL_PIECE = re.compile(rb"<\|[a-z_]+\|>")
 _ENDS = ("<|end|>", "<|im_end|>", "<|eot_id|>", "<|end_of_text|>", "<|endoftext|>", "<end_of_turn>", "</s>")
@@ -28,16 +31,18 @@ def vocabulary_metadata(tokenizer: BpeModel | Mapping[str, Any] | None, rows: in
     """The metadata of a tokenizer for a model with so many rows in its vocabulary.
 
     Args:
-        tokenizer: a BPE1 vocabulary, or what a ``tokenizer.json`` holds. BPE1 merges over a whole text, llama.cpp cuts
-            numbers out first: it may give them other ids. Control tokens (``<|user|>``) are recognised, not merged.
-            With None there is no vocabulary.
+        tokenizer: a BPE1 vocabulary, what a ``tokenizer.json`` holds, or the metadata of another GGUF file, which stays
+            as it is. BPE1 merges over a whole text, llama.cpp cuts numbers out first: it may give them other ids.
+            Control tokens (``<|user|>``) are recognised, not merged. With None there is no vocabulary.
         rows: how many rows the embeddings have.
 
     Raises:
         InputError: llama.cpp has no such tokenizer, or it has more tokens than there are rows.
     """
     if tokenizer is None:
-        return {"tokenizer.ggml.model": "none"}
+        return {_MODEL: "none"}
+    if not isinstance(tokenizer, BpeModel) and _MODEL in tokenizer:
+        return {key: value for key, value in tokenizer.items() if key.startswith(VOCABULARY_KEYS)}
     try:
         found = _of_bpe1(tokenizer) if isinstance(tokenizer, BpeModel) else _of_json(tokenizer)
     except (KeyError, TypeError, AttributeError, IndexError):

@@ -6,22 +6,33 @@ from pathlib import Path
 from typing import Any
 
 from glinfer.formats.bpe import BpeModel, read_bpe
-from glinfer.formats.files import AnyPath
+from glinfer.formats.files import AnyPath, opened
+from glinfer.formats.gguf_file import GGUF_MAGIC, read_gguf_file
+from glinfer.formats.gguf_vocabulary import VOCABULARY_KEYS
 from glinfer.formats.huggingface_files import is_directory
 from glinfer.formats.huggingface_json import read_json
 
 _LARGEST = 1 << 27  # bytes of a tokenizer.json
 Vocabulary = BpeModel | dict[str, Any]
-"""A BPE1 vocabulary, or what a ``tokenizer.json`` holds."""
+"""A BPE1 vocabulary, what a ``tokenizer.json`` holds, or the metadata of a GGUF file about its vocabulary."""
 
 
 def vocabulary_beside(checkpoint: AnyPath) -> Vocabulary | None:
-    """The first there is of ``<checkpoint>.bpe``, ``model.bpe`` and ``tokenizer.json`` beside a checkpoint, or in it.
+    """The vocabulary and chat template in a GGUF file's own metadata, or what lies beside another checkpoint.
+
+    That is the first there is of ``<checkpoint>.bpe``, ``model.bpe`` and ``tokenizer.json``, beside it or in it.
 
     Raises:
         FormatError: it is damaged.
     """
     path = Path(checkpoint)
+    if not is_directory(path):
+        with opened(path) as (file, _):
+            is_gguf = file.read(len(GGUF_MAGIC)) == GGUF_MAGIC
+        if is_gguf:
+            metadata = read_gguf_file(path).metadata
+            found = {key: value for key, value in metadata.items() if key.startswith(VOCABULARY_KEYS)}
+            return found if "tokenizer.ggml.tokens" in found else None
     folder = path if is_directory(path) else path.parent
     for candidate in (path.with_suffix(".bpe"), folder / "model.bpe", folder / "tokenizer.json"):
         if candidate.is_file():

@@ -19,6 +19,7 @@ from typing import TYPE_CHECKING, Any
 
 from glinfer.errors import FormatError, InputError
 from glinfer.formats.files import AnyPath, kind_of, opened, reason, replacing, shown
+from glinfer.formats.huggingface_files import CONFIG
 from glinfer.formats.jsonl import at_line, parse_object, read_lines, short
 from glinfer.generation.ids import check_ids, check_tokens, whole_numbers
 from glinfer.generation.model import Model
@@ -37,7 +38,7 @@ _OPTIONS = ("max_tokens", *_SAMPLING, "stop", "stop_ids")
 _KEYS = ("prompt", "ids", "id", *_OPTIONS)
 _EXAMPLE = '{"prompt": "Once upon a time"}'
 _RESULT_START = b'{"id": '
-_OF_MODELS = (".json", ".safetensors")
+_OF_MODELS = (".json", ".safetensors", ".bin")
 _CHUNK = 1 << 20
 
 Key = str | int
@@ -248,13 +249,17 @@ def _problem(
 def file_digest(path: AnyPath) -> str:
     """16 hex digits of a file's SHA-256: whether a checkpoint is still the same.
 
-    Of a model's directory, of the names and contents of its .json and .safetensors files.
+    Of a model's directory, of the names and contents of its .json, .safetensors and .bin files; a file that stands for
+    such a directory, which is its config.json, manifest or a safetensors file beside a config.json, means all of it.
 
     Raises:
         FormatError: a file cannot be read.
     """
     digest = hashlib.sha256()
     folder = Path(path)
+    stands = folder.suffix == ".json" or (folder.suffix == ".safetensors" and (folder.parent / CONFIG).exists())
+    if stands and not folder.is_dir():
+        folder = folder.parent
     parts = sorted(part for part in folder.iterdir() if part.suffix in _OF_MODELS) if folder.is_dir() else []
     for part in parts or [folder]:
         if parts:

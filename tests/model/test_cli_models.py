@@ -265,6 +265,20 @@ class TestGenerate:
             assert found[0]["ids"] == model.generate([5, 6, 7], max_tokens=4, temperature=0)
             assert found[1]["text"] == model.generate("Once upon", max_tokens=2, temperature=0)
 
+    def test_a_batch_of_another_context_is_not_gone_on_with(self, glin: Any, tmp_path: Path) -> None:
+        prompts, out = tmp_path / "prompts.jsonl", tmp_path / "out.jsonl"
+        prompts.write_text('{"ids": [5, 6, 7]}\n', "utf-8")
+        glin("generate hf/config.json --max-tokens 2 --batch", prompts, "--out", out)
+        glin("generate hf/config.json --max-tokens 2 --batch", prompts, "--out", out)
+        _, said = glin("generate hf/config.json --context 8 --max-tokens 2 --batch", prompts, "--out", out, status=2)
+        assert "its options or the model were others when this was made" in said
+
+    def test_a_second_generation_gab_ends_where_its_text_ends(self, glin: Any) -> None:
+        with glinfer.load("gift/model-q8.json") as model:
+            names = ("<|end|>", "<|endoftext|>")
+            ends = [model.require_tokenizer().special_id(name) for name in names]
+            assert model._stop_ids == tuple(end for end in ends if end is not None) != ()
+
 
 class TestChat:
     @pytest.fixture
@@ -390,6 +404,13 @@ class TestConvert:
             glin("convert", source, tmp_path / "a.gguf")
             theirs = Tokenizer.from_file("hf" if source == "hf" else "g.bpe")
             assert Tokenizer.from_file(tmp_path / "a.gguf").encode(text) == theirs.encode(text)
+            _, said = glin("convert", tmp_path / "a.gguf", tmp_path / "b.gguf")
+            assert said == ""
+            assert Tokenizer.from_file(tmp_path / "b.gguf").encode(text) == theirs.encode(text)
+            _, said = glin("convert", tmp_path / "a.gguf", tmp_path / "c.gguf", "--no-tokenizer")
+            assert said == ""
+            with glinfer.load(tmp_path / "c.gguf") as model:
+                assert model.tokenizer is None
 
     @pytest.mark.parametrize(
         ("source", "target", "said"),
