@@ -5,11 +5,13 @@ from __future__ import annotations
 import contextlib
 import dataclasses
 import time
+from os import PathLike
 from typing import Any
 
 import click
 
 from glinfer.cli.common import (
+    config_option,
     device_options,
     json_option,
     loaded,
@@ -19,10 +21,12 @@ from glinfer.cli.common import (
     parse_ids,
     print_json,
     progress,
+    shape_asked_for,
     table,
 )
 from glinfer.config import ModelConfig
 from glinfer.errors import InputError
+from glinfer.formats import Checkpoint, random_checkpoint
 from glinfer.generation.loading import read_model
 from glinfer.generation.model import Model
 from glinfer.gl.context import Device
@@ -49,6 +53,7 @@ _BATCHES_AT = 128  # tokens, unless --contexts says otherwise
 
 @click.command("bench")
 @click.argument("model", type=click.Path(), required=False)
+@config_option
 @click.option("--plan", type=click.Choice(PLANS), default=DEFAULT_PLAN, show_default=True, help="What to draw.")
 @click.option(
     "--weights",
@@ -76,6 +81,7 @@ _BATCHES_AT = 128  # tokens, unless --contexts says otherwise
 @json_option
 def bench_command(
     model: str | None,
+    config_text: str | None,
     plan: str,
     weights: str | None,
     contexts: str | None,
@@ -92,16 +98,19 @@ def bench_command(
     The fast plan decodes blocks of tokens at the end of full contexts, with each token read back and with one
     readback for the block (pipelined), takes in prompts as long as the contexts, up to the next token's logits in
     Python, and with --batch decodes many sequences together. The reference plan runs whole forward passes. All that
-    is timed takes turns, and warm-ups are not counted. Without MODEL the random weights of 'glinfer demo' are used;
-    speed does not depend on them.
+    is timed takes turns, and warm-ups are not counted. Without MODEL the random weights of 'glinfer demo' are used, or
+    those of another shape with --config; speed does not depend on them.
 
     \b
     glinfer bench shakespeare --weights f32,q8 --peers torch
     glinfer bench shakespeare --contexts 128 --batch 1,8,32
+    glinfer bench --config family=llama,blocks=24,heads=16,kv_heads=8,dim=1024,inner=2816,vocab=32000 --weights f16,q8
     """
     given = {"--weights": weights, "--contexts": contexts, "--peers": peers or None, "--batch": batch}
+    if model is not None and config_text is not None:
+        raise InputError("give either a MODEL or --config, and not both")
     if plan == "reference":
-        for name, value in {**given, "--ceiling": ceiling or None}.items():
+        for name, value in {**given, "--ceiling": ceiling or None, "--config": config_text}.items():
             if value is not None:
                 raise InputError(f"{name} belongs to --plan fast; leave it out or use that plan")
         _bench_reference(model, parse_ids(_LENGTHS if lengths is None else lengths, "lengths"), runs, as_json, options)
@@ -111,7 +120,7 @@ def bench_command(
     formats = formats_of(DEFAULT_WEIGHTS if weights is None else weights)
     found = parse_ids(_CONTEXTS if contexts is None else contexts, "contexts")
     together = _Together(sizes_of(batch), _BATCHES_AT if contexts is None or not found else found[0])
-    report = _bench_fast(model, formats, found, together, runs, names_of(peers), ceiling, options)
+    report = _bench_fast(model, config_text, formats, found, together, runs, names_of(peers), ceiling, options)
     if as_json:
         print_json(report.to_json())
     else:
@@ -197,6 +206,7 @@ def _show(report: BenchReport) -> None:
 
 def _bench_fast(
     model: str | None,
+    config_text: str | None,
     formats: list[str],
     contexts: list[int],
     together: _Together,
@@ -205,8 +215,12 @@ def _bench_fast(
     ceiling: bool,
     options: dict[str, Any],
 ) -> DecodeReport:
-    path, checkpoint = read_model(path_of(model), gelu=options["gelu"])
-    checkpoint.check_finite()
+    path: str | PathLike[str] | Checkpoint
+    if config_text is None:
+        path, checkpoint = read_model(path_of(model), gelu=options["gelu"])
+        checkpoint.check_finite()
+    else:
+        path = checkpoint = random_checkpoint(shape_asked_for(config_text, {**options, "context": None}))
     if is_decoder(checkpoint.config, checkpoint.formats()):
         for asked, name in ((peers, "--peers"), (together.sizes, "--batch"), (ceiling, "--ceiling")):
             if asked:

@@ -16,6 +16,8 @@ from typing import Any
 
 from glinfer.config import ModelConfig
 from glinfer.errors import InputError
+from glinfer.formats import Checkpoint
+from glinfer.generation.loading import Loaded, prepare
 from glinfer.generation.model import Model, load_model
 from glinfer.gl.context import Device
 from glinfer.models.plan import Plan
@@ -146,7 +148,7 @@ class DecodeReport:
 
 
 def load_fast(
-    path: str | PathLike[str],
+    path: str | PathLike[str] | Checkpoint,
     weights: str,
     device: Device,
     *,
@@ -157,7 +159,7 @@ def load_fast(
     """Load a model for timing, up to its first token; the model has to be closed.
 
     Args:
-        path: see :func:`glinfer.generation.model.load_model`, as for the other arguments.
+        path: see :func:`glinfer.generation.model.load_model`, as for the other arguments; or a checkpoint.
         weights: the weight format.
         device: an open device.
         gelu: overrides the checkpoint's form.
@@ -171,7 +173,11 @@ def load_fast(
         uploaded = time.perf_counter()
         on_upload(done, total)
 
-    model = load_model(path, plan="fast", weights=weights, gelu=gelu, device=device, on_upload=note)
+    if isinstance(path, Checkpoint):
+        engine = prepare(path, device, "fast", weights).bind(device, on_upload=note)
+        model = Model(Loaded(engine, None, "weights that are noise have no tokenizer; use token ids", (), False))
+    else:
+        model = load_model(path, plan="fast", weights=weights, gelu=gelu, device=device, on_upload=note)
     try:
         loaded = time.perf_counter()
         session = model.session()
