@@ -22,7 +22,7 @@ demo: setup-run ## Write text with a model; MODEL=file TOKENIZER=file PROMPT="so
 test: lint ## Check everything: lint, types, and every test
 	$(BIN)/python -m pytest -n auto --maxprocesses 4 --dist worksteal
 
-test-slow: setup-dev ## Compare with llama.cpp, if it is there: .venv/bin/pip install -e '.[peers]'
+test-slow: setup-dev ## What takes long: every form, and llama.cpp if it is there (.venv/bin/pip install -e ".[peers]")
 	$(BIN)/python -m pytest -m slow -s
 
 lint: setup-dev ## Check style and types

@@ -474,17 +474,22 @@ def check_packed(made: Checkpoint, plans: Sequence[str] = ("fast",)) -> None:
                 assert worst(model.logits(IDS[:count]), logits) <= OF_RANGE, (plan, count)
 
 
-@pytest.mark.parametrize("form", ["F16", "BF16", "Q4_0", "Q4_1", "Q5_0", "Q5_1", "Q8_0", "Q8_ROW", "Q16_ROW"])
+def slow(*values: Any) -> list[Any]:
+    """Cases that differ from others in shaders alone, which tests/gl compiles and checks for every format."""
+    return [pytest.param(*([value] if isinstance(value, str) else value), marks=pytest.mark.slow) for value in values]
+
+
+@pytest.mark.parametrize("form", ["F16", "BF16", "Q8_0", *slow("Q4_0", "Q4_1", "Q5_0", "Q5_1", "Q8_ROW", "Q16_ROW")])
 def test_blocks_are_the_numbers_that_they_stand_for(form: str) -> None:
-    check_packed(packed(of_family("llama"), lambda name: form), PLANS if form in ("BF16", "Q4_0") else ("fast",))
+    check_packed(packed(of_family("llama"), lambda name: form), PLANS if form == "BF16" else ("fast",))
 
 
-@pytest.mark.parametrize("form", ["F16", "Q8_0"])
+@pytest.mark.parametrize("form", ["Q8_0", *slow("F16")])
 def test_blocks_of_gpt2(form: str) -> None:
     check_packed(packed(of_family("gpt2"), lambda name: form), PLANS)
 
 
-@pytest.mark.parametrize("form", ["Q2_K", "Q3_K", "Q4_K", "Q5_K", "Q6_K"])
+@pytest.mark.parametrize("form", ["Q4_K", *slow("Q2_K", "Q3_K", "Q5_K", "Q6_K")])
 def test_blocks_of_256_are_too(form: str) -> None:
     """Blocks of random bits, which are large numbers: down to the size of weights by the norms in front of them."""
     check_packed(packed(of_family("llama", 256), lambda name: form))
@@ -576,8 +581,16 @@ KERNELS = {
 }
 
 
-@pytest.mark.parametrize("kernels", KERNELS)
-@pytest.mark.parametrize("family", ["llama", "mistral", "qwen3", "gemma", "gift_of_gab", "gpt2"])
+@pytest.mark.parametrize(
+    ("family", "kernels"),
+    [
+        ("mistral", "plain"),
+        ("qwen3", "many targets"),
+        ("gift_of_gab", "plain"),
+        ("gpt2", "many targets"),
+        *slow(*((family, kernels) for family in ("llama", "gemma") for kernels in KERNELS)),
+    ],
+)
 def test_every_draw_agrees_with_its_oracle(family: str, kernels: str) -> None:
     """At the beginning, in between and at the end of the caches; padded, and not."""
     odd = family in ("mistral", "gift_of_gab")
