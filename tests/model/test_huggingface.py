@@ -89,11 +89,11 @@ def test_logits_agree_at_every_position(saved: tuple[Path, Any], plan: str) -> N
 def test_greedy_tokens_are_equal_for_100_tokens(saved: tuple[Path, Any], plan: str) -> None:
     folder, theirs = saved
     ids = prompt(7)
-    expected: list[int] = []
-    for _ in range(100):
-        expected.append(int(their_logits(theirs, ids + expected)[-1].argmax()))
     with glinfer.load(folder, plan=plan) as model:
-        assert model.generate(ids, max_tokens=100, temperature=0) == expected
+        found = model.generate(ids, max_tokens=100, temperature=0)
+    assert len(found) == 100
+    # One run over what was chosen: were one token another, the first such would show.
+    assert their_logits(theirs, ids + found)[6:-1].argmax(-1).tolist() == found
 
 
 def test_shards_and_single_files_are_the_same_model(saved: tuple[Path, Any], tmp_path: Path) -> None:
