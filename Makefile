@@ -3,7 +3,7 @@
 
 BIN := .venv/bin
 .DEFAULT_GOAL := help
-.PHONY: help demo test test-slow lint format wheel clean setup-run setup-dev
+.PHONY: help demo test test-web test-slow lint format wheel clean setup-run setup-dev
 
 # The demo's settings reach the shell through the environment, letter for letter: spaces, quotes and dollar
 # signs in a prompt stay what they are.
@@ -22,6 +22,13 @@ demo: setup-run ## Write text with a model; MODEL=file TOKENIZER=file PROMPT="so
 test: lint ## Check everything: lint, types, and every test
 	$(BIN)/python -m pytest -n auto --maxprocesses 4 --dist worksteal
 
+test-web: setup-dev ## Check the web page: its JavaScript, and exported sites in Chromium
+	@scripts/setup_web.sh
+	@if [ -d web/node_modules ]; then npm --silent --prefix web run lint; else echo "no lint: no web/node_modules"; fi
+	@if node -e 'process.exit(Number(parseInt(process.versions.node) < 20))' 2>/dev/null; then npm --silent --prefix web test; \
+	    else echo "no JavaScript tests: no Node.js 20"; fi
+	$(BIN)/python -m pytest -m web -n auto --maxprocesses 2
+
 test-slow: setup-dev ## What takes long: every form, and llama.cpp if it is there (.venv/bin/pip install -e ".[peers]")
 	$(BIN)/python -m pytest -m slow -s
 
@@ -38,7 +45,7 @@ wheel: setup-dev ## Build the wheel into dist/
 	$(BIN)/python -m build --wheel --no-isolation
 
 clean: ## Remove everything that was made here: .venv, caches, built files
-	rm -rf .venv .cache .mypy_cache .ruff_cache .pytest_cache .hypothesis build dist *.egg-info
+	rm -rf .venv web/node_modules tests/web/node_modules .cache .mypy_cache .ruff_cache .pytest_cache .hypothesis build dist *.egg-info
 	find . -name __pycache__ -type d -prune -exec rm -rf {} +
 
 setup-run:

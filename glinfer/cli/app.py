@@ -26,6 +26,7 @@ from glinfer.cli.models import models
 from glinfer.cli.products import products
 from glinfer.cli.tune import tune_command
 from glinfer.cli.verify import verify
+from glinfer.cli.web import export_command, serve_command
 from glinfer.errors import GlinferError
 
 _EXIT_BAD_INPUT = 2
@@ -69,7 +70,7 @@ def cli(context: click.Context) -> None:
 
 
 _EVALUATING = (draws, verify, eval_command, bench_command, tune_command, kernels, products)
-for command in (generate, chat, *_EVALUATING, info, convert, models, demo):
+for command in (generate, chat, *_EVALUATING, info, convert, models, demo, export_command, serve_command):
     cli.add_command(command)
 
 

@@ -22,7 +22,7 @@ import pytest
 pytestmark = pytest.mark.package
 
 ROOT = Path(__file__).resolve().parents[2]
-SOURCES = ("glinfer", "shaders", "pyproject.toml", "README.md", "LICENSE")
+SOURCES = ("glinfer", "shaders", "web", "pyproject.toml", "README.md", "LICENSE")
 
 
 def run(*command: str | Path, cwd: Path, timeout: float = 300) -> subprocess.CompletedProcess[str]:
@@ -73,7 +73,9 @@ def wheel(tmp_path_factory: pytest.TempPathFactory) -> Path:
         original = ROOT / name
         assert original.exists(), f"{name} is missing, the wheel cannot be built without it"
         if original.is_dir():
-            shutil.copytree(original, source / name, ignore=shutil.ignore_patterns("__pycache__", "*.pyc", ".*"))
+            shutil.copytree(
+                original, source / name, ignore=shutil.ignore_patterns("__pycache__", "*.pyc", ".*", "node_modules")
+            )
         else:
             shutil.copy(original, source / name)
     succeed(run(sys.executable, "-m", "build", "--wheel", "--no-isolation", "--outdir", place / "dist", cwd=source))
@@ -159,9 +161,26 @@ def test_the_wheel_holds_nothing_else(wheel: Path) -> None:
     known = (".py", ".typed", ".frag", ".vert", ".glsl")
     inside = [name for name in names if name.startswith("glinfer/")]
     files = [name for name in inside if not name.endswith(known)]
-    models = ROOT.glob("glinfer/bundled/*")
-    assert sorted(files) == sorted(f"glinfer/bundled/{file.name}" for file in models)
+    models = [f"glinfer/bundled/{file.name}" for file in ROOT.glob("glinfer/bundled/*")]
+    assert sorted(files) == sorted([*models, *web_files()])
     assert [name for name in inside if "tests" in name.split("/") or "/test_" in name] == []
+
+
+def web_files() -> list[str]:
+    """What a site's page and runtime are made of, in the wheel."""
+    page = [ROOT / "web" / name for name in ("index.html", "app.js", "style.css", "embedded.js")]
+    runtime = list((ROOT / "web" / "glinfer").iterdir())
+    return [f"glinfer/{file.relative_to(ROOT).as_posix()}" for file in (*page, *runtime)]
+
+
+def test_a_site_is_exported_from_the_wheel(installed: Installed) -> None:
+    installed.glinfer("export-web", "shakespeare", "site", "--weights", "q8")
+    for name in web_files():
+        if not name.endswith("embedded.js"):
+            part = name.removeprefix("glinfer/web/")
+            assert (installed.work / "site" / part).read_bytes() == (ROOT / "web" / part).read_bytes()
+    installed.glinfer("export-web", "shakespeare", "site", "--weights", "q8", "--single-file")
+    assert [file.name for file in (installed.work / "site").iterdir()] == ["index.html"]
 
 
 def test_glinfer_comes_from_the_wheel(installed: Installed) -> None:

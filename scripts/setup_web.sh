@@ -1,0 +1,83 @@
+#!/usr/bin/env bash
+# Bring in what `make test-web` needs beside .venv: Chromium (Debian's package), and the npm packages of web/ and
+# tests/web. What is in place is left alone. What may not be installed here is named with the line to run, and the tests
+# that need it skip: the exit status is 0 then too.
+set -euo pipefail
+CDPATH='' cd -- "$(dirname -- "${BASH_SOURCE[0]}")/.."
+
+readonly NODE_LEAST=20.19
+APT=(apt-get -qq -o DPkg::Lock::Timeout=120 -o Acquire::Retries=1 -o Acquire::http::Timeout=20)
+
+say() { printf 'setup: %s\n' "$*" >&2; }
+
+# Run a command silently; show the end of what it said when it fails.
+quietly() {
+    local log status=0
+    log=$(mktemp)
+    "$@" >"$log" 2>&1 || status=$?
+    if [ "$status" -ne 0 ]; then tail -n 20 "$log" >&2; fi
+    rm -f "$log"
+    return "$status"
+}
+
+# May this user install packages? Sets as_root to what has to stand before the command.
+may_install() {
+    command -v apt-get >/dev/null || return 1
+    if [ "$(id -u)" -eq 0 ]; then
+        as_root=(env)
+    elif command -v sudo >/dev/null && sudo -n true 2>/dev/null; then
+        as_root=(sudo -n env)
+    else
+        return 1
+    fi
+}
+
+has_browser() {
+    local name
+    for name in "${GLINFER_CHROMIUM:-}" chromium chromium-browser google-chrome; do
+        if [ -n "$name" ] && command -v "$name" >/dev/null; then return; fi
+    done
+    return 1
+}
+
+install_browser() {
+    local line='apt-get update && apt-get install -y --no-install-recommends chromium'
+    if has_browser; then return; fi
+    if may_install; then
+        say "installing chromium with apt-get"
+        quietly "${as_root[@]}" DEBIAN_FRONTEND=noninteractive "${APT[@]}" update || true
+        if quietly "${as_root[@]}" DEBIAN_FRONTEND=noninteractive "${APT[@]}" install -y --no-install-recommends chromium &&
+            has_browser; then return; fi
+    fi
+    if [ "$(id -u)" -ne 0 ]; then line=${line//apt-get/sudo apt-get}; fi
+    say "there is no Chromium, so that the browser tests skip; run this line, or name one with GLINFER_CHROMIUM: $line"
+}
+
+node_is_good() {
+    command -v npm >/dev/null && command -v node >/dev/null &&
+        [ "$(printf '%s\n' "$NODE_LEAST" "$(node -p process.versions.node)" | sort -V | head -n 1)" = "$NODE_LEAST" ]
+}
+
+install_packages() {
+    local folder=$1
+    # npm keeps a copy of the lock file that it installed.
+    if [ "$folder/node_modules/.package-lock.json" -nt "$folder/package-lock.json" ]; then return; fi
+    say "installing the npm packages of $folder"
+    if ! (cd -- "$folder" && quietly npm ci --ignore-scripts --no-audit --no-fund); then
+        rm -rf -- "${folder:?}/node_modules"
+        say "npm could not install them, so that what needs them is left out; try this line: (cd $folder && npm ci)"
+    fi
+}
+
+main() {
+    install_browser
+    if node_is_good; then
+        install_packages web
+        install_packages tests/web
+    else
+        say "there is no Node.js $NODE_LEAST or newer with npm, so that all tests of the web page skip;" \
+            "install one"
+    fi
+}
+
+main

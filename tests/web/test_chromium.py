@@ -1,0 +1,197 @@
+"""Exported sites in a real browser: the same tokens, logits and draw calls as Python's, and nothing complains."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+
+import glinfer
+from glinfer.config import ModelConfig
+from glinfer.formats import random_checkpoint, save_checkpoint
+from glinfer.generation.model import Model
+from glinfer.tools.export_web import export_web
+
+PROMPT = "ROMEO:\nWhat light"
+TOKENS, COMPARED = 50, 5
+LOGITS_TOLERANCE = 1e-4
+PROBS_TOLERANCE = {"webgl_probs": 5e-6, "cpu_probs": 1e-6}  # those of tests/model/test_goldens.py
+LLAMA = ModelConfig.from_options("family=llama,blocks=2,heads=4,kv_heads=2,dim=64,inner=128,vocab=300,context=64")
+WIDE = ModelConfig.from_options("blocks=1,heads=2,dim=16,vocab=5000,context=32")
+LIMITS = {"usual": "", "webgl2": "?minimum=1"}
+"""What is put behind the page's address, by the limits of the export."""
+
+Array = np.ndarray[Any, Any]
+Drive = Callable[..., dict[str, Any]]
+
+
+def expected_of(model: Model, prompt: list[int], count: int) -> tuple[list[int], list[Array]]:
+    """Python's greedy tokens, and the logits of the first of them."""
+    ids = model.generate(prompt, max_tokens=count, temperature=0, stop_ids=())
+    return ids, [model.logits([*prompt, *ids[:step]]) for step in range(COMPARED)]
+
+
+def check(found: dict[str, Any], ids: list[int], logits: list[Array], plan: dict[str, Any], prompt: int) -> None:
+    draws = plan["model"]["draws_per_token"]
+    assert found["ids"] == ids
+    assert len(found["logits"]) == len(logits)
+    for step, (theirs, ours) in enumerate(zip(found["logits"], logits, strict=True)):
+        assert np.abs(np.array(theirs, np.float32) - ours).max() <= LOGITS_TOLERANCE, f"step {step}"
+    assert found["draws"] == [draws] * len(ids)
+    assert found["promptDraws"] == (prompt - 1) * (draws - plan["head_draws"])
+
+
+@pytest.mark.parametrize("limits", LIMITS)
+@pytest.mark.parametrize("weights", ["f32", "q8"])
+def test_the_bundled_model_writes_what_it_writes_in_python(
+    run_site: Drive, tmp_path: Path, limits: str, weights: str
+) -> None:
+    made = export_web("shakespeare", tmp_path / "site", limits=limits, weights=weights)
+    with glinfer.load("shakespeare", weights=weights) as model:
+        assert model.tokenizer is not None
+        prompt = model.tokenizer.encode(PROMPT)
+        ids, logits = expected_of(model, prompt, TOKENS)
+    jobs = [
+        {"kind": "encode", "text": PROMPT},
+        {"kind": "greedy", "ids": prompt, "count": TOKENS, "logits": COMPARED},
+        {"kind": "greedy", "ids": prompt[:3], "count": 1},  # what was held before must not matter
+        {"kind": "greedy", "ids": prompt, "count": 1},
+    ]
+    encoded, found, _, again = run_site(made.folder, jobs, query=LIMITS[limits])["results"]
+    assert encoded["ids"] == prompt
+    assert encoded["text"] == PROMPT
+    check(found, ids, logits, made.plan, len(prompt))
+    assert again["ids"] == ids[:1]
+    assert again["logits"][0] == found["logits"][0]
+
+
+def test_a_full_context_drops_the_oldest_half_as_python_does(run_site: Drive, tmp_path: Path) -> None:
+    made = export_web("shakespeare", tmp_path / "site", context=16)
+    prompt = [82, 79, 77, 69, 79, 58, 10]
+    with glinfer.load("shakespeare", context=16) as model:
+        ids = model.generate(prompt, max_tokens=24, temperature=0, stop_ids=())
+    (found,) = run_site(made.folder, [{"kind": "greedy", "ids": prompt, "count": 24}])["results"]
+    assert found["ids"] == ids
+
+
+def softmax(logits: list[float]) -> Array:
+    values = np.array(logits, np.float64)
+    powers = np.exp(values - values.max())
+    probs: Array = powers / powers.sum()
+    return probs
+
+
+def goldens(shared: Path, model: str) -> list[dict[str, Any]]:
+    records = json.loads((shared / "gab" / "golden.json").read_text())
+    return sorted((r for r in records if r["model"] == model), key=lambda record: -len(record["tokens"]))
+
+
+def check_goldens(run_site: Drive, path: Path, out: Path, records: list[dict[str, Any]], limits: str) -> None:
+    made = export_web(path, out, plan="reference", limits=limits)
+    jobs = [{"kind": "logits", "ids": record["tokens"]} for record in records]
+    results = run_site(made.folder, jobs, query=LIMITS[limits])["results"]
+    assert len(results) == len(records)
+    for record, found in zip(records, results, strict=True):
+        probs = softmax(found["logits"][0])
+        assert found["ids"] == [record["argmax"]]
+        assert found["draws"] == [record.get("draw_calls", made.draws)]
+        for key in PROBS_TOLERANCE.keys() & record.keys():
+            difference = np.abs(probs - np.array(record[key])).max()
+            print(f"{path.name}, {len(record['tokens'])} tokens, {key}: {difference:.1e}")
+            assert difference <= PROBS_TOLERANCE[key], key
+
+
+@pytest.mark.parametrize("limits", LIMITS)
+@pytest.mark.parametrize("model", ["tiny", "odd"])
+def test_goldens(run_site: Drive, shared: Path, tmp_path: Path, model: str, limits: str) -> None:
+    records = goldens(shared, model)
+    assert records
+    check_goldens(run_site, shared / "gab" / f"{model}.gab", tmp_path / "site", records, limits)
+
+
+def test_the_golden_of_the_full_size_model(run_site: Drive, shared: Path, tmp_path: Path) -> None:
+    path = tmp_path / "full.gab"
+    save_checkpoint(random_checkpoint(ModelConfig.from_options(""), seed=2), path)
+    check_goldens(run_site, path, tmp_path / "site", goldens(shared, "full"), "usual")
+
+
+@pytest.mark.parametrize(
+    ("name", "options"),
+    [
+        ("llama.safetensors", {}),
+        ("llama.safetensors", {"weights": "q8"}),
+        ("llama.gguf", {}),
+        ("llama.gguf", {"plan": "reference"}),
+    ],
+)
+def test_a_llama_by_its_own_plans(run_site: Drive, tmp_path: Path, name: str, options: dict[str, str]) -> None:
+    path = tmp_path / name
+    save_checkpoint(random_checkpoint(LLAMA, seed=3), path, dtype="q8_0" if path.suffix == ".gguf" else "float32")
+    made = export_web(path, tmp_path / "site", limits="webgl2", **options)
+    prompt = [1, 2, 3, 4, 299]
+    with glinfer.load(path, **options) as model:
+        ids, logits = expected_of(model, prompt, 12)
+    job = {"kind": "greedy", "ids": prompt, "count": 12, "logits": COMPARED}
+    (found,) = run_site(made.folder, [job], query=LIMITS["webgl2"])["results"]
+    if made.plan["driver"] == "reference":
+        assert found["promptDraws"] == 0
+        found["promptDraws"] = (len(prompt) - 1) * made.draws  # the whole sequence is run each time, and only then
+    check(found, ids, logits, made.plan, len(prompt))
+
+
+@pytest.mark.parametrize("plan", ["fast", "reference"])
+def test_edges_that_are_longer_than_any_texture(run_site: Drive, tmp_path: Path, plan: str) -> None:
+    path = tmp_path / "wide.gab"
+    save_checkpoint(random_checkpoint(WIDE, seed=4), path)
+    made = export_web(path, tmp_path / "site", plan=plan, limits="webgl2")
+    wrapped = [texture["name"] for texture in made.plan["textures"] if texture["layout"].get("wrapped")]
+    assert ("logits" in wrapped) == (plan == "reference")
+    with glinfer.load(path, plan=plan) as model:
+        ids, logits = expected_of(model, [4999, 7, 2500], 6)
+    job = {"kind": "greedy", "ids": [4999, 7, 2500], "count": 6, "logits": COMPARED}
+    (found,) = run_site(made.folder, [job], query=LIMITS["webgl2"])["results"]
+    assert found["ids"] == ids
+    assert max(np.abs(np.array(a) - b).max() for a, b in zip(found["logits"], logits, strict=True)) <= LOGITS_TOLERANCE
+
+
+def test_a_single_file_runs_without_a_server(open_page: Drive, tmp_path: Path) -> None:
+    made = export_web("shakespeare", tmp_path / "one", weights="q8", single=True)
+    with glinfer.load("shakespeare", weights="q8") as model:
+        assert model.tokenizer is not None
+        prompt = model.tokenizer.encode(PROMPT)
+        ids, logits = expected_of(model, prompt, 12)
+    job = {"kind": "greedy", "ids": prompt, "count": 12, "logits": COMPARED}
+    (found,) = open_page((made.folder / "index.html").as_uri(), [job])["results"]
+    check(found, ids, logits, made.plan, len(prompt))
+
+
+def test_a_site_that_needs_more_than_the_browser_has_says_so(run_site: Drive, tmp_path: Path) -> None:
+    """``?minimum=1`` must refuse a plan for larger textures, or the tests above would prove nothing with it."""
+    made = export_web("shakespeare", tmp_path / "site")
+    plan = json.loads((made.folder / "plan.json").read_text())
+    plan["requires"]["max_texture_size"] = 4096
+    (made.folder / "plan.json").write_text(json.dumps(plan))
+    with pytest.raises(AssertionError, match="2048"):
+        run_site(made.folder, [{"kind": "logits", "ids": [1]}], query="?minimum=1")
+
+
+@pytest.mark.parametrize("single", [False, True], ids=["served", "single file"])
+def test_the_page_writes_into_its_log(run_site: Drive, open_page: Drive, tmp_path: Path, single: bool) -> None:
+    made = export_web("shakespeare", tmp_path / "site", weights="q8", single=single)
+    with glinfer.load("shakespeare", weights="q8") as model:
+        expected = model.generate(PROMPT, max_tokens=20, temperature=0)
+    message = {"text": PROMPT, "tokens": 20}
+    if single:
+        found = open_page((made.folder / "index.html").as_uri(), talk=message)
+    else:
+        found = run_site(made.folder, talk=message)
+    shown = found["shown"]
+    assert shown["log"] == PROMPT + expected
+    assert shown["status"] == "Done."
+    assert shown["draws"] == str(made.draws)
+    assert min(shown["picture"]) >= 1
+    assert max(shown["picture"]) > 1

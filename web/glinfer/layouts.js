@@ -1,0 +1,170 @@
+/**
+ * Where matrices lie in textures, and what a draw covers: the browser's side of glinfer/gl/{layout,flat,blocks}.py
+ * and of the Draw in glinfer/gl/replay.py. Plain numbers, no GL.
+ */
+
+import { GlinferError } from "./errors.js";
+
+const BLOCK_EDGE = 4;
+const BLOCK_FLOATS = 64;
+const MOST_COVERED = 1.1;
+
+/** The uniforms that a draw in cells is given, in the order of `Cells.uniforms`. */
+export const CELL_UNIFORMS = ["cell_edge", "cells_across", "cells_each"];
+
+/**
+ * The place of a [rows, cols] matrix in a texture; see the layouts of plan.json.
+ * @typedef {{kind: string, rows: number, cols: number, width: number, height: number, wrapped?: boolean,
+ *   row_texels?: number, blocks?: number, columns?: number, tiles?: number, pitch?: number, slot_step?: number,
+ *   block_step?: number}} Layout
+ */
+
+/**
+ * A number, or the name of one that changes from run to run.
+ * @param {number|string} extent
+ * @param {Record<string, number>} values
+ * @returns {number}
+ */
+export function sizeOf(extent, values) {
+  return typeof extent === "number" ? extent : values[extent];
+}
+
+/**
+ * Blocks of one tile from its first to the last of some slots.
+ * @param {Layout} layout in blocks.
+ * @param {number} rows how many slots.
+ * @returns {number}
+ */
+export function placesOf(layout, rows) {
+  const each = Math.ceil(layout.blocks / layout.tiles);
+  return (rows - 1) * layout.slot_step + (each - 1) * layout.block_step + 1;
+}
+
+/**
+ * Width and height in texels of a rectangle at the origin that holds [0:rows, 0:cols].
+ * @param {Layout} layout
+ * @param {number} rows
+ * @param {number} cols
+ * @returns {[number, number]}
+ * @throws {GlinferError} the matrix has no such part.
+ */
+export function region(layout, rows, cols) {
+  if (!(rows >= 1 && rows <= layout.rows && cols >= 1 && cols <= layout.cols)) {
+    const most = `${layout.rows}×${layout.cols}`;
+    throw new GlinferError(`found a part of ${rows}×${cols} elements; expected 1×1 to ${most}`);
+  }
+  switch (layout.kind) {
+    case "matrix":
+      return layout.wrapped ? [layout.width, Math.ceil((rows * layout.cols) / layout.width)] : [cols, rows];
+    case "flat":
+      return [layout.width, Math.ceil((rows * layout.row_texels) / layout.width)];
+    case "block":
+      return [layout.width, BLOCK_EDGE * Math.ceil(placesOf(layout, rows) / layout.columns)];
+    default:
+      throw new GlinferError(`nothing is known of parts of the layout ${layout.kind}`);
+  }
+}
+
+/**
+ * The texel and the channel of one element.
+ * @param {Layout} layout
+ * @param {number} row
+ * @param {number} col
+ * @returns {{x: number, y: number, channel: number}}
+ */
+export function placeOf(layout, row, col) {
+  if (layout.kind === "matrix") {
+    if (!layout.wrapped) return { x: col, y: row, channel: 0 };
+    const element = row * layout.cols + col;
+    return { x: element % layout.width, y: Math.floor(element / layout.width), channel: 0 };
+  }
+  if (layout.kind === "flat") {
+    const texel = row * layout.row_texels + (col >> 2);
+    return { x: texel % layout.width, y: Math.floor(texel / layout.width), channel: col & 3 };
+  }
+  const block = Math.floor(col / BLOCK_FLOATS);
+  const place = row * layout.slot_step + Math.floor(block / layout.tiles) * layout.block_step;
+  // Inside a block floats run quad by quad, left to right, upwards.
+  const lane = (col % BLOCK_FLOATS) >> 2;
+  const [quad, member] = [lane >> 2, lane & 3];
+  return {
+    x: (block % layout.tiles) * layout.pitch + BLOCK_EDGE * (place % layout.columns) + 2 * (quad & 1) + (member & 1),
+    y: BLOCK_EDGE * Math.floor(place / layout.columns) + 2 * (quad >> 1) + (member >> 1),
+    channel: col & 3,
+  };
+}
+
+/** Squares of `edge` blocks a side that cover the first slots of a layout in blocks. */
+export class Cells {
+  /**
+   * @param {number} edge blocks a side.
+   * @param {number} across cells side by side in a tile.
+   * @param {number} each cells in one tile.
+   * @param {number} count cells in all.
+   */
+  constructor(edge, across, each, count) {
+    Object.assign(this, { edge, across, each, count });
+  }
+
+  /**
+   * The largest cells that cover next to nothing but the blocks of the first slots.
+   * @param {Layout} layout in blocks.
+   * @param {number} slots
+   * @param {number} largest blocks a side, a power of two.
+   * @returns {Cells}
+   */
+  static of(layout, slots, largest) {
+    const places = placesOf(layout, slots);
+    const columns = Math.min(layout.columns, places);
+    const lines = Math.ceil(places / layout.columns);
+    for (let edge = largest; ; edge = Math.floor(edge / 2)) {
+      const across = Math.ceil(columns / edge);
+      const up = Math.ceil(lines / edge);
+      const little = across * up * edge * edge <= MOST_COVERED * columns * lines;
+      const alone = layout.tiles === 1 || across * edge <= layout.columns; // no block of the next tile is drawn twice
+      // A point whose centre is outside of the target is not drawn.
+      const half = Math.floor((BLOCK_EDGE * edge) / 2);
+      const right = (layout.tiles - 1) * layout.pitch + BLOCK_EDGE * (across - 1) * edge + half;
+      const top = BLOCK_EDGE * (up - 1) * edge + half;
+      if (edge === 1 || (little && alone && right < layout.width && top < layout.height)) {
+        return new Cells(edge, across, across * up, layout.tiles * across * up);
+      }
+    }
+  }
+
+  /** The values of CELL_UNIFORMS. */
+  get uniforms() {
+    return [this.edge, this.across, this.each];
+  }
+}
+
+/**
+ * (x, y, width, height) in texels that a draw writes in one run.
+ * @param {object} draw of plan.json.
+ * @param {Layout} target the layout of the texture that it renders to.
+ * @param {Record<string, number>} values of the run.
+ * @returns {[number, number, number, number]}
+ */
+export function viewport(draw, target, values) {
+  if (draw.cover === "strip") {
+    return [BLOCK_EDGE * values.strip_first, 0, BLOCK_EDGE * sizeOf(draw.size[0], values), target.height];
+  }
+  if (draw.cover !== "triangle") return [0, 0, target.width, target.height];
+  const [rows, cols] = draw.size.map((extent) => sizeOf(extent, values));
+  return [0, 0, ...region(draw.layout ?? target, rows, cols)];
+}
+
+/**
+ * How many vertices a draw has in one run.
+ * @param {object} draw of plan.json.
+ * @param {Layout} target the layout of the texture that it renders to.
+ * @param {Record<string, number>} values of the run.
+ * @param {Cells|null} cells how it is covered, where `draw.largest_cell` is not 0.
+ * @returns {number}
+ */
+export function vertexCount(draw, target, values, cells) {
+  if (draw.cover === "triangle" || draw.cover === "strip") return 3;
+  if (draw.cover === "scatter") return sizeOf(draw.points, values);
+  const each = draw.cover === "points" ? 1 : 6;
+  return each * (cells ? cells.count : target.blocks * sizeOf(draw.size[0], values));
+}

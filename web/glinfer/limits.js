@@ -1,0 +1,73 @@
+/** What a browser offers, and what of it is too little for a plan. */
+
+/** Vendor-neutral names of the limits that a plan asks for, and what WebGL2 promises of each. */
+export const MINIMUM = { max_texture_size: 2048, draw_buffers: 4, texture_units: 16, point_size: 1 };
+
+const WORDS = {
+  max_texture_size: ["textures of", "texels a side", "your graphics driver allows"],
+  draw_buffers: ["", "render targets at once", "your graphics driver allows"],
+  texture_units: ["", "textures in one pass", "your graphics driver allows"],
+  point_size: ["points of", "pixels", "your graphics driver draws them up to"],
+};
+const EXTENSIONS = {
+  EXT_color_buffer_float: "rendering to float textures (EXT_color_buffer_float)",
+  EXT_float_blend: "adding up in 32-bit float textures (EXT_float_blend)",
+};
+
+/**
+ * A WebGL2 context for computing: nothing is ever shown of its canvas.
+ * @param {HTMLCanvasElement|OffscreenCanvas} canvas
+ * @returns {WebGL2RenderingContext|null}
+ */
+export function openContext(canvas) {
+  const plain = { alpha: false, antialias: false, depth: false, stencil: false };
+  return canvas.getContext("webgl2", { ...plain, powerPreference: "high-performance" });
+}
+
+/**
+ * The limits of a context.
+ * @param {WebGL2RenderingContext} gl
+ * @param {boolean} minimum pretend no more than WebGL2 promises, whatever the driver says.
+ * @returns {typeof MINIMUM}
+ */
+export function limitsOf(gl, minimum = false) {
+  if (minimum) return { ...MINIMUM };
+  return {
+    max_texture_size: gl.getParameter(gl.MAX_TEXTURE_SIZE),
+    draw_buffers: Math.min(gl.getParameter(gl.MAX_DRAW_BUFFERS), gl.getParameter(gl.MAX_COLOR_ATTACHMENTS)),
+    texture_units: gl.getParameter(gl.MAX_TEXTURE_IMAGE_UNITS),
+    point_size: gl.getParameter(gl.ALIASED_POINT_SIZE_RANGE)[1],
+  };
+}
+
+/**
+ * What a plan needs and this context lacks, in plain sentences; none where it can run. Turns extensions on.
+ * @param {WebGL2RenderingContext|null} gl
+ * @param {object} requires `requires` of plan.json.
+ * @param {{minimum?: boolean}} options `minimum`: see `limitsOf`.
+ * @returns {string[]}
+ */
+export function missing(gl, requires, { minimum = false } = {}) {
+  if (!gl) {
+    return [
+      "This browser offers no WebGL2. Use a current browser, and see that hardware acceleration or " +
+        "software rendering is not turned off in its settings.",
+    ];
+  }
+  const found = [];
+  for (const name of requires.extensions ?? []) {
+    if (!gl.getExtension(name)) {
+      found.push(`The model needs ${EXTENSIONS[name] ?? `the extension ${name}`}, which your graphics driver lacks.`);
+    }
+  }
+  const limits = limitsOf(gl, minimum);
+  for (const [name, limit] of Object.entries(limits)) {
+    const wanted = requires[name] ?? 0;
+    if (wanted > limit) {
+      const [before, after, allows] = WORDS[name];
+      const whose = minimum ? allows.replace("your graphics driver", "WebGL2's guaranteed minimum") : allows;
+      found.push(`The model needs ${`${before} ${wanted} ${after}`.trim()}; ${whose} ${limit}.`);
+    }
+  }
+  return found;
+}

@@ -1,0 +1,241 @@
+/** A model in the browser: an exported plan with its weights, and the sequence of tokens that it holds. */
+
+import { GlinferError } from "./errors.js";
+import { missing } from "./limits.js";
+import { collectShaders } from "./program.js";
+import { Replay } from "./replay.js";
+import { parseSafetensors } from "./safetensors.js";
+import { argmax } from "./sampler.js";
+import { Tokenizer } from "./tokenizer.js";
+
+const SLOT_TOKENS = 64;
+const KEPT_LOGITS = 4;
+
+/**
+ * Reads a plan.
+ * @param {string} text of plan.json.
+ * @returns {object}
+ * @throws {GlinferError} it is no plan of a version that this runtime knows.
+ */
+export function parsePlan(text) {
+  let plan;
+  try {
+    plan = JSON.parse(text);
+  } catch (error) {
+    throw new GlinferError(`plan.json is no JSON (${error.message}); export the model again`);
+  }
+  if (plan.format !== "glinfer-web" || plan.version !== 1) {
+    throw new GlinferError(`plan.json is ${plan.format} version ${plan.version}; expected glinfer-web version 1`);
+  }
+  return plan;
+}
+
+/**
+ * Loads an exported model.
+ * @param {WebGL2RenderingContext|null} gl
+ * @param {Source} source see source.js.
+ * @param {{minimum?: boolean, onPlan?: (plan: object) => void, onProgress?: (text: string) => void}} options
+ *   `minimum`: allow no more than WebGL2 promises; `onPlan` is told the plan before anything else is loaded.
+ * @returns {Promise<Model>}
+ * @throws {GlinferError} the browser lacks something, or a file is missing or damaged.
+ */
+export async function loadModel(gl, source, { minimum = false, onPlan, onProgress = () => {} } = {}) {
+  onProgress("Loading the plan…");
+  const plan = parsePlan(await source.text("plan.json"));
+  onPlan?.(plan);
+  const lacks = missing(gl, plan.requires, { minimum });
+  if (lacks.length) throw new GlinferError(lacks.join(" "));
+  const names = plan.programs.flatMap(({ fragment, vertex }) => [fragment, vertex]);
+  const [shaders, weights, tokenizer] = await Promise.all([
+    collectShaders(names, (name) => source.text(`shaders/${name}`)),
+    source.bytes("weights.safetensors", (text) => onProgress(`Loading the weights… ${text}`)),
+    plan.model.tokenizer === false ? null : source.optional("tokenizer.json"),
+  ]);
+  onProgress("Compiling the shaders…");
+  await new Promise((resolve) => setTimeout(resolve)); // let the page show that
+  return new Model(gl, plan, shaders, weights, tokenizer === null ? null : new Tokenizer(JSON.parse(tokenizer)));
+}
+
+/** Tokens held by a model, and what it says of the next one. */
+export class Model {
+  /**
+   * @param {WebGL2RenderingContext} gl
+   * @param {object} plan from `parsePlan`.
+   * @param {Map<string, string>} shaders the text of each shader file.
+   * @param {ArrayBuffer} weights weights.safetensors.
+   * @param {Tokenizer|null} tokenizer
+   */
+  constructor(gl, plan, shaders, weights, tokenizer = null) {
+    const tensors = parseSafetensors(weights);
+    const order = tensors.get("logits_order");
+    if (order?.dtype !== "I32") throw new GlinferError("the weights have no logits_order; export the model again");
+    Object.assign(this, { plan, tokenizer });
+    this.order = order.data.slice();
+    this.replay = new Replay(gl, plan, shaders, tensors);
+    this.driver = driverOf(plan, this.replay);
+    this.ids = [];
+    this.dropped = 0;
+    this.cached = 0; // how many of the first tokens are in the caches
+    this.known = null; // the logits of the next token, once they were asked for
+  }
+
+  /** How many tokens the model holds at most. */
+  get context() {
+    return this.driver.context;
+  }
+
+  /** How many different tokens there are. */
+  get vocabulary() {
+    return this.order.length;
+  }
+
+  /** Draw calls issued so far. */
+  get drawsIssued() {
+    return this.replay.drawsIssued;
+  }
+
+  /**
+   * Appends tokens, and runs all of them but the last, which waits until something is asked of it. Where the context
+   * is full the oldest half is dropped, and the rest runs again from position 0.
+   * @param {ArrayLike<number>} ids
+   * @throws {GlinferError} an id is no token of the vocabulary.
+   */
+  prefill(ids) {
+    for (const id of ids) {
+      if (!Number.isInteger(id) || id < 0 || id >= this.vocabulary) {
+        throw new GlinferError(`found the token ${id}; expected whole numbers from 0 to ${this.vocabulary - 1}`);
+      }
+    }
+    for (const id of ids) {
+      if (this.ids.length >= this.context) this.dropOldest();
+      this.known = null;
+      this.ids.push(id);
+    }
+    this.catchUp();
+  }
+
+  /**
+   * Appends one token.
+   * @param {number} id
+   */
+  step(id) {
+    this.prefill([id]);
+  }
+
+  /**
+   * Forgets the last tokens; all of them leave an empty sequence.
+   * @param {number} count how many.
+   * @throws {GlinferError} so many are not held.
+   */
+  rewind(count) {
+    if (!Number.isInteger(count) || count < 0 || count > this.ids.length) {
+      throw new GlinferError(`cannot rewind by ${count} tokens; the model holds ${this.ids.length}`);
+    }
+    if (count === 0) return;
+    this.ids.length -= count;
+    this.cached = Math.min(this.cached, this.ids.length);
+    this.known = null;
+  }
+
+  /**
+   * What the model says of the next token; computed once.
+   * @param {{draw: number, seen: () => void}|null} watch see `Replay.run`.
+   * @returns {Float32Array} one logit for each token, a copy.
+   * @throws {GlinferError} no token is held.
+   */
+  logits(watch = null) {
+    if (!this.ids.length) throw new GlinferError("the model holds no tokens; give it at least one");
+    if (this.known === null) {
+      this.catchUp();
+      this.driver.run(this.ids, this.ids.length - 1, undefined, watch);
+      this.cached = this.ids.length;
+      const { texture, width, height } = this.plan.logits;
+      const texels = this.replay.read(texture, width, height);
+      this.known = Float32Array.from(this.order, (place) => texels[place]);
+    }
+    return this.known.slice();
+  }
+
+  /**
+   * Forgets everything, and chooses the likeliest token again and again: what a test compares.
+   * @param {number[]} ids the prompt.
+   * @param {number} count how many tokens.
+   * @returns {{ids: number[], drawsPerToken: number, logitsOfFirst: Float32Array[]}} the tokens, the draws of the last
+   *   one, and the logits of the first few.
+   */
+  greedy(ids, count) {
+    this.rewind(this.ids.length);
+    this.prefill(ids);
+    const chosen = [];
+    const logitsOfFirst = [];
+    let drawsPerToken = 0;
+    while (chosen.length < count) {
+      const before = this.drawsIssued;
+      const logits = this.logits();
+      drawsPerToken = this.drawsIssued - before;
+      if (logitsOfFirst.length < KEPT_LOGITS) logitsOfFirst.push(logits);
+      chosen.push(argmax(logits));
+      this.step(chosen.at(-1));
+    }
+    return { ids: chosen, drawsPerToken, logitsOfFirst };
+  }
+
+  dropOldest() {
+    const count = Math.floor((this.context + 1) / 2);
+    this.known = null;
+    this.cached = 0;
+    this.ids.splice(0, count);
+    this.dropped += count;
+  }
+
+  catchUp() {
+    if (!this.driver.caches) return;
+    const last = this.plan.draws.length - this.plan.head_draws;
+    for (; this.cached < this.ids.length - 1; this.cached++) this.driver.run(this.ids, this.cached, last);
+  }
+
+  /** Releases everything that lies in graphics memory. */
+  release() {
+    this.replay.release();
+  }
+}
+
+/** What one run is given, by plan: `run(ids, position, last, watch)` runs the token at a position, or all up to it. */
+function driverOf(plan, replay) {
+  const { config } = plan.model;
+  const names = new Set(plan.run_values.map(({ name }) => name));
+  const input = plan.input === null ? null : replay.textures[plan.input];
+  const position = plan.run_values.find(({ name }) => name === "position");
+  const within = (rows) => Math.min(config.max_position_embeddings, rows ?? Infinity);
+  const fitting = (values) => Object.fromEntries(Object.entries(values).filter(([name]) => names.has(name)));
+  switch (plan.driver) {
+    case "fast": {
+      const values = { noise: 0, inverse_temperature: 1, noise_key: 0 };
+      const run = (ids, at, last, watch) => {
+        Object.assign(values, { position: at, token: ids[at], score_slots: Math.ceil((at + 1) / SLOT_TOKENS) });
+        replay.run(values, { last, watch });
+      };
+      return { caches: true, context: within(position && position.largest + 1), run };
+    }
+    case "decoder": {
+      const values = fitting({ rows: 1, last_row: 0, appended: config.num_key_value_heads });
+      const run = (ids, at, last, watch) => {
+        input.uploadColumn([ids[at]]);
+        values.position = at;
+        replay.run(values, { last, watch });
+      };
+      return { caches: true, context: within(position && position.largest + 1), run };
+    }
+    case "reference": {
+      const column = new Int32Array(input.spec.layout.rows);
+      const run = (ids, at, last, watch) => {
+        column.fill(0).set(ids);
+        input.uploadColumn(column);
+        replay.run(fitting({ rows: at + 1, last_row: at }), { last, watch });
+      };
+      return { caches: false, context: within(input.spec.layout.rows), run };
+    }
+    default:
+      throw new GlinferError(`the plan's driver is ${plan.driver}; expected fast, reference or decoder`);
+  }
+}

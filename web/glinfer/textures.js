@@ -1,0 +1,143 @@
+/** Textures that hold matrices, and the framebuffers that render to them and read them back. */
+
+import { GlinferError } from "./errors.js";
+import { placeOf, region } from "./layouts.js";
+
+// name: [sized format, format, type, channels, integer, the array that is uploaded]
+const FORMATS = {
+  r32f: ["R32F", "RED", "FLOAT", 1, false, Float32Array],
+  r32i: ["R32I", "RED_INTEGER", "INT", 1, true, Int32Array],
+  rgba32f: ["RGBA32F", "RGBA", "FLOAT", 4, false, Float32Array],
+  rgba16f: ["RGBA16F", "RGBA", "HALF_FLOAT", 4, false, Uint16Array],
+  rgba32i: ["RGBA32I", "RGBA_INTEGER", "INT", 4, true, Int32Array],
+  rgba32ui: ["RGBA32UI", "RGBA_INTEGER", "UNSIGNED_INT", 4, true, Uint32Array],
+};
+
+/**
+ * The first GL error that is pending, by its name, or null. A lost context is one too.
+ * @param {WebGL2RenderingContext} gl
+ * @returns {string|null}
+ */
+export function pendingError(gl) {
+  const code = gl.getError();
+  if (code === gl.NO_ERROR) return null;
+  const names = ["INVALID_ENUM", "INVALID_VALUE", "INVALID_OPERATION", "INVALID_FRAMEBUFFER_OPERATION"];
+  const name = [...names, "OUT_OF_MEMORY", "CONTEXT_LOST_WEBGL"].find((each) => gl[each] === code);
+  return name ?? `error ${code}`;
+}
+
+/** One matrix in one texture, NEAREST and CLAMP_TO_EDGE. New textures hold zeros, as WebGL promises. */
+export class Texture {
+  /**
+   * @param {WebGL2RenderingContext} gl
+   * @param {{name: string, format: string, width: number, height: number, layout: object}} spec of plan.json.
+   */
+  constructor(gl, spec) {
+    const format = FORMATS[spec.format];
+    if (!format) throw new GlinferError(`texture ${spec.name} has the unknown format ${spec.format}`);
+    const [sized, pixels, type, channels, integer, Array] = format;
+    Object.assign(this, { gl, spec, channels, integer, Array });
+    this.pixels = gl[pixels];
+    this.type = gl[type];
+    this.handle = gl.createTexture();
+    gl.activeTexture(gl.TEXTURE0);
+    gl.bindTexture(gl.TEXTURE_2D, this.handle);
+    for (const filter of [gl.TEXTURE_MIN_FILTER, gl.TEXTURE_MAG_FILTER]) {
+      gl.texParameteri(gl.TEXTURE_2D, filter, gl.NEAREST);
+    }
+    for (const wrap of [gl.TEXTURE_WRAP_S, gl.TEXTURE_WRAP_T]) {
+      gl.texParameteri(gl.TEXTURE_2D, wrap, gl.CLAMP_TO_EDGE);
+    }
+    gl.texStorage2D(gl.TEXTURE_2D, 1, gl[sized], spec.width, spec.height);
+  }
+
+  /**
+   * Overwrites lines of texels from the first on.
+   * @param {ArrayLike<number>} texels whole lines, of the texture's own type.
+   * @throws {GlinferError} they are of another type, or no whole lines of the texture.
+   */
+  upload(texels) {
+    const { gl, spec } = this;
+    const line = spec.width * this.channels;
+    const lines = texels.length / line;
+    if (!(texels instanceof this.Array) || !Number.isInteger(lines) || lines < 1 || lines > spec.height) {
+      const expected = `${spec.width}×${spec.height} texels of ${this.channels}`;
+      throw new GlinferError(`texture ${spec.name} was given ${texels.length} numbers; expected ${expected}`);
+    }
+    gl.activeTexture(gl.TEXTURE0);
+    gl.bindTexture(gl.TEXTURE_2D, this.handle);
+    gl.texSubImage2D(gl.TEXTURE_2D, 0, 0, 0, spec.width, lines, this.pixels, this.type, texels);
+  }
+
+  /**
+   * Overwrites the first rows of a matrix of one column; what shares their last line of texels becomes zero.
+   * @param {ArrayLike<number>} column
+   */
+  uploadColumn(column) {
+    const [width, lines] = region(this.spec.layout, column.length, 1);
+    const texels = new this.Array(width * lines * this.channels);
+    for (let row = 0; row < column.length; row++) {
+      const { x, y, channel } = placeOf(this.spec.layout, row, 0);
+      texels[(y * width + x) * this.channels + channel] = column[row];
+    }
+    this.upload(texels);
+  }
+
+  /** Releases the texture. */
+  release() {
+    this.gl.deleteTexture(this.handle);
+  }
+}
+
+/** Render targets in attachment order: what a draw writes, and the only way to read a texture. */
+export class Framebuffer {
+  /**
+   * @param {WebGL2RenderingContext} gl
+   * @param {Texture[]} textures all of one size.
+   * @throws {GlinferError} the driver cannot render to them.
+   */
+  constructor(gl, textures) {
+    Object.assign(this, { gl, textures });
+    this.handle = gl.createFramebuffer();
+    gl.bindFramebuffer(gl.FRAMEBUFFER, this.handle);
+    const attachments = textures.map((_, index) => gl.COLOR_ATTACHMENT0 + index);
+    textures.forEach((texture, index) => {
+      gl.framebufferTexture2D(gl.FRAMEBUFFER, attachments[index], gl.TEXTURE_2D, texture.handle, 0);
+    });
+    gl.drawBuffers(attachments);
+    if (gl.checkFramebufferStatus(gl.FRAMEBUFFER) !== gl.FRAMEBUFFER_COMPLETE) {
+      const error = gl.isContextLost() ? "the graphics context was lost" : "the graphics driver cannot render to";
+      throw new GlinferError(`${error} ${textures.map(({ spec }) => `${spec.name} (${spec.format})`).join(", ")}`);
+    }
+  }
+
+  /**
+   * Texels from (x, y) on of the first attachment, four numbers each, whatever the format; waits for the driver.
+   * @param {number} x
+   * @param {number} y
+   * @param {number} width
+   * @param {number} height
+   * @returns {Float32Array|Int32Array|Uint32Array} [height × width × 4]
+   */
+  read(x, y, width, height) {
+    const { gl } = this;
+    const texture = this.textures[0];
+    const Type = texture.integer ? texture.Array : Float32Array;
+    const texels = new Type(width * height * 4);
+    gl.bindFramebuffer(gl.FRAMEBUFFER, this.handle);
+    gl.readBuffer(gl.COLOR_ATTACHMENT0);
+    gl.readPixels(x, y, width, height, texture.integer ? gl.RGBA_INTEGER : gl.RGBA, this.readType(), texels);
+    return texels;
+  }
+
+  readType() {
+    const { gl } = this;
+    const { integer, type } = this.textures[0];
+    return integer ? type : gl.FLOAT; // RGBA and FLOAT is the one form that WebGL2 promises of float targets
+  }
+
+  /** Releases the framebuffer; the textures stay. */
+  release() {
+    this.gl.deleteFramebuffer(this.handle);
+  }
+}

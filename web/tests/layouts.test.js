@@ -1,0 +1,81 @@
+import assert from "node:assert/strict";
+import test from "node:test";
+
+import { GlinferError } from "../glinfer/errors.js";
+import { Cells, placeOf, region, vertexCount, viewport } from "../glinfer/layouts.js";
+import { noPython, python } from "./python.js";
+
+const BLOCK = {
+  kind: "block", rows: 3, cols: 200, width: 16, height: 12, blocks: 4, tiles: 1, pitch: 16, columns: 4, slot_step: 4,
+  block_step: 1,
+};
+
+test("regions by hand", () => {
+  assert.deepEqual(region({ kind: "matrix", rows: 4, cols: 6, width: 6, height: 4, wrapped: false }, 2, 5), [5, 2]);
+  assert.deepEqual(region({ kind: "matrix", rows: 4, cols: 6, width: 5, height: 5, wrapped: true }, 2, 6), [5, 3]);
+  assert.deepEqual(region({ kind: "flat", rows: 9, cols: 6, width: 4, height: 5, row_texels: 2 }, 3, 6), [4, 2]);
+  assert.deepEqual(region(BLOCK, 2, 200), [16, 8]);
+  assert.throws(() => region(BLOCK, 4, 200), GlinferError);
+  assert.throws(() => region({ kind: "packed", rows: 4, cols: 4, width: 4, height: 4 }, 1, 1), /packed/);
+});
+
+test("places of elements by hand", () => {
+  const wrapped = { kind: "matrix", rows: 4, cols: 6, width: 5, height: 5, wrapped: true };
+  assert.deepEqual(placeOf(wrapped, 1, 4), { x: 0, y: 2, channel: 0 });
+  const flat = { kind: "flat", rows: 9, cols: 6, width: 4, height: 5, row_texels: 2 };
+  assert.deepEqual(placeOf(flat, 2, 5), { x: 1, y: 1, channel: 1 });
+  assert.deepEqual(placeOf(BLOCK, 1, 64 + 21), { x: 4 + 3, y: 4, channel: 1 });
+});
+
+test("what each cover draws", () => {
+  const draw = { cover: "triangle", size: ["rows", 200], points: 0, largest_cell: 0, layout: BLOCK };
+  assert.deepEqual(viewport(draw, BLOCK, { rows: 1 }), [0, 0, 16, 4]);
+  assert.equal(vertexCount(draw, BLOCK, { rows: 1 }, null), 3);
+  assert.deepEqual(viewport({ ...draw, cover: "points" }, BLOCK, { rows: 2 }), [0, 0, 16, 12]);
+  assert.equal(vertexCount({ ...draw, cover: "points" }, BLOCK, { rows: 2 }, null), 8);
+  assert.equal(vertexCount({ ...draw, cover: "quads" }, BLOCK, { rows: 2 }, null), 48);
+  assert.deepEqual(viewport({ ...draw, cover: "strip" }, BLOCK, { rows: 2, strip_first: 3 }), [12, 0, 8, 12]);
+  assert.equal(vertexCount({ ...draw, cover: "scatter", points: "many" }, BLOCK, { many: 7 }, null), 7);
+  assert.equal(vertexCount({ ...draw, cover: "quads" }, BLOCK, { rows: 2 }, new Cells(2, 2, 3, 3)), 18);
+});
+
+test("regions, places and cells are those of Python", { skip: noPython }, () => {
+  const program = `
+import json
+import numpy as np
+from glinfer.gl.blocks import BlockLayout
+from glinfer.gl.flat import FlatLayout
+from glinfer.gl.layout import Layout
+from glinfer.gl.replay import Cells
+from glinfer.tools.export_plan import layout_entry
+cases = []
+layouts = [Layout.of((5, 7), "r32f", 64), Layout.of((5, 70), "r32f", 64), FlatLayout.of((9, 30), "rgba32f", 64)]
+layouts += [BlockLayout.of((3, 700), 512, tiles=tiles, pitch=pitch) for tiles in (1, 2, 4) for pitch in (16, 64)]
+layouts += [BlockLayout.by_block((40, 200), 512), BlockLayout.by_block((300, 130), 256)]
+for layout in layouts:
+    format_channels = layout.format.channels
+    numbers = np.arange(layout.rows * layout.cols).reshape(layout.rows, layout.cols) + 1
+    texels = layout.pack(numbers.astype(np.float32))
+    case = {"layout": layout_entry(layout), "texels": texels.astype(int).reshape(-1).tolist(), "channels": format_channels}
+    case["regions"] = [layout.region(rows, layout.cols) for rows in range(1, layout.rows + 1)]
+    case["cells"] = []
+    if isinstance(layout, BlockLayout):
+        for rows in range(1, layout.rows + 1):
+            for largest in (1, 2, 4, 8, 16):
+                cells = Cells.of(layout, rows, largest)
+                case["cells"].append([rows, largest, [cells.edge, cells.across, cells.each, cells.count]])
+    cases.append(case)
+print(json.dumps(cases))`;
+  for (const { layout, texels, channels, regions, cells } of python(program)) {
+    regions.forEach((expected, index) => assert.deepEqual(region(layout, index + 1, layout.cols), expected));
+    for (let row = 0; row < layout.rows; row++) {
+      for (let col = 0; col < layout.cols; col++) {
+        const { x, y, channel } = placeOf(layout, row, col);
+        assert.equal(texels[(y * regions.at(-1)[0] + x) * channels + channel], row * layout.cols + col + 1);
+      }
+    }
+    for (const [rows, largest, [edge, across, each, count]] of cells) {
+      assert.deepEqual({ ...Cells.of(layout, rows, largest) }, { edge, across, each, count });
+    }
+  }
+});

@@ -1,0 +1,52 @@
+import assert from "node:assert/strict";
+import test from "node:test";
+
+import { missing } from "../glinfer/limits.js";
+import { parsePlan } from "../glinfer/model.js";
+
+/** A context with these limits and extensions. */
+function context(limits, extensions) {
+  const names = ["MAX_TEXTURE_SIZE", "MAX_DRAW_BUFFERS", "MAX_COLOR_ATTACHMENTS", "MAX_TEXTURE_IMAGE_UNITS"];
+  const gl = Object.fromEntries([...names, "ALIASED_POINT_SIZE_RANGE"].map((name) => [name, name]));
+  gl.getParameter = (name) => limits[name];
+  gl.getExtension = (name) => (extensions.includes(name) ? {} : null);
+  return gl;
+}
+
+const LARGE = {
+  MAX_TEXTURE_SIZE: 8192, MAX_DRAW_BUFFERS: 8, MAX_COLOR_ATTACHMENTS: 8, MAX_TEXTURE_IMAGE_UNITS: 32,
+  ALIASED_POINT_SIZE_RANGE: [1, 256],
+};
+const REQUIRES = {
+  max_texture_size: 4096, draw_buffers: 8, texture_units: 17, point_size: 4,
+  extensions: ["EXT_color_buffer_float", "EXT_float_blend"],
+};
+
+test("nothing is missing where everything is there", () => {
+  assert.deepEqual(missing(context(LARGE, REQUIRES.extensions), REQUIRES), []);
+});
+
+test("without WebGL2 there is one sentence", () => {
+  assert.match(missing(null, REQUIRES).join(), /no WebGL2/);
+});
+
+test("each extension and each limit that is too small has a sentence of its own", () => {
+  const gl = context({ ...LARGE, MAX_COLOR_ATTACHMENTS: 4, MAX_TEXTURE_SIZE: 2048 }, ["EXT_color_buffer_float"]);
+  const found = missing(gl, REQUIRES);
+  assert.equal(found.length, 3);
+  assert.match(found[0], /EXT_float_blend/);
+  assert.equal(found[1], "The model needs textures of 4096 texels a side; your graphics driver allows 2048.");
+  assert.equal(found[2], "The model needs 8 render targets at once; your graphics driver allows 4.");
+});
+
+test("WebGL2's minimum can be pretended", () => {
+  const found = missing(context(LARGE, REQUIRES.extensions), REQUIRES, { minimum: true });
+  assert.equal(found.length, 4);
+  assert.match(found[3], /points of 4 pixels; WebGL2's guaranteed minimum .* 1\.$/);
+});
+
+test("only plans of this version are read", () => {
+  assert.equal(parsePlan('{"format":"glinfer-web","version":1}').version, 1);
+  assert.throws(() => parsePlan('{"format":"glinfer-web","version":2}'), /expected glinfer-web version 1/);
+  assert.throws(() => parsePlan("<html>"), /no JSON/);
+});

@@ -1,0 +1,75 @@
+import assert from "node:assert/strict";
+import test from "node:test";
+
+import { GlinferError } from "../glinfer/errors.js";
+import { gumbelAt, noiseKey } from "../glinfer/noise.js";
+import { argmax, Sampler } from "../glinfer/sampler.js";
+import { noPython, python } from "./python.js";
+
+const LOGITS = Float32Array.from({ length: 50 }, (_, token) => 3 * Math.sin(token * 7));
+
+const draws = (options, count) => {
+  const sampler = new Sampler(options);
+  return Array.from({ length: count }, () => sampler.sample(LOGITS));
+};
+
+test("greedy takes the largest, the first of equal ones", () => {
+  assert.equal(new Sampler({ temperature: 0 }).sample(Float32Array.of(1, 3, 3, 2)), 1);
+  assert.equal(argmax(Float32Array.of(-Infinity, -5)), 1);
+});
+
+test("top-k and top-p leave only the likeliest", () => {
+  const ranked = [...LOGITS.keys()].sort((one, other) => LOGITS[other] - LOGITS[one]);
+  const kept = new Set(draws({ topK: 3, temperature: 2, seed: 1 }, 300));
+  assert.deepEqual([...kept].sort(), ranked.slice(0, 3).sort());
+  assert.deepEqual(new Set(draws({ topP: 1e-6, seed: 1 }, 50)), new Set([ranked[0]]));
+});
+
+test("equal seeds draw equal tokens, others do not, and no seed is fresh", () => {
+  assert.deepEqual(draws({ seed: 5 }, 30), draws({ seed: 5 }, 30));
+  assert.notDeepEqual(draws({ seed: 5 }, 30), draws({ seed: 6 }, 30));
+  assert.notDeepEqual(draws({}, 30), draws({}, 30));
+});
+
+test("draws are as likely as the softmax says", () => {
+  const counts = new Float64Array(3);
+  const sampler = new Sampler({ seed: 3 });
+  const logits = Float32Array.of(0, Math.log(2), Math.log(7));
+  for (let draw = 0; draw < 20000; draw++) counts[sampler.sample(logits)]++;
+  [0.1, 0.2, 0.7].forEach((share, token) => assert.ok(Math.abs(counts[token] / 20000 - share) < 0.015));
+});
+
+test("bad options and broken logits are refused", () => {
+  for (const options of [{ temperature: -1 }, { temperature: NaN }, { topK: 1.5 }, { topP: 2 }, { seed: -1 }]) {
+    assert.throws(() => new Sampler(options), GlinferError);
+  }
+  assert.throws(() => new Sampler().sample(Float32Array.of(0, NaN)), GlinferError);
+});
+
+test("noise is Python's, bit for bit", { skip: noPython }, () => {
+  const program = `
+import json
+from glinfer.ops.noise import gumbel_of_key, noise_key
+seeds = [0, 1, 2**32 + 7, 2**70 + 3]
+print(json.dumps([[str(s), t, (k := noise_key(s, t)), gumbel_of_key(k, 400).tolist()] for s in seeds for t in (0, 9)]))`;
+  for (const [seed, step, key, noise] of python(program)) {
+    assert.equal(noiseKey(BigInt(seed), step), key);
+    noise.forEach((expected, token) => assert.equal(gumbelAt(key, token), expected));
+  }
+});
+
+test("tokens are those that Python draws", { skip: noPython }, () => {
+  const program = `
+import json, sys
+import numpy as np
+from glinfer.generation.sampler import Sampler, SamplingOptions
+logits = np.array(json.loads(sys.argv[1]), dtype=np.float32)
+found = []
+for temperature, top_k, top_p in ((1.0, 0, 1.0), (0.7, 5, 1.0), (1.3, 0, 0.6), (0.9, 20, 0.8)):
+    sampler = Sampler(SamplingOptions(temperature=temperature, top_k=top_k, top_p=top_p, seed=11))
+    found.append([temperature, top_k, top_p, [sampler.sample(logits) for _ in range(100)]])
+print(json.dumps(found))`;
+  for (const [temperature, topK, topP, tokens] of python(program, JSON.stringify([...LOGITS]))) {
+    assert.deepEqual(draws({ temperature, topK, topP, seed: 11 }, 100), tokens);
+  }
+});
