@@ -5,7 +5,7 @@ import { GlinferError } from "./glinfer/errors.js";
 import { generate } from "./glinfer/generate.js";
 import { openContext } from "./glinfer/limits.js";
 import { loadModel } from "./glinfer/model.js";
-import { paintAttention, readAttention } from "./glinfer/pictures.js";
+import { paintAttention, pictureName, readAttention } from "./glinfer/pictures.js";
 import { Sampler } from "./glinfer/sampler.js";
 import { fetchSource } from "./glinfer/source.js";
 import { IdTokenizer } from "./glinfer/tokenizer.js";
@@ -58,7 +58,7 @@ function startTheme() {
   const show = () => {
     const theme = chosen ?? (dark.matches ? "dark" : "light");
     document.documentElement.dataset.theme = theme;
-    $("theme").setAttribute("aria-pressed", String(theme === "dark"));
+    $("theme").textContent = theme === "dark" ? "Light theme" : "Dark theme"; // what a click gives
   };
   dark.addEventListener("change", show);
   $("theme").addEventListener("click", () => {
@@ -117,7 +117,7 @@ function ready(model) {
   conversation = new Conversation(tokenizer, chat, model.context, stopIds);
   $("message-label").textContent = chat ? "Your message" : model.tokenizer ? "A text to go on with" : "Token ids";
   $("attention").hidden = model.plan.pictures.length === 0;
-  const options = model.plan.pictures.map(({ name }, index) => new Option(name, String(index)));
+  const options = model.plan.pictures.map(({ name }, index) => new Option(pictureName(name), String(index)));
   $("layer").replaceChildren(...options);
   $("draws").textContent = String(model.plan.model.draws_per_token);
   $("length").max = String(model.context);

@@ -100,7 +100,7 @@ class PlanExport:
         return [
             {"name": draw.name, "texture": self.texture(draw.outputs[0]), "draw": place}
             for place, draw in enumerate(self.plan.draws)
-            if draw.kind == wanted
+            if draw.kind == wanted and not draw.op.endswith("_stats")  # what softmax needs of a row is no picture
         ]
 
     def _requires(self) -> dict[str, Any]:

@@ -137,7 +137,7 @@ async function openSite(context, url, ids) {
   return { page, time, renderer, draws };
 }
 
-async function openPeer(context, address, config, tokens) {
+async function openPeer(context, address, config, tokens, uniforms = false) {
   const page = await context.newPage();
   page.setDefaultTimeout(WAIT);
   await page.goto(`${address}/peer.html`);
@@ -149,7 +149,7 @@ async function openPeer(context, address, config, tokens) {
     inner: config.intermediate_size,
     context: config.max_position_embeddings,
   };
-  const found = await page.evaluate((given) => globalThis.peer.start(given), shape);
+  const found = await page.evaluate((given) => globalThis.peer.start(...given), [shape, uniforms]);
   const difference = await page.evaluate((ids) => globalThis.peer.prefill(ids), tokens);
   if (!(difference < AGREED)) throw new Error(`TensorFlow.js differs from itself by ${difference}`);
   const time = (way, argument) => (count) =>
@@ -178,11 +178,13 @@ async function bench(browser, address, shape, { rounds, samples, tokens, short }
   }
   const peer = await openPeer(context, address, config, ids);
   const grower = await openPeer(context, address, config, ids);
+  const uniform = await openPeer(context, address, config, ids, true);
   const ways = [
     [`glinfer fast plan, f32, ${sites.f32.draws} draws`, tokens, samples, sites.f32.time],
     [`glinfer fast plan, q8, ${sites.q8.draws} draws`, tokens, samples, sites.q8.time],
     ["TensorFlow.js, cache, one length again and again", tokens, samples, peer.time("cached", ids.at(-1))],
     ["TensorFlow.js, cache that grows (decoding)", `${tokens} on`, samples, grower.time("growing", ids.at(-1))],
+    ["the same with WEBGL_USE_SHAPES_UNIFORMS", `${tokens} on`, samples, uniform.time("growing", ids.at(-1))],
     ["TensorFlow.js, whole sequence", tokens, 1, peer.time("whole", ids)],
     [`glinfer reference plan, whole sequence, ${sites.reference.draws} draws`, short, 1, sites.reference.time],
     ["TensorFlow.js, whole sequence", short, 1, peer.time("whole", ids.slice(0, short))],

@@ -80,7 +80,9 @@ class TfModel {
 
 /** What bench.mjs calls. */
 globalThis.peer = {
-  async start(shape) {
+  /** `uniforms`: give shaders the shapes of textures as uniforms, so that fewer are compiled; off unless asked for. */
+  async start(shape, uniforms) {
+    tf.env().set("WEBGL_USE_SHAPES_UNIFORMS", uniforms);
     await tf.setBackend("webgl");
     await tf.ready();
     this.model = new TfModel(shape);

@@ -177,7 +177,6 @@ def test_any_browser_can_run_it(case: Case) -> None:
     assert needs["extensions"] == ["EXT_color_buffer_float"]
     assert {draw["cover"] for draw in found["draws"]} <= {"triangle", "quads", "scatter"}
     assert not any(program["defines"].get("QUAD") for program in found["programs"])
-    assert not any(program["defines"].get("LOOKUP_TEXTURE") for program in found["programs"])
 
 
 def test_shaders_are_copied_byte_for_byte_and_no_others(case: Case) -> None:

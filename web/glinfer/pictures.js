@@ -7,6 +7,18 @@ const MOST_ROWS = 256;
 const MASKED = -1e29;
 
 /**
+ * What people call a picture: `h.2.attn.scores` is that of block 3, `h.0.attn.head.1.probs` of block 1, head 2.
+ * @param {string} name of an entry of `plan.pictures`.
+ * @returns {string}
+ */
+export function pictureName(name) {
+  const found = /^h\.(\d+)\.attn(?:\.head\.(\d+))?\./.exec(name);
+  if (!found) return name;
+  const block = `block ${Number(found[1]) + 1}`;
+  return found[2] === undefined ? block : `${block}, head ${Number(found[2]) + 1}`;
+}
+
+/**
  * Attention weights read out of one texture after its draw: a row for each head (or each query), a column for each
  * token that is looked at.
  * @param {Model} model in the middle of a run; see `watch` of `Model.logits`.
