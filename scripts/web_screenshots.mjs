@@ -7,16 +7,14 @@
 
 import { spawn, spawnSync } from "node:child_process";
 import { existsSync, mkdirSync, mkdtempSync, rmSync, statSync } from "node:fs";
-import { createRequire } from "node:module";
 import os from "node:os";
 import path from "node:path";
 import process from "node:process";
 import { createInterface } from "node:readline";
-import { fileURLToPath } from "node:url";
 
-const ROOT = path.resolve(path.dirname(fileURLToPath(import.meta.url)), "..");
+import { FLAGS, ROOT, findChromium, playwright, skip } from "./chromium.mjs";
+
 const GLINFER = path.join(ROOT, ".venv/bin/glinfer");
-const FLAGS = ["--use-angle=swiftshader", "--enable-unsafe-swiftshader", "--ignore-gpu-blocklist", "--no-sandbox"];
 const PROMPT = "ROMEO:\nWhat light";
 const TEMPERATURE = 0.7;
 const SEED = 1;
@@ -27,26 +25,6 @@ const PICTURES = {
   dark: { width: 1000, height: 1040, colorScheme: "dark" },
   phone: { width: 390, height: 844, colorScheme: "light", isMobile: true, hasTouch: true },
 };
-
-function skip(why) {
-  console.log(`skipped: ${why}`);
-  process.exit(0);
-}
-
-function findChromium() {
-  const names = [process.env.GLINFER_CHROMIUM, "chromium", "chromium-browser", "google-chrome"].filter(Boolean);
-  const folders = (process.env.PATH ?? "").split(path.delimiter);
-  const places = names.flatMap((name) => (name.includes("/") ? [name] : folders.map((each) => path.join(each, name))));
-  return places.find(existsSync) ?? skip("there is no Chromium; name one with GLINFER_CHROMIUM");
-}
-
-function playwright() {
-  try {
-    return createRequire(path.join(ROOT, "tests/web/package.json"))("playwright-core").chromium;
-  } catch {
-    return skip("playwright-core is not installed; run: npm ci --prefix tests/web");
-  }
-}
 
 /** Exports the bundled model and serves it, as the two commands of the documentation do. */
 async function serveSite(folder) {

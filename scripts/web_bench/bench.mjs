@@ -10,17 +10,16 @@ import { spawnSync } from "node:child_process";
 import { existsSync, mkdtempSync, rmSync } from "node:fs";
 import { createServer } from "node:http";
 import { readFile } from "node:fs/promises";
-import { createRequire } from "node:module";
 import os from "node:os";
 import path from "node:path";
 import process from "node:process";
 import { fileURLToPath } from "node:url";
 import { parseArgs } from "node:util";
 
+import { FLAGS, ROOT, findChromium, playwright, skip } from "../chromium.mjs";
+
 const HERE = path.dirname(fileURLToPath(import.meta.url));
-const ROOT = path.resolve(HERE, "../..");
 const PYTHON = path.join(ROOT, ".venv/bin/python");
-const FLAGS = ["--use-angle=swiftshader", "--enable-unsafe-swiftshader", "--ignore-gpu-blocklist", "--no-sandbox"];
 const PACKAGES = {
   "/tf-core.js": "@tensorflow/tfjs-core/dist/tf-core.min.js",
   "/tf-webgl.js": "@tensorflow/tfjs-backend-webgl/dist/tf-backend-webgl.min.js",
@@ -42,26 +41,6 @@ const EXPORTS = {
   q8: ["--weights", "q8"],
   reference: ["--plan", "reference", "--weights", "f32"],
 };
-
-function skip(why) {
-  console.log(`skipped: ${why}`);
-  process.exit(0);
-}
-
-function findChromium() {
-  const names = [process.env.GLINFER_CHROMIUM, "chromium", "chromium-browser", "google-chrome"].filter(Boolean);
-  const folders = (process.env.PATH ?? "").split(path.delimiter);
-  const places = names.flatMap((name) => (name.includes("/") ? [name] : folders.map((each) => path.join(each, name))));
-  return places.find(existsSync) ?? skip("there is no Chromium; name one with GLINFER_CHROMIUM");
-}
-
-function playwright() {
-  try {
-    return createRequire(path.join(ROOT, "tests/web/package.json"))("playwright-core").chromium;
-  } catch {
-    return skip("playwright-core is not installed; run: npm ci --prefix tests/web");
-  }
-}
 
 function checkPackages() {
   const there = Object.values(PACKAGES).every((file) => existsSync(path.join(HERE, "node_modules", file)));
