@@ -53,9 +53,20 @@ install_browser() {
     say "there is no Chromium, so that the browser tests skip; run this line, or name one with GLINFER_CHROMIUM: $line"
 }
 
+is_new_enough() { [ "$(printf '%s\n' "$NODE_LEAST" "$1" | sort -V | head -n 1)" = "$NODE_LEAST" ]; }
+
 node_is_good() {
-    command -v npm >/dev/null && command -v node >/dev/null &&
-        [ "$(printf '%s\n' "$NODE_LEAST" "$(node -p process.versions.node)" | sort -V | head -n 1)" = "$NODE_LEAST" ]
+    command -v npm >/dev/null && command -v node >/dev/null && is_new_enough "$(node -p process.versions.node)"
+}
+
+# The system's own Node.js, where that is new enough: Debian 12 has an older one, Debian 13 does not.
+install_node() {
+    local offered
+    if node_is_good || ! may_install; then return; fi
+    offered=$(apt-cache policy nodejs 2>/dev/null | sed -n 's/^  Candidate: \([0-9.]*\).*/\1/p')
+    if [ -z "$offered" ] || ! is_new_enough "$offered"; then return; fi
+    say "installing nodejs and npm with apt-get"
+    quietly "${as_root[@]}" DEBIAN_FRONTEND=noninteractive "${APT[@]}" install -y --no-install-recommends nodejs npm || true
 }
 
 install_packages() {
@@ -71,6 +82,7 @@ install_packages() {
 
 main() {
     install_browser
+    install_node
     if node_is_good; then
         install_packages web
         install_packages tests/web
