@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import base64
+import contextlib
+import functools
 import json
 import re
 import signal
@@ -472,7 +474,14 @@ def test_servers_refuse_what_they_cannot_serve(site: Path, tmp_path: Path) -> No
 
 def test_ctrl_c_ends_the_server(site: Path) -> None:
     command = [sys.executable, "-m", "glinfer", "serve-web", str(site), "--port", "0"]
-    with subprocess.Popen(command, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True) as server:
+    # What is started in the background ignores Ctrl-C, and so would the server, as a child of such a test run.
+    heeds = functools.partial(signal.signal, signal.SIGINT, signal.default_int_handler)
+    pipes = {"stdout": subprocess.PIPE, "stderr": subprocess.PIPE}
+    with (
+        subprocess.Popen(command, **pipes, text=True, preexec_fn=heeds) as server,  # type: ignore[call-overload]
+        contextlib.ExitStack() as held,
+    ):
+        held.callback(server.kill)
         assert server.stdout is not None
         line = server.stdout.readline()
         found = re.search(r"http://127\.0\.0\.1:(\d+)/ \(Ctrl-C ends it\)$", line)
