@@ -241,6 +241,18 @@ def pack(weights: npt.NDArray[Any], name: str) -> Bytes:
     return _pack_rows(floats, form) if not form.weights else _pack_blocks(floats, form, inputs)
 
 
+def not_finite(rows: Bytes, name: str) -> npt.NDArray[np.bool_]:
+    """Which rows of blocks, uint8 [rows, bytes] and contiguous, have a scale or a BF16 weight that is not finite."""
+    form = block_format(name)
+    if name == "BF16":
+        return np.asarray((rows.view("<u2") & 0x7F80 == 0x7F80).any(axis=1))
+    if not form.weights:
+        return np.asarray(~np.isfinite(np.ascontiguousarray(rows[:, -_SCALE_BYTES:]).view("<f4")).all(axis=1))
+    start, count = form.scales
+    halves = rows.reshape(len(rows), -1, form.nbytes)[:, :, start : start + 2 * count]
+    return np.asarray(~np.isfinite(np.ascontiguousarray(halves).view("<f2")).all(axis=(1, 2)))
+
+
 def _pack_rows(floats: npt.NDArray[np.float32], form: BlockFormat) -> Bytes:
     largest = (1 << (8 * form.nbytes - 1)) - 1
     scale = np.abs(floats).max(axis=-1, keepdims=True) / np.float32(largest)
@@ -259,12 +271,7 @@ def _pack_blocks(floats: npt.NDArray[np.float32], form: BlockFormat, inputs: int
             f"nothing here packs floats as {form.name}; give its blocks as bytes, or pack as one of Q4_0, Q4_1, Q5_0, "
             "Q5_1, Q8_0, BF16, Q8_ROW, Q16_ROW"
         ) from None
-    by_block = blocks.reshape(-1, form.nbytes)
-    if form.name == "BF16":
-        finite = bool((by_block.view("<u2") & 0x7F80 != 0x7F80).all())
-    else:
-        finite = bool(np.isfinite(np.ascontiguousarray(by_block[:, : form.sections[-1].nbytes]).view("<f2")).all())
-    if not finite:
+    if not_finite(blocks.reshape(-1, blocks.shape[-1]), form.name).any():
         raise InputError(
             f"a weight of {np.abs(floats).max():g} is too large for {form.name}; scale the weights down, "
             "or pack them as Q8_ROW or Q16_ROW"

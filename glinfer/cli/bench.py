@@ -11,6 +11,7 @@ from typing import Any
 import click
 
 from glinfer.cli.common import (
+    check_one_source,
     config_option,
     device_options,
     json_option,
@@ -107,8 +108,7 @@ def bench_command(
     glinfer bench --config family=llama,blocks=24,heads=16,kv_heads=8,dim=1024,inner=2816,vocab=32000 --weights f16,q8
     """
     given = {"--weights": weights, "--contexts": contexts, "--peers": peers or None, "--batch": batch}
-    if model is not None and config_text is not None:
-        raise InputError("give either a MODEL or --config, and not both")
+    check_one_source(model, config_text, needed=False)
     if plan == "reference":
         for name, value in {**given, "--ceiling": ceiling or None, "--config": config_text}.items():
             if value is not None:

@@ -9,7 +9,7 @@ from typing import Any
 
 import click
 
-from glinfer.cli.common import device_options, loaded, model_options
+from glinfer.cli.common import device_options, loaded, model_options, tokenizer_option
 from glinfer.cli.generate import closing_line, sampling_options, take_sampling
 from glinfer.errors import InputError
 from glinfer.generation.chat import ChatForm, Conversation, ReplySplitter, find_chat
@@ -30,11 +30,7 @@ _HELP = """\
 
 @click.command()
 @click.argument("model", type=click.Path())
-@click.option(
-    "--tokenizer",
-    type=click.Path(),
-    help="A .bpe or tokenizer.json file. Default: the one beside the model, if it fits.",
-)
+@tokenizer_option
 @sampling_options
 @click.option(
     "--system", default="", help="What the conversation begins with, for models whose chat template takes it."

@@ -22,7 +22,7 @@ from glinfer.formats.huggingface_config import read_config
 from glinfer.generation.loading import USUAL_CONTEXT, read_model, usual_context
 from glinfer.generation.model import Model, load_model
 from glinfer.gl.context import Device, Limits, open_device
-from glinfer.models.choice import AUTO, DEFAULT_PLAN, DEFAULT_WEIGHTS, PLANS, WEIGHTS
+from glinfer.models.choice import AUTO, DEFAULT_PLAN, DEFAULT_WEIGHTS, PLANS, USUAL_TEXTURE_SIZE, WEIGHTS
 from glinfer.tools.info import list_devices
 
 Command = TypeVar("Command", bound=Callable[..., Any])
@@ -142,6 +142,15 @@ def model_options(command: Command) -> Command:
     return command
 
 
+def tokenizer_option(command: Command) -> Command:
+    """``--tokenizer``."""
+    return click.option(
+        "--tokenizer",
+        type=click.Path(),
+        help="A .bpe or tokenizer.json file. Default: the one beside the model, if it fits.",
+    )(command)
+
+
 def json_option(command: Command) -> Command:
     """``--json``."""
     return click.option("--json", "as_json", is_flag=True, help="Print one JSON document instead.")(command)
@@ -216,14 +225,29 @@ def shape_asked_for(config_text: str, options: Mapping[str, Any]) -> ModelConfig
     return usual_context(shape_of(config_text).with_gelu(options["gelu"]), options["context"])
 
 
+def planned_edge(limits: str) -> int:
+    """Texels a side of textures that are only planned, as ``--limits`` says."""
+    least = LIMITS[limits]
+    return USUAL_TEXTURE_SIZE if least is None else least.max_texture_size
+
+
+def check_one_source(model: str | None, config_text: str | None, *, needed: bool = True) -> None:
+    """Refuse a MODEL and ``--config`` together, and where one is ``needed`` neither.
+
+    Raises:
+        InputError: both are given, or neither.
+    """
+    if (model is not None and config_text is not None) or (needed and model is None and config_text is None):
+        raise InputError("give either a MODEL or --config, and not both")
+
+
 def model_or_shape(model: str | None, config_text: str | None, options: Mapping[str, Any]) -> Checkpoint:
     """The checkpoint of a command that takes a MODEL, or ``--config`` for random weights of that shape.
 
     Raises:
         InputError: both are given, or neither.
     """
-    if (model is None) == (config_text is None):
-        raise InputError("give either a MODEL or --config, and not both")
+    check_one_source(model, config_text)
     if model is not None:
         return read_model(model, gelu=options["gelu"], context=options["context"])[1]
     return random_checkpoint(shape_asked_for(config_text or "", options))

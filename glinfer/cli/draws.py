@@ -7,7 +7,7 @@ from typing import Any
 import click
 
 from glinfer.cli.common import (
-    LIMITS,
+    check_one_source,
     config_option,
     device_options,
     json_option,
@@ -15,15 +15,15 @@ from glinfer.cli.common import (
     model_options,
     opened,
     out,
+    planned_edge,
     print_json,
     shape_asked_for,
     table,
 )
-from glinfer.errors import InputError
 from glinfer.formats import random_checkpoint
 from glinfer.formats.checkpoint import Checkpoint
 from glinfer.generation.loading import read_model
-from glinfer.models.choice import USUAL_TEXTURE_SIZE, plan_for, weights_for
+from glinfer.models.choice import plan_for, weights_for
 from glinfer.models.session import check_fits
 from glinfer.models.tuning import default_for
 from glinfer.tools.draws import DrawReport, measured, planned
@@ -51,8 +51,7 @@ def draws(
     glinfer draws --config family=llama,blocks=16,heads=32,kv_heads=8,dim=2048,inner=8192,vocab=128256
     glinfer draws model.gab --measure --tokens 16
     """
-    if (model is None) == (config_text is None):
-        raise InputError("give either a MODEL or --config, and not both")
+    check_one_source(model, config_text)
     name, weights = options["plan"], options["weights"]
     checkpoint: Checkpoint | None = None
     if model is not None:
@@ -60,8 +59,7 @@ def draws(
         config, formats = checkpoint.config, checkpoint.formats()
     else:
         config, formats = shape_asked_for(config_text or "", options), None
-    limits = LIMITS[options["limits"]]
-    edge = USUAL_TEXTURE_SIZE if limits is None else limits.max_texture_size
+    edge = planned_edge(options["limits"])
     plan = plan_for(config, name, weights=weights, formats=formats, max_texture_size=edge)
     report = planned(config, plan, tokens, edge)
     if measure:

@@ -17,6 +17,7 @@ from glinfer.cli.common import (
     print_json,
     progress,
     table,
+    tokenizer_option,
 )
 from glinfer.errors import InputError
 from glinfer.generation.loading import read_model
@@ -31,11 +32,7 @@ from glinfer.tools.evaluate import EvalReport, evaluate
 @click.option("--last", type=float, default=1.0, help="Only this last fraction of the text, such as 0.1. Default 1.")
 @click.option("--bytes", "most_bytes", type=click.IntRange(min=2), help="Only so many bytes of that, from its start.")
 @click.option("--stride", type=int, help="Tokens from window to window. Default: half the model's context.")
-@click.option(
-    "--tokenizer",
-    type=click.Path(),
-    help="A .bpe or tokenizer.json file. Default: the one beside the model, if it fits.",
-)
+@tokenizer_option
 @click.option("--compare", default="", metavar="F,F,…", help="More weight formats to evaluate beside --weights.")
 @model_options
 @device_options

@@ -17,6 +17,7 @@ from glinfer.cli.common import (
     parse_ids,
     print_json,
     progress,
+    tokenizer_option,
 )
 from glinfer.errors import InputError
 from glinfer.generation.loop import GenerationStats, TokenStream
@@ -62,11 +63,7 @@ def take_sampling(options: dict[str, Any]) -> SamplingOptions:
 @click.command()
 @click.argument("model", type=click.Path())
 @click.argument("prompt", required=False)
-@click.option(
-    "--tokenizer",
-    type=click.Path(),
-    help="A .bpe or tokenizer.json file. Default: the one beside the model, if it fits.",
-)
+@tokenizer_option
 @click.option("--ids", help="A prompt of token ids, such as 13,132,251; prints ids. Needs no tokenizer.")
 @sampling_options
 @click.option("--stop", multiple=True, help="End at this text; may be given several times.")

@@ -7,7 +7,6 @@ from typing import Any
 import click
 
 from glinfer.cli.common import (
-    LIMITS,
     config_option,
     device_options,
     json_option,
@@ -17,6 +16,7 @@ from glinfer.cli.common import (
     opened,
     out,
     parse_ids,
+    planned_edge,
     print_json,
     progress,
     shape_asked_for,
@@ -24,8 +24,7 @@ from glinfer.cli.common import (
 )
 from glinfer.errors import InputError
 from glinfer.generation.ids import check_ids
-from glinfer.models.choice import USUAL_TEXTURE_SIZE, check_choice, is_decoder, plan_for, weights_for
-from glinfer.models.tuning import default_for, kernels_for
+from glinfer.models.choice import check_choice, plan_for, usual_kernels, weights_for
 from glinfer.tools.draws import example_ids
 from glinfer.tools.verify import (
     DRAW_TOLERANCE,
@@ -80,8 +79,7 @@ def verify(
     name, weights = options["plan"], options["weights"]
     check_choice(name, weights)
     if model is None and config_text is not None:  # told to be too large before random weights of any size are made
-        limits = LIMITS[options["limits"]]
-        edge = USUAL_TEXTURE_SIZE if limits is None else limits.max_texture_size
+        edge = planned_edge(options["limits"])
         plan_for(shape_asked_for(config_text, options), name, weights=weights, max_texture_size=edge)
     checkpoint = model_or_shape(model, config_text, options)
     config, formats = checkpoint.config, checkpoint.formats()
@@ -97,7 +95,7 @@ def verify(
             name,
             weights=weights,
             formats=formats,
-            kernels=default_for(device) if is_decoder(config, formats) else kernels_for(device, config, weights),
+            kernels=usual_kernels(device, config, weights, formats),
             max_texture_size=device.limits.max_texture_size,
         )
         count = len(plan.of_kind("weight"))

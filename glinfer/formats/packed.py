@@ -9,7 +9,7 @@ import numpy as np
 import numpy.typing as npt
 
 from glinfer.errors import InputError
-from glinfer.ggml import BLOCK_FORMATS, Bytes, block_format, dequantize
+from glinfer.ggml import BLOCK_FORMATS, Bytes, block_format, dequantize, not_finite
 
 F16 = "F16"
 """The one format of :class:`PackedTensor` that is none of :data:`glinfer.ggml.BLOCK_FORMATS`: a half float each."""
@@ -80,10 +80,15 @@ class PackedTensor:
         """The first row with a weight that is NaN or infinite, None where there is none; looks at scales alone."""
         step = max(1, _CHUNK // self.blocks.shape[1])
         for start in range(0, len(self.blocks), step):
-            bad = _not_finite(np.ascontiguousarray(self.blocks[start : start + step]), self.format)
+            bad = self._bad_rows(np.ascontiguousarray(self.blocks[start : start + step]))
             if bad.any():
                 return start + int(bad.argmax())
         return None
+
+    def _bad_rows(self, rows: Bytes) -> npt.NDArray[np.bool_]:
+        if self.format == F16:
+            return np.asarray(~np.isfinite(rows.view("<f2")).all(axis=1))
+        return not_finite(rows, self.format)
 
 
 def inputs_in(name: str, nbytes: int) -> int:
@@ -102,17 +107,3 @@ def row_bytes(name: str, inputs: int) -> int:
 def block_weights(name: str) -> int:
     """How many weights a row must be a multiple of in a format."""
     return 1 if name == F16 else max(1, block_format(name).weights)
-
-
-def _not_finite(rows: Bytes, name: str) -> npt.NDArray[np.bool_]:
-    """Which rows have a scale, or a weight of its own, that is no finite number."""
-    if name == F16:
-        return np.asarray(~np.isfinite(rows.view("<f2")).all(axis=1))
-    form = block_format(name)
-    if name == "BF16":
-        return np.asarray((rows.view("<u2") & 0x7F80 == 0x7F80).any(axis=1))
-    if not form.weights:
-        return np.asarray(~np.isfinite(np.ascontiguousarray(rows[:, -4:]).view("<f4")).all(axis=1))
-    start, count = form.scales
-    blocks = rows.reshape(len(rows), -1, form.nbytes)[:, :, start : start + 2 * count]
-    return np.asarray(~np.isfinite(np.ascontiguousarray(blocks).view("<f2")).all(axis=(1, 2)))

@@ -112,7 +112,6 @@ class CachedDecoder(DecodeSession):
         session, count = self._chunks[size], min(size, len(ids))
         session.write(TOKENS, token_rows(ids[:count], size))
         values = {POSITION: self._cached, ROWS: count, APPENDED: count * self._heads, LAST_ROW: count - 1}
-        values = {value.name: values[value.name] for value in session.plan.run_values}
         # The row of the last token is asked for by nobody here.
         session.run(values, draws=_body_of(session), flush_every=self._prompts.flush_every)
         return count

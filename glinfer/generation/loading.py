@@ -28,12 +28,13 @@ from glinfer.models.choice import (
     decoder_plans,
     is_decoder,
     plan_for,
+    usual_kernels,
     weights_for,
     weights_named,
 )
 from glinfer.models.plan import Plan
 from glinfer.models.session import Session
-from glinfer.models.tuning import default_for, kernels_for
+from glinfer.models.tuning import kernels_for
 from glinfer.ops.kernels import Kernels
 from glinfer.ops.spec import Array
 
@@ -195,14 +196,13 @@ def prepare(
     """
     config, formats, edge = checkpoint.config, checkpoint.formats(), device.limits.max_texture_size
     weights = weights_named(weights, config, formats)
+    kernels = kernels or usual_kernels(device, config, weights, formats)
     plans = None
     if is_decoder(config, formats):
-        kernels = kernels or default_for(device)
         plans = decoder_plans(config, weights, formats, kernels, edge)
         shortest = WholeSequences.shortest(config.max_position_embeddings)
         made = plans.fast() if plan == "fast" else plans.reference(shortest)
     else:
-        kernels = kernels or kernels_for(device, config, weights)
         made = plan_for(config, plan, weights=weights, kernels=kernels, max_texture_size=edge)
     return Prepared(config, made, weights_for(checkpoint, plan, weights), weights, kernels, plans)
 

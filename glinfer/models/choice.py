@@ -18,6 +18,7 @@ from glinfer.models.fold import WEIGHT_FORMATS, fold
 from glinfer.models.gab import MAX_DRAWS, reference_plan
 from glinfer.models.plan import Plan
 from glinfer.models.session import Session
+from glinfer.models.tuning import default_for, kernels_for
 from glinfer.ops.kernels import Kernels
 from glinfer.ops.spec import Array
 
@@ -45,6 +46,11 @@ def is_decoder(config: ModelConfig, formats: Formats | None = None) -> bool:
     """Whether a model runs by the plans of :mod:`glinfer.models.decoder`: others are folded into Gab's."""
     packed = formats is not None and any(name != "F32" for name in formats.values())
     return FAMILIES[config.model_type].rotary or packed
+
+
+def usual_kernels(device: Device, config: ModelConfig, weights: str, formats: Formats | None = None) -> Kernels:
+    """How a model's passes are shaped on a device: of those that are folded, as was tuned."""
+    return default_for(device) if is_decoder(config, formats) else kernels_for(device, config, weights)
 
 
 def check_choice(plan: str, weights: str) -> None:

@@ -17,8 +17,8 @@ from glinfer.config import ModelConfig
 from glinfer.errors import PlanError
 from glinfer.formats.checkpoint import Checkpoint
 from glinfer.formats.families import FAMILIES, head_weight, weight_shapes
-from glinfer.formats.packed import F16, PackedTensor
-from glinfer.ggml import block_format, pack, words_of
+from glinfer.formats.packed import F16
+from glinfer.ggml import block_format, words_of
 from glinfer.models.plan import PlanBuilder
 from glinfer.ops.elementwise import scale
 from glinfer.ops.kernels import Kernels
@@ -346,7 +346,7 @@ class DecoderWeights(Mapping[str, Array]):
                 return _finite_halves(name, self._checkpoint.floats(name).astype(np.float16))
         if packed is not None and packed.format == kept:
             return words_of(np.ascontiguousarray(packed.blocks), kept)
-        return words_of(PackedTensor(kept, pack(self._checkpoint.floats(name), kept)).blocks, kept)
+        return words_of(self._checkpoint.floats(name), kept)
 
     def __contains__(self, name: object) -> bool:
         """Whether there is such a tensor, all of its parts."""

@@ -15,6 +15,7 @@ from glinfer.errors import PlanError
 from glinfer.gl.layout import Extent
 from glinfer.ops.flat import Define, Uniform, flat_draw, flat_layout
 from glinfer.ops.kernels import Kernels
+from glinfer.ops.rotary import turned_pairs
 from glinfer.ops.spec import Array, DrawSpec, Op, Params, Shapes, TensorSpec, float64, register
 
 
@@ -190,14 +191,7 @@ def _turned(heads: Array, inputs: Mapping[str, Array], params: Params) -> Array:
         return heads
     (table,) = float64(inputs, ["table"])
     at = np.minimum(int(params.get("position", 0)) + np.arange(heads.shape[1]), len(table) - 1)
-    cos, sin = table[at, 0::2], table[at, 1::2]
-    half = heads.shape[-1] // 2
-    pairs = (slice(0, None, 2), slice(1, None, 2)) if params["INTERLEAVED"] else (slice(0, half), slice(half, None))
-    one, other = heads[..., pairs[0]], heads[..., pairs[1]]
-    turned = heads.copy()
-    turned[..., pairs[0]] = one * cos - other * sin
-    turned[..., pairs[1]] = other * cos + one * sin
-    return turned
+    return turned_pairs(heads, table[at, 0::2], table[at, 1::2], interleaved=bool(params["INTERLEAVED"]))
 
 
 def _oracle_split(inputs: Mapping[str, Array], params: Params, size: tuple[int, int]) -> Array:

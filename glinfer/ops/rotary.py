@@ -280,7 +280,7 @@ def _check(shapes: Shapes, params: Params) -> None:
 
 def _oracle(inputs: Mapping[str, Array], params: Params, size: tuple[int, int]) -> Array:
     x, table = float64(inputs, ["x", "table"])
-    rows, rotary = size[0], int(params["ROTARY"])
+    rows = size[0]
     places = np.arange(rows) % int(params["SEQUENCE"])
     if params["POSITIONS"]:
         at = np.asarray(inputs["positions"], dtype=np.int64).reshape(-1)[places]
@@ -289,14 +289,18 @@ def _oracle(inputs: Mapping[str, Array], params: Params, size: tuple[int, int]) 
     turns = table[at.clip(0, int(params["TABLE_ROWS"]) - 1)]
     cos, sin = turns[:, None, 0::2], turns[:, None, 1::2]
     heads = x[:rows].reshape(rows, int(params["HEADS"]), -1)
-    if params["INTERLEAVED"]:
-        first, second = np.arange(0, rotary, 2), np.arange(1, rotary, 2)
-    else:
-        first, second = np.arange(rotary // 2), np.arange(rotary // 2, rotary)
+    return turned_pairs(heads, cos, sin, interleaved=bool(params["INTERLEAVED"])).reshape(size)
+
+
+def turned_pairs(heads: Array, cos: Array, sin: Array, *, interleaved: bool) -> Array:
+    """Heads [..., D] with their first elements turned in pairs, by cosines and sines [..., pairs]."""
+    pairs = cos.shape[-1]
+    first = np.arange(0, 2 * pairs, 2) if interleaved else np.arange(pairs)
+    second = first + (1 if interleaved else pairs)
     turned = heads.copy()
-    turned[:, :, first] = heads[:, :, first] * cos - heads[:, :, second] * sin
-    turned[:, :, second] = heads[:, :, second] * cos + heads[:, :, first] * sin
-    return np.asarray(turned.reshape(size))
+    turned[..., first] = heads[..., first] * cos - heads[..., second] * sin
+    turned[..., second] = heads[..., second] * cos + heads[..., first] * sin
+    return turned
 
 
 register(Op("rotate", ("x", "table"), ("positions",), _check, _oracle, ("positions",)))

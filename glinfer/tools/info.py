@@ -15,13 +15,12 @@ from glinfer.models.choice import (
     USUAL_DRAW_BUFFERS,
     USUAL_TEXTURE_SIZE,
     USUAL_TEXTURE_UNITS,
-    is_decoder,
     plan_for,
+    usual_kernels,
     weights_named,
 )
 from glinfer.models.plan import PlanLimits
 from glinfer.models.session import check_fits
-from glinfer.models.tuning import default_for, kernels_for
 from glinfer.ops.spec import KINDS
 
 EXTENSIONS_THAT_MATTER = {
@@ -105,13 +104,11 @@ def model_report(checkpoint: Checkpoint, plan: str, weights: str, device: Device
     """
     edge, problem = USUAL_TEXTURE_SIZE if device is None else device.limits.max_texture_size, ""
     config, formats = checkpoint.config, checkpoint.formats()
-    decoder, weights = is_decoder(config, formats), weights_named(weights, config, formats)
+    weights = weights_named(weights, config, formats)
     texture_bytes: dict[str, int] = {}
     draws = None
     try:
-        kernels = None
-        if device is not None:
-            kernels = default_for(device) if decoder else kernels_for(device, config, weights)
+        kernels = None if device is None else usual_kernels(device, config, weights, formats)
         made = plan_for(config, plan, weights=weights, formats=formats, kernels=kernels, max_texture_size=edge)
         draws = len(made.draws)
         if device is None:
