@@ -28,6 +28,7 @@ from glinfer.config import ModelConfig
 from glinfer.errors import GlinferError
 
 if TYPE_CHECKING:
+    from glinfer.generation.capture import Seen
     from glinfer.generation.loop import TokenStream
     from glinfer.generation.model import Model
     from glinfer.generation.stream import TextStream
@@ -35,8 +36,12 @@ if TYPE_CHECKING:
     from glinfer.tensors.tensor import Tensor
 
 __version__ = "0.1.0"
-__all__ = ["Device", "GlinferError", "ModelConfig", "Tensor", "__version__", "generate", "load", "stream"]
-_LATE = {"Device": "glinfer.tensors.device", "Tensor": "glinfer.tensors.tensor"}
+__all__ = ["Device", "GlinferError", "ModelConfig", "Seen", "Tensor", "__version__", "generate", "load", "stream"]
+_LATE = {
+    "Device": "glinfer.tensors.device",
+    "Seen": "glinfer.generation.capture",
+    "Tensor": "glinfer.tensors.tensor",
+}
 
 
 if not TYPE_CHECKING:  # to a type checker they are as imported above, and any other name is a mistake

@@ -345,7 +345,8 @@ class CachedSession(DecodeSession):
         Of a token that a chunk left half done, only the rest is run.
         """
         values = self._values
-        first = self._tail if self._handed_over == position + 1 else 0
+        half_done = self._handed_over == position + 1 and not self._bound.observers
+        first = self._tail if half_done else 0
         self._handed_over = 0
         self.draws_ahead += first
         values["position"], values["token"] = position, token
@@ -360,7 +361,7 @@ class CachedSession(DecodeSession):
     def _catch_up(self) -> None:
         # The last one too, as far as a chunk goes, unless it has no place in the context.
         end = min(len(self._ids), self._context)
-        if end - self._cached > FEWEST:
+        if end - self._cached > FEWEST and not self._bound.observers:  # who are told of one token at a time
             if self._chunks is None:
                 self._chunks = self._prefill.into(self._bound)
             self._handed_over = 0

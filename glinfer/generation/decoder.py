@@ -98,7 +98,7 @@ class CachedDecoder(DecodeSession):
 
     def _catch_up(self) -> None:
         end = len(self._ids) - 1
-        while end - self._cached >= FEWEST:
+        while end - self._cached >= FEWEST and not self._bound.observers:  # who are told of one token at a time
             self._cached += self._run_chunk(self._ids[self._cached : end])
         while self._cached < end:
             self._run(self._cached, self._body)

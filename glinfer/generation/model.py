@@ -12,6 +12,7 @@ import numpy.typing as npt
 
 from glinfer.errors import ContextError, InputError
 from glinfer.generation.batch import MOST_SLOTS, BatchRequest, BatchResult, Running, check_request
+from glinfer.generation.capture import Inspected
 from glinfer.generation.decode import DecodeSession
 from glinfer.generation.ids import check_ids, check_stop_ids, check_tokens, whole_number
 from glinfer.generation.loading import Loaded, load_parts
@@ -50,7 +51,7 @@ class StreamOptions(TypedDict, total=False):
     on_end: Callable[[], None] | None
 
 
-class Model:
+class Model(Inspected):
     """A checkpoint bound to a device; made by :func:`glinfer.load`.
 
     Streams, :meth:`logits` and :meth:`probs` share one sequence of tokens: with the fast plan, what the last use left
@@ -237,6 +238,7 @@ class Model:
             InputError: a prompt or an option that cannot be run, or no memory for a single sequence.
         """
         self._require_open()
+        self._require_unobserved("batch")
         for name, number in (("slots", slots), ("memory", memory)):
             if number is not None and whole_number(f"for {name}", number) < 1:
                 raise InputError(f"{name} is 0; expected at least 1")
@@ -268,6 +270,7 @@ class Model:
             InputError: a text that cannot be run, or the reference plan, which keeps no keys and values.
         """
         self._require_open()
+        self._require_unobserved("score")
         if isinstance(texts, (str, bytes)) or not isinstance(texts, Iterable):
             raise InputError(f"score takes a list of texts, and found {type(texts).__name__}; put a text into a list")
         ids = []

@@ -155,6 +155,11 @@ class Layout:
         return self.width != self.cols
 
     @property
+    def row_texels(self) -> int:
+        """Texels of one row."""
+        return self.cols
+
+    @property
     def nbytes(self) -> int:
         """Bytes of texture memory."""
         return self.width * self.height * self.format.bytes_per_texel

@@ -16,6 +16,7 @@ import numpy.typing as npt
 from glinfer.errors import PlanError
 from glinfer.gl.blocks import BlockLayout
 from glinfer.gl.context import Device
+from glinfer.gl.flat import FlatLayout
 from glinfer.gl.layout import Layout, TexelLayout
 from glinfer.gl.raw import (
     GL_COLOR_ATTACHMENT0,
@@ -117,22 +118,30 @@ class Texture:
         return self.layout.unpack(self.framebuffer.read(0, width, height), rows, cols)
 
     def read_rows(self, first: int, rows: int) -> npt.NDArray[Any]:
-        """Read rows [first, first + rows) of a matrix in blocks, and no more texels than a rectangle around them.
+        """Read rows [first, first + rows) of the matrix back, and hardly more texels than hold them.
 
         Raises:
-            PlanError: the layout is another, the matrix has no such rows, or the texture was released.
+            PlanError: the matrix has no such rows, or the texture was released.
         """
         layout = self.layout
-        if not isinstance(layout, BlockLayout):
-            raise PlanError(f"{self.name} does not lie in blocks; read it whole")
         if not (first >= 0 and 1 <= rows <= layout.rows - first):
             raise PlanError(f"{self.name} has no rows {first} to {first + rows - 1}; it has {layout.rows}")
-        x, y = layout.places(rows, first)
-        left, bottom = int(x.min()), int(y.min())
-        width, height = int(x.max()) - left + 1, int(y.max()) - bottom + 1
-        texels = self.framebuffer.read(0, width, height, left, bottom)
-        found: npt.NDArray[Any] = texels[y - bottom, x - left].reshape(rows, -1)[:, : layout.cols]
-        return found
+        if isinstance(layout, BlockLayout):
+            x, y = layout.places(rows, first)
+            left, bottom = int(x.min()), int(y.min())
+            width, height = int(x.max()) - left + 1, int(y.max()) - bottom + 1
+            texels = self.framebuffer.read(0, width, height, left, bottom)
+            found: npt.NDArray[Any] = texels[y - bottom, x - left].reshape(rows, -1)[:, : layout.cols]
+            return found
+        if not isinstance(layout, (Layout, FlatLayout)):
+            return self.read()[first : first + rows]
+        # Texels are numbered through, line by line; those before the first row on its line are left out.
+        each = layout.row_texels
+        bottom, left = divmod(first * each, layout.width)
+        height = -(-(left + rows * each) // layout.width)
+        texels = self.framebuffer.read(0, layout.width, height, 0, bottom)
+        lanes = texels.reshape(layout.width * height, -1)[left : left + rows * each]
+        return lanes.reshape(rows, -1)[:, : layout.cols]
 
     def copy_from(self, other: Texture) -> None:
         """Copy every texel of a texture of the same layout (a copy, not a draw).

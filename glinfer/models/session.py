@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
 from pathlib import Path
+from typing import Protocol
 
 import numpy as np
 
@@ -23,6 +24,13 @@ FIRST_SLOT = "first_slot"
 Hook = Callable[[DrawSpec], None]
 
 
+class Observer(Protocol):
+    """Looks at the tensors of a session between its draws, and may change them."""
+
+    def drawn(self, session: Session, spec: DrawSpec, values: Mapping[str, int | float]) -> None:
+        """Told after each draw of each run."""
+
+
 class Session:
     """Textures, programs, framebuffers and frozen draws of one plan on one device.
 
@@ -31,6 +39,7 @@ class Session:
         draws: the bound draws, in the plan's order.
         runs: forward passes run so far.
         draws_issued: draw calls issued by those runs.
+        observers: told of each draw; one list for an owner and all its sharers and companions.
     """
 
     def __init__(
@@ -67,6 +76,7 @@ class Session:
         self.runs = self.draws_issued = 0
         self._released = False
         self._owner, self._sharers = owner, list[Session]()
+        self.observers: list[Observer] = [] if owner is None else owner.observers
         self._lent = dict(lent or {})
         self._textures: dict[str, Texture] = {}
         self._framebuffers: dict[tuple[str, ...], Framebuffer] = {}
@@ -243,7 +253,9 @@ class Session:
         return texture.read().reshape(tensor.shape)[:rows, :cols]
 
     def read_rows(self, name: str, first: int, rows: int = 1) -> Array:
-        """Read rows [first, first + rows) of a tensor in blocks back."""
+        """Read rows [first, first + rows) of a tensor back."""
+        if self.plan.table[name].view_of:
+            return self.read(name)[first : first + rows]
         return self.texture(name).read_rows(first, rows)
 
     def run(
@@ -267,6 +279,8 @@ class Session:
         self.require_alive()
         for value in self.plan.run_values:
             value.check(values.get(value.name))
+        if self.observers:
+            after = self._observed(values, after)
         issued = replay(
             self.device,
             self.draws[first:draws],
@@ -278,6 +292,17 @@ class Session:
         self.runs += 1
         self.draws_issued += issued
         return issued
+
+    def _observed(self, values: Mapping[str, int | float], after: Hook | None) -> Hook:
+        """What is called after each draw while there are observers."""
+
+        def drawn(spec: DrawSpec) -> None:
+            if after is not None:
+                after(spec)
+            for observer in tuple(self.observers):
+                observer.drawn(self, spec, values)
+
+        return drawn
 
     def release(self) -> None:
         """Release every GL object of the session, and its sharers; harmless when repeated."""

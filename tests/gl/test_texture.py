@@ -12,8 +12,10 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
 from glinfer.errors import GLError, PlanError
+from glinfer.gl.blocks import BlockLayout, RowLayout
 from glinfer.gl.context import Device, Limits, open_device
-from glinfer.gl.layout import Layout
+from glinfer.gl.flat import FlatLayout
+from glinfer.gl.layout import Layout, TexelLayout
 from glinfer.gl.raw import (
     GL_IMPLEMENTATION_COLOR_READ_FORMAT,
     GL_IMPLEMENTATION_COLOR_READ_TYPE,
@@ -314,3 +316,27 @@ def test_a_driver_out_of_memory_is_told_and_leaves_nothing(device: Device, monke
         texture.read()
     monkeypatch.undo()
     assert dict(device.live_objects()) == {"texture": 1}
+
+
+@pytest.mark.parametrize(
+    "layout",
+    [
+        Layout.of((23, 7), "r32f", 2048),
+        Layout.of((23, 7), "r32f", 16),  # wrapped
+        FlatLayout.of((23, 7), "rgba32f", 2048),
+        FlatLayout.of((23, 700), "rgba32f", 2048),
+        BlockLayout.of((23, 70), 2048, tiles=2),
+        BlockLayout.by_block((23, 70), 2048),
+        RowLayout.of((23, 7), "rgba32f", 8),
+    ],
+    ids=["plain", "wrapped", "flat", "flat in lines", "tiles", "by block", "stacks"],
+)
+def test_rows_are_read_alone_from_anywhere(device: Device, layout: TexelLayout) -> None:
+    matrix = np.random.default_rng(4).normal(size=(layout.rows, layout.cols)).astype(np.float32)
+    texture = Texture(device, layout, "x", layout.pack(matrix))
+    for first, rows in ((0, 1), (0, 23), (22, 1), (5, 11), (13, 2)):
+        assert np.array_equal(texture.read_rows(first, rows), matrix[first : first + rows])
+    for first, rows in ((-1, 2), (22, 2), (0, 0), (23, 1)):
+        with pytest.raises(PlanError, match="it has 23"):
+            texture.read_rows(first, rows)
+    texture.release()

@@ -41,6 +41,12 @@ PROMISES = {
         "memory: 6 tensors, 5 in textures, ",
         "and at the end: Memory(tensors=1, textures=0, bytes=0)",
     ],
+    "11_look_inside.py": [
+        ", spends ",
+        " of its attention on the token before",
+        " → ",
+        "the stream behind block 0 has a norm of ",
+    ],
     "06_session.py": ["likeliest: '", "drawn:     '", "after 'Gaunt': b'", " tokens held, 0 dropped"],
 }
 

@@ -1,0 +1,50 @@
+"""What happens inside: capture tensors by name, change one, and see what that does.
+
+    python examples/11_look_inside.py [model]
+
+The names are those of glinfer.models.probes, the same in every plan that has them.
+"""
+
+import sys
+
+import numpy as np
+
+import glinfer
+
+PROMPT = "ROMEO: But, soft! what light"
+
+with glinfer.load(sys.argv[1] if len(sys.argv) > 1 else "shakespeare", plan="reference") as model:
+    ids = model.tokenizer.encode(PROMPT)
+    found = model.capture(["blocks.*.attn.probs", "blocks.*.resid_post"], ids)
+
+    # Which head looks back at the token before its own?
+    scores = {
+        (name, head): probs[head].diagonal(offset=-1).mean()
+        for name, probs in found.items()
+        if name.endswith("probs")
+        for head in range(len(probs))
+    }
+    (name, head), share = max(scores.items(), key=lambda each: each[1])
+    print(f"{name}, head {head}, spends {share:.0%} of its attention on the token before")
+
+    # Without that head the next token is another matter.
+    def silence(seen: glinfer.Seen) -> np.ndarray:
+        place = head - seen.head  # some plans compute one head after the other
+        if 0 <= place < len(seen.array):
+            seen.array[place] = 0
+        return seen.array
+
+    before = model.probs(ids)
+    with model.patch(name, silence):
+        after = model.probs(ids)
+    likeliest = np.argsort(-before)[:5]
+    print(f"after {PROMPT!r}:")
+    for token in likeliest:
+        print(f"  {model.tokenizer.decode([int(token)])!r:10} {before[token]:6.1%} → {after[token]:6.1%}")
+    assert np.array_equal(model.probs(ids), before)  # what was patched is as it was, bit for bit
+
+    # The same while it writes, token by token.
+    norms = []
+    with model.watch("blocks.0.resid_post", lambda seen: norms.append(np.linalg.norm(seen.array[-1]))):
+        text = model.generate(PROMPT, max_tokens=8, temperature=0)
+    print(f"{text!r}: the stream behind block 0 has a norm of {min(norms):.2f} to {max(norms):.2f}")
