@@ -21,6 +21,10 @@ class InputError(GlinferError):
     """What the user asked for cannot be run: an empty prompt, a token outside the vocabulary, a bad option."""
 
 
+class NumbersError(InputError):
+    """A model has computed NaN or an infinity where numbers are needed: its weights are broken, or out of range."""
+
+
 class PlanError(GlinferError):
     """A plan is wrong by itself: shapes that do not fit, a read of nothing, a feedback loop, a limit exceeded."""
 
@@ -35,3 +39,7 @@ class ContextError(GlinferError):
 
 class GLError(GlinferError):
     """The driver reported an OpenGL error that glinfer did not expect."""
+
+
+class GlinferWarning(RuntimeWarning):
+    """Something that glinfer goes on after, and that its user should know."""

@@ -6,9 +6,10 @@ import contextlib
 import io
 import os
 import sys
+import warnings
 from collections.abc import Sequence
 from pathlib import Path
-from typing import Any, NoReturn
+from typing import Any, NoReturn, TextIO
 
 import click
 
@@ -27,7 +28,7 @@ from glinfer.cli.products import products
 from glinfer.cli.tune import tune_command
 from glinfer.cli.verify import verify
 from glinfer.cli.web import export_command, serve_command
-from glinfer.errors import GlinferError
+from glinfer.errors import GlinferError, GlinferWarning
 
 _EXIT_BAD_INPUT = 2
 _EXIT_INTERRUPTED = 130
@@ -77,6 +78,7 @@ for command in (generate, chat, *_EVALUATING, info, convert, models, demo, expor
 def main(arguments: Sequence[str] | None = None) -> NoReturn:
     """Run the command line and exit: 0 fine, 1 a check failed, 2 bad input, 130 interrupted."""
     _mend_streams()
+    _say_warnings_in_one_line()
     sys.exit(run(arguments))
 
 
@@ -88,6 +90,26 @@ def _mend_streams() -> None:
         sys.stdout = Path(os.devnull).open("w", encoding="utf-8")  # noqa: SIM115
     if isinstance(sys.stdout, io.TextIOWrapper):
         sys.stdout.reconfigure(errors="backslashreplace")
+
+
+def _say_warnings_in_one_line() -> None:
+    """What glinfer warns of is for its user: one line, without the place in its code."""
+    others = warnings.showwarning
+
+    def show(
+        message: Warning | str,
+        category: type[Warning],
+        filename: str,
+        lineno: int,
+        file: TextIO | None = None,
+        line: str | None = None,
+    ) -> None:
+        if issubclass(category, GlinferWarning):
+            click.echo(f"glinfer: warning: {' '.join(str(message).split())}", err=True)
+        else:
+            others(message, category, filename, lineno, file, line)
+
+    warnings.showwarning = show
 
 
 def run(arguments: Sequence[str] | None = None) -> int:

@@ -9,7 +9,7 @@ from typing import Any
 
 import click
 
-from glinfer.cli.common import device_options, loaded, model_options, tokenizer_option
+from glinfer.cli.common import device_options, loaded, model_options, strict_option, tokenizer_option
 from glinfer.cli.generate import closing_line, sampling_options, take_sampling
 from glinfer.errors import InputError
 from glinfer.generation.chat import ChatForm, Conversation, ReplySplitter, find_chat
@@ -38,6 +38,7 @@ _HELP = """\
 @click.option("--think", is_flag=True, help="Let the model think before it answers.")
 @model_options
 @device_options
+@strict_option
 def chat(model: str, think: bool, system: str, **options: Any) -> None:
     """Talk with MODEL, in Gab's chat form or that of its own chat template, until /quit or Ctrl-D.
 

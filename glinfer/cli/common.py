@@ -151,6 +151,16 @@ def tokenizer_option(command: Command) -> Command:
     )(command)
 
 
+def strict_option(command: Command) -> Command:
+    """``--strict``."""
+    return click.option(
+        "--strict",
+        is_flag=True,
+        help="Stop where the model computes NaN or infinite logits, and say in which pass they began. Without it they "
+        "are warned of once, and such tokens are never chosen.",
+    )(command)
+
+
 def json_option(command: Command) -> Command:
     """``--json``."""
     return click.option("--json", "as_json", is_flag=True, help="Print one JSON document instead.")(command)
@@ -169,6 +179,7 @@ def loaded(
     weights: str,
     gelu: str | None,
     context: int | None = None,
+    strict: bool = False,
     **device_choice: Any,
 ) -> Model:
     """Load a model with a progress bar while its weights are uploaded."""
@@ -184,6 +195,7 @@ def loaded(
             device=device_choice["device"],
             api=device_choice["api"],
             limits=limits,
+            strict=strict,
             on_upload=advance,
         )
 

@@ -17,6 +17,7 @@ from glinfer.cli.common import (
     parse_ids,
     print_json,
     progress,
+    strict_option,
     tokenizer_option,
 )
 from glinfer.errors import InputError
@@ -70,6 +71,7 @@ def take_sampling(options: dict[str, Any]) -> SamplingOptions:
 @batch_options
 @model_options
 @device_options
+@strict_option
 @json_option
 @click.option("--quiet", "-q", is_flag=True, help="No closing line.")
 def generate(model: str, prompt: str | None, ids: str | None, as_json: bool, quiet: bool, **options: Any) -> None:

@@ -18,7 +18,7 @@ import numpy.typing as npt
 from glinfer.errors import GlinferError, PlanError
 from glinfer.formats import Checkpoint
 from glinfer.formats.files import memory_folder, opened, replacing
-from glinfer.generation.decode import CachedSession
+from glinfer.generation.cached import CachedSession
 from glinfer.generation.prefill import Prefill
 from glinfer.generation.sampler import Sampler, SamplingOptions
 from glinfer.gl.context import Device

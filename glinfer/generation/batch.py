@@ -18,8 +18,9 @@ from glinfer.errors import InputError, PlanError
 from glinfer.generation.decode import DecodeSession
 from glinfer.generation.ids import check_ids, check_max_tokens, check_stop_ids
 from glinfer.generation.loop import GenerationStats
+from glinfer.generation.numbers import Numbers
 from glinfer.generation.prefill import Prefill
-from glinfer.generation.sampler import Sampler, SamplingOptions, checked_choice, gpu_chooses
+from glinfer.generation.sampler import Sampler, SamplingOptions, gpu_chooses
 from glinfer.generation.text import TextAssembler
 from glinfer.generation.tokenizer import Tokenizer
 from glinfer.gl.blocks import BLOCK_FLOATS, BlockLayout
@@ -212,14 +213,22 @@ class Batch:
     """``slots`` sequences at once, in caches of their own; close it, or use it in a ``with`` block."""
 
     def __init__(
-        self, config: ModelConfig, root: Session, weights: str, kernels: Kernels, *, slots: int, capacity: int
+        self,
+        config: ModelConfig,
+        root: Session,
+        weights: str,
+        kernels: Kernels,
+        numbers: Numbers,
+        *,
+        slots: int,
+        capacity: int,
     ) -> None:
-        """Bind the plans over the weights of ``root``.
+        """Bind the plans over the weights of ``root``; ``numbers`` watches what is read back.
 
         Raises:
             PlanError: they do not fit the renderer.
         """
-        self.config, self.slots, self.capacity = config, slots, capacity
+        self.config, self.slots, self.capacity, self._numbers = config, slots, capacity, numbers
         self._flush_every, self._targets = kernels.flush_every, kernels.targets
         edge = root.device.limits.max_texture_size
         plan = batch_plan(
@@ -318,13 +327,14 @@ class Batch:
         if picked:
             candidates = self.session.read(PICKS, rows=self.slots)
             for place, each in picked.items():
-                chosen[place] = checked_choice(candidates[place])
+                chosen[place] = self._numbers.choice(candidates[place], each.held)
                 each.sampler.advance()
         if len(picked) < len(active):
             logits = self._logits()
             for place in active.keys() - picked.keys():
                 each = active[place]
-                chosen[place] = each.sampler.sample(logits[place], each.held)
+                self._numbers.look(logits[place], each.held)
+                chosen[place] = each.sampler.sample(self._numbers.usable(logits[place]), each.held)
         return chosen
 
     def _logits(self) -> npt.NDArray[np.float32]:

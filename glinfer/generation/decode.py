@@ -1,7 +1,7 @@
-"""A sequence of tokens that grows, is cut back and is copied, over either plan; no OpenGL here.
+"""A sequence of tokens that grows, is cut back and is copied, over any plan; no OpenGL here.
 
-:class:`DecodeSession` is what both plans offer. :class:`CachedSession` runs the fast plan: each token once, its keys
-and values kept in textures. :class:`RecomputeSession` runs the reference plan: the whole sequence each time.
+:class:`DecodeSession` is what all plans offer. :class:`RecomputeSession` runs the reference plan: the whole sequence
+each time. The fast plans' are in :mod:`glinfer.generation.cached` and :mod:`glinfer.generation.decoder`.
 """
 
 from __future__ import annotations
@@ -16,16 +16,12 @@ import numpy.typing as npt
 from glinfer.config import ModelConfig
 from glinfer.errors import ContextError, InputError
 from glinfer.generation.ids import check_tokens, whole_number, whole_numbers
-from glinfer.generation.prefill import FEWEST, Chunks, Prefill
-from glinfer.generation.sampler import Sampler, SamplingOptions, checked_choice, gpu_chooses
-from glinfer.gl.blocks import BLOCK_EDGE, BLOCK_FLOATS, BlockLayout
-from glinfer.models.fast import HEAD_DRAWS, LOGITS, PICKS, TAIL_DRAWS
-from glinfer.ops.cached import score_slots
+from glinfer.generation.sampler import Sampler, SamplingOptions
 
 if TYPE_CHECKING:
     from typing_extensions import Self
 
-    from glinfer.models.session import Session
+    from glinfer.generation.numbers import Numbers
 
 Floats = npt.NDArray[np.float32]
 Forward = Callable[[Sequence[int]], Floats]
@@ -45,7 +41,10 @@ class DecodeSession(ABC):
     Attributes:
         dropped: how many tokens were dropped so far because the context was full.
         draws_ahead: draws that were not issued because a chunk of the prompt had done their work.
+        numbers: the watch over what is read back, of the model that has made the session.
     """
+
+    numbers: Numbers | None = None
 
     def __init__(self, config: ModelConfig) -> None:
         """An empty session; use :meth:`glinfer.generation.model.Model.session`."""
@@ -144,11 +143,15 @@ class DecodeSession(ABC):
 
         Raises:
             InputError: no token is held.
+            NumbersError: the model's output is broken, see :mod:`glinfer.generation.numbers`.
             ContextError: the session was closed.
         """
         self._require_tokens()
         if self._logits is None:
-            self._logits = self._compute_logits()
+            logits = self._compute_logits()
+            if self.numbers is not None:
+                self.numbers.look(logits, self._ids)
+            self._logits = logits
         return self._logits.copy()
 
     def probs(self) -> Floats:
@@ -180,6 +183,7 @@ class DecodeSession(ABC):
         self._require_open()
         made = self._copy()
         made._ids, made._logits, made.dropped = list(self._ids), self._logits, self.dropped
+        made.numbers = self.numbers
         return made
 
     def close(self, reason: str = "this session was closed; make another one with model.session()") -> None:
@@ -235,7 +239,10 @@ class DecodeSession(ABC):
 
     def _choose(self, count: int, sampler: Sampler) -> list[int]:
         """Choose and append 1 to ``count`` tokens; called with tokens held, and room for so many more."""
-        return self._append([sampler.sample(self.logits(), self._ids)])
+        logits = self.logits()
+        if self.numbers is not None:
+            logits = self.numbers.usable(logits)
+        return self._append([sampler.sample(logits, self._ids)])
 
     def _append(self, chosen: list[int]) -> list[int]:
         self._logits = None
@@ -299,128 +306,6 @@ class RecomputeSession(DecodeSession):
 
     def _copy(self) -> RecomputeSession:
         return RecomputeSession(self._config, self._forward, self._forward_probs, count_draws=self._count_draws)
-
-
-class CachedSession(DecodeSession):
-    """The fast plan: one token a run, keys and values in textures, plain sampling on the GPU.
-
-    Per token only the numbers in one dictionary change: no GL object is made and none is looked up.
-    """
-
-    def __init__(self, prefill: Prefill, bound: Session, *, owns: bool = True) -> None:
-        """Nothing is held.
-
-        Args:
-            prefill: takes prompts in for this model; has the model's shape and its kernels.
-            bound: the fast plan, bound; its caches are this session's alone.
-            owns: whether ``bound`` is released with this session.
-        """
-        super().__init__(prefill.config)
-        self._prefill, self._bound, self._owns = prefill, bound, owns
-        self._flush_every = prefill.kernels.flush_every
-        self._chunks: Chunks | None = None
-        self._picks, self._logits_texture = bound.texture(PICKS), bound.texture(LOGITS)
-        assert isinstance(self._picks.layout, BlockLayout)
-        self._places = self._picks.layout
-        # How many of the first tokens are in the caches.
-        self._cached = 0
-        # For how many tokens the last one's stream lies where the last block takes it from; 0 for none.
-        self._handed_over = 0
-        self._body, self._head = len(bound.draws) - HEAD_DRAWS, len(bound.draws) - HEAD_DRAWS + 1
-        self._tail = len(bound.draws) - TAIL_DRAWS
-        self._values = bound.plan.values_for(1)
-
-    @property
-    def draws_issued(self) -> int:
-        """Draw calls issued so far."""
-        return self._bound.draws_issued + (0 if self._chunks is None else self._chunks.session.draws_issued)
-
-    def chooses(self, options: SamplingOptions) -> bool:
-        """Whether a token is chosen from all tokens, by their logits alone: what the plan's last pass can do."""
-        return gpu_chooses(options, self._config)
-
-    def _run(self, position: int, token: int, draws: int | None = None) -> None:
-        """Run one token, or the first draws of it; -1 is the token that the run before chose.
-
-        Of a token that a chunk left half done, only the rest is run.
-        """
-        values = self._values
-        half_done = self._handed_over == position + 1 and not self._bound.observers
-        first = self._tail if half_done else 0
-        self._handed_over = 0
-        self.draws_ahead += first
-        values["position"], values["token"] = position, token
-        values["score_slots"] = score_slots(position + 1)
-        self._bound.run(values, first=first, draws=draws, flush_every=self._flush_every)
-
-    def _forget(self, length: int) -> None:
-        super()._forget(length)
-        self._cached = min(self._cached, length)
-        self._handed_over = 0
-
-    def _catch_up(self) -> None:
-        # The last one too, as far as a chunk goes, unless it has no place in the context.
-        end = min(len(self._ids), self._context)
-        if end - self._cached > FEWEST and not self._bound.observers:  # who are told of one token at a time
-            if self._chunks is None:
-                self._chunks = self._prefill.into(self._bound)
-            self._handed_over = 0
-            while self._cached < end:
-                self._cached += self._chunks.run(self._ids[self._cached : end], self._cached)
-            self._handed_over = self._cached
-        end = len(self._ids) - 1
-        for position in range(self._cached, end):
-            self._run(position, self._ids[position], self._body)
-            self._cached = position + 1
-
-    def _compute_logits(self) -> Floats:
-        self._catch_up()
-        last = len(self._ids) - 1
-        self._run(last, self._ids[last], self._head)
-        self._cached = last + 1
-        return np.array(self._logits_texture.read()[0], dtype=np.float32)
-
-    def _choose(self, count: int, sampler: Sampler) -> list[int]:
-        if not self.chooses(sampler.options):
-            return super()._choose(count, sampler)
-        self._catch_up()
-        values, first, step = self._values, len(self._ids) - 1, sampler.step
-        values["noise"] = 0.0 if sampler.options.greedy else 1.0
-        values["inverse_temperature"] = sampler.options.inverse_temperature
-        try:
-            for number in range(count):
-                values["noise_key"] = 0 if sampler.options.greedy else sampler.noise_key()
-                self._run(first + number, -1 if number else self._ids[first])
-                sampler.advance()
-            chosen = [checked_choice(candidates) for candidates in self._candidates(first, count)]
-        except BaseException:
-            sampler.step = step  # nothing was chosen
-            raise
-        self._append(chosen)
-        self._cached = first + count
-        return chosen
-
-    def _candidates(self, first: int, count: int) -> npt.NDArray[np.float32]:
-        """What ``count`` runs left to choose from, [count, 64]."""
-        if count > 1:
-            return self._picks.read_rows(first, count)
-        # A block is a square of texels, and the best of them is the best in any order.
-        x, y = self._places.origin(first, 0)
-        return self._picks.framebuffer.read(0, BLOCK_EDGE, BLOCK_EDGE, int(x), int(y)).reshape(1, BLOCK_FLOATS)
-
-    def _copy(self) -> CachedSession:
-        bound = self._bound.sharer()
-        bound.copy_caches(self._bound)
-        made = CachedSession(self._prefill, bound)
-        # The stream is not copied: what a chunk left half done is run once more where its logits are asked for.
-        made._cached = self._cached
-        return made
-
-    def _release(self) -> None:
-        if self._chunks is not None:
-            self._prefill.give_back(self._chunks)
-        if self._owns:
-            self._bound.release()
 
 
 def _common_prefix(held: list[int], wanted: list[int]) -> int:

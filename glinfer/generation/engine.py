@@ -14,9 +14,11 @@ import numpy as np
 from glinfer.config import ModelConfig
 from glinfer.errors import InputError
 from glinfer.generation.batch import Batch, BatchResult, Running, places_for, run_alone
-from glinfer.generation.decode import CachedSession, DecodeSession, Floats, RecomputeSession
+from glinfer.generation.cached import CachedSession
+from glinfer.generation.decode import DecodeSession, Floats, RecomputeSession
 from glinfer.generation.decoder import CachedDecoder, Prompts, WholeSequences
 from glinfer.generation.decoder_score import DecoderScorer
+from glinfer.generation.numbers import Numbers
 from glinfer.generation.prefill import Prefill
 from glinfer.generation.score import Judge, Scorer
 from glinfer.models.choice import DecoderPlans
@@ -34,11 +36,13 @@ class Engine(ABC):
         bound: the plan, bound; it owns the weights.
         weights: the format of the weights.
         kernels: how passes are shaped.
+        numbers: the watch over what is read back.
     """
 
     def __init__(self, config: ModelConfig, bound: Session, weights: str, kernels: Kernels) -> None:
         """Take over a bound plan."""
         self.config, self.bound, self.weights, self.kernels = config, bound, weights, kernels
+        self.numbers = Numbers(bound, self.session)
         self._judge: Judge | None = None
 
     @property
@@ -46,9 +50,14 @@ class Engine(ABC):
         """What one run draws."""
         return self.bound.plan
 
-    @abstractmethod
     def session(self, *, own: bool = False) -> DecodeSession:
         """A sequence of tokens, empty; ``own`` in the caches of the bound plan itself, others in new ones."""
+        made = self._new_session(own)
+        made.numbers = self.numbers
+        return made
+
+    @abstractmethod
+    def _new_session(self, own: bool) -> DecodeSession: ...
 
     def batch(
         self, waiting: Iterator[Running], longest: int | None, slots: int | None, memory: int | None
@@ -88,8 +97,7 @@ class FoldedEngine(Engine):
         super().__init__(config, bound, weights, kernels)
         self._prefill = Prefill(config, weights, kernels)
 
-    def session(self, *, own: bool = False) -> DecodeSession:
-        """See :class:`Engine`."""
+    def _new_session(self, own: bool) -> DecodeSession:
         return CachedSession(self._prefill, self.bound if own else self.bound.sharer(), owns=not own)
 
     def batch(
@@ -101,7 +109,9 @@ class FoldedEngine(Engine):
 
         def results() -> Iterator[BatchResult]:
             # In here, so that an iterator that is never asked for anything holds nothing.
-            batch = Batch(self.config, self.bound, self.weights, self.kernels, slots=count, capacity=capacity)
+            batch = Batch(
+                self.config, self.bound, self.weights, self.kernels, self.numbers, slots=count, capacity=capacity
+            )
             yield from batch.results(waiting)
 
         return results()
@@ -118,8 +128,7 @@ class DecoderEngine(Engine):
         super().__init__(plans.config, bound, weights, plans.kernels)
         self._plans, self._prompts = plans, Prompts(plans)
 
-    def session(self, *, own: bool = False) -> DecodeSession:
-        """See :class:`Engine`."""
+    def _new_session(self, own: bool) -> DecodeSession:
         return CachedDecoder(self._prompts, self.bound if own else self.bound.sharer(), owns=not own)
 
     def _new_judge(self) -> Judge:
@@ -150,8 +159,7 @@ class WholeEngine(Engine):
         session, _ = self._run(ids)
         return np.array(session.read(name)[0], dtype=np.float32)
 
-    def session(self, *, own: bool = False) -> DecodeSession:
-        """See :class:`Engine`."""
+    def _new_session(self, own: bool) -> DecodeSession:
         return RecomputeSession(
             self.config,
             lambda ids: self._row(LOGITS, ids),

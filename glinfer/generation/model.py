@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Any, TypedDict, overload
 import numpy as np
 import numpy.typing as npt
 
-from glinfer.errors import ContextError, InputError
+from glinfer.errors import ContextError, InputError, NumbersError
 from glinfer.generation.batch import MOST_SLOTS, BatchRequest, BatchResult, Running, check_request
 from glinfer.generation.capture import Inspected
 from glinfer.generation.decode import DecodeSession
@@ -67,12 +67,13 @@ class Model(Inspected):
         kernels: how the fast plan's passes are shaped; the reference plan has no such choice.
     """
 
-    def __init__(self, loaded: Loaded) -> None:
+    def __init__(self, loaded: Loaded, *, strict: bool = False) -> None:
         """Use :func:`load_model`."""
         self.config, self.tokenizer, self.engine = loaded.engine.config, loaded.tokenizer, loaded.engine
         self.weights, self.kernels = loaded.engine.weights, loaded.engine.kernels
         self.bound: Session = loaded.engine.bound
         self.device = self.bound.device
+        self.engine.numbers.strict = strict
         self._no_tokenizer_reason = loaded.no_tokenizer_reason
         self._stop_ids = loaded.stop_ids
         self._owns_device = loaded.owns_device
@@ -279,7 +280,12 @@ class Model(Inspected):
             ids.append(check_tokens(f"text {place}", tokens, self.config))
         if self.plan.name != "fast":
             raise InputError("score needs the fast plan; load the model without plan='reference'")
-        return self.engine.judge().score(ids, stride=stride) if ids else []
+        try:
+            return self.engine.judge().score(ids, stride=stride) if ids else []
+        except NumbersError as error:
+            context = self.config.max_position_embeddings
+            places = filter(None, (self.engine.numbers.trace(each[:context]) for each in ids))
+            raise NumbersError(f"{error}; {next(places, 'run again token by token, all are numbers')}") from None
 
     def _checked(self, request: BatchRequest, which: str = "") -> Running:
         if not isinstance(request, BatchRequest):
@@ -343,6 +349,7 @@ def load_model(
     api: str | None = None,
     limits: Limits | None = None,
     shader_root: Path | None = None,
+    strict: bool = False,
     on_upload: Callable[[int, int], None] | None = None,
 ) -> Model:
     """Read a checkpoint, open a device, bind the plan.
@@ -367,6 +374,9 @@ def load_model(
         api: ``es`` or ``desktop``; see open_device.
         limits: pretend that the renderer allows no more, for example ``Limits.webgl2_minimum()``.
         shader_root: another folder of shader files, for trying out changed shaders.
+        strict: whether NaN or an infinity among the logits ends a run with a NumbersError; otherwise they are warned of
+            once, with the pass where they began, and such tokens are never chosen. Where nothing is left to choose, a
+            run ends in any case. Weights that are no numbers are always refused.
         on_upload: told (bytes uploaded so far, bytes in all) while weights go to the GPU.
 
     Raises:
@@ -387,5 +397,6 @@ def load_model(
             limits=limits,
             shader_root=shader_root,
             on_upload=on_upload,
-        )
+        ),
+        strict=strict,
     )

@@ -18,7 +18,6 @@ import numpy.typing as npt
 from glinfer.config import ModelConfig
 from glinfer.errors import InputError
 from glinfer.ops.noise import gumbel_at, noise_key
-from glinfer.ops.sample import best_candidate
 
 FloatArray = npt.NDArray[np.float64]
 History = Sequence[int] | npt.NDArray[Any]
@@ -28,7 +27,6 @@ History = Sequence[int] | npt.NDArray[Any]
 MIN_TEMPERATURE = 1e-4
 
 # What shaders/pick.frag leaves where no logit was a number that can be compared.
-_NO_SCORE = np.float32(-3.4e38)
 
 
 @dataclass(frozen=True)
@@ -283,18 +281,3 @@ def gpu_chooses(options: SamplingOptions, config: ModelConfig) -> bool:
         and options.min_p == 0.0
         and options.repetition_penalty == 1.0
     )
-
-
-def checked_choice(candidates: npt.NDArray[np.float32]) -> int:
-    """The token among the candidates [64] that a run left.
-
-    Raises:
-        InputError: the logits were no numbers that can be compared.
-    """
-    best = candidates[::4].max()
-    if not _NO_SCORE < best < np.inf:
-        raise InputError(
-            f"the best logit is {'no number' if best <= _NO_SCORE else best}; "
-            "expected finite numbers: the model's output is broken"
-        )
-    return best_candidate(candidates)

@@ -12,7 +12,7 @@ import numpy as np
 import numpy.typing as npt
 
 from glinfer.config import ModelConfig
-from glinfer.errors import InputError
+from glinfer.errors import InputError, NumbersError
 from glinfer.models.parts import cache_slots
 from glinfer.models.rows import ROWS, SCORES, fitting_chunk_plan, slots_for
 from glinfer.models.session import Session
@@ -96,10 +96,10 @@ def check_likelihoods(logprobs: Numbers) -> None:
     """Refuse logarithms of probabilities that are none.
 
     Raises:
-        InputError: one is not finite.
+        NumbersError: one is not finite.
     """
     if not np.isfinite(logprobs).all():
-        raise InputError("a likelihood is no finite number; expected finite logits: the model's output is broken")
+        raise NumbersError("a likelihood is no finite number; expected finite logits: the model's output is broken")
 
 
 @dataclass(frozen=True)

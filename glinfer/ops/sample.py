@@ -60,6 +60,10 @@ def pick(
     )
 
 
+NO_SCORE = np.float32(-3.4e38)
+"""The score of a candidate where no logit was a number, as in shaders/pick.frag."""
+
+
 def best_candidate(candidates: Array) -> int:
     """The id of the best of the candidates [64] that one pick left: the largest score, the lowest id where equal."""
     scores, ids = candidates.reshape(BLOCK_TEXELS, 4)[:, 0], candidates.reshape(BLOCK_TEXELS, 4)[:, 1]

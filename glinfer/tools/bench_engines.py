@@ -71,7 +71,15 @@ class BatchEngine:
             PlanError: it does not fit the renderer.
         """
         self.sequences, self._config = sequences, model.config
-        self._batch = Batch(model.config, model.bound, model.weights, model.kernels, slots=sequences, capacity=capacity)
+        self._batch = Batch(
+            model.config,
+            model.bound,
+            model.weights,
+            model.kernels,
+            model.engine.numbers,
+            slots=sequences,
+            capacity=capacity,
+        )
         self._running: dict[int, Running] = {}
 
     def prefill(self, ids: Sequence[int]) -> None:

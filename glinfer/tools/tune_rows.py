@@ -10,7 +10,7 @@ import dataclasses
 import time
 
 from glinfer.config import ModelConfig
-from glinfer.generation.decode import CachedSession
+from glinfer.generation.cached import CachedSession
 from glinfer.generation.prefill import FEWEST, Prefill
 from glinfer.models.session import Session
 from glinfer.ops.kernels import Kernels

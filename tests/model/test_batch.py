@@ -295,7 +295,9 @@ class TestMemory:
         assert made.pop() == (2, 64)
 
     def test_the_caches_are_as_large_as_was_said(self, model: Model) -> None:
-        with Batch(model.config, model.bound, model.weights, model.kernels, slots=3, capacity=64) as batch:
+        with Batch(
+            model.config, model.bound, model.weights, model.kernels, model.engine.numbers, slots=3, capacity=64
+        ) as batch:
             caches = batch.session.plan.of_kind("cache")
             edge = model.device.limits.max_texture_size
             size = sum(tensor.layout_within(edge).nbytes for tensor in caches)

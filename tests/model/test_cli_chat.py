@@ -17,7 +17,7 @@ from tokenizers import decoders, models, pre_tokenizers
 
 from glinfer.cli.app import run
 from glinfer.formats import save_checkpoint, weight_shapes, write_bpe
-from glinfer.generation.decode import CachedSession
+from glinfer.generation.cached import CachedSession
 from glinfer.generation.model import Model
 from glinfer.generation.prefill import FEWEST
 from glinfer.generation.tokenizer import Tokenizer

@@ -18,7 +18,8 @@ import glinfer
 from glinfer.config import ModelConfig
 from glinfer.errors import ContextError, InputError, PlanError
 from glinfer.formats import find_model, load_checkpoint
-from glinfer.generation.decode import CachedSession, DecodeSession
+from glinfer.generation.cached import CachedSession
+from glinfer.generation.decode import DecodeSession
 from glinfer.generation.model import Model
 from glinfer.generation.prefill import FEWEST
 from glinfer.generation.sampler import Sampler, SamplingOptions

@@ -16,7 +16,8 @@ from scripted_models import random_file
 
 import glinfer
 from glinfer.errors import PlanError
-from glinfer.generation.decode import CachedSession, DecodeSession
+from glinfer.generation.cached import CachedSession
+from glinfer.generation.decode import DecodeSession
 from glinfer.generation.model import Model
 from glinfer.generation.prefill import FEWEST
 from glinfer.generation.sampler import Sampler, SamplingOptions
