@@ -25,6 +25,7 @@ from glinfer.cli.info import info
 from glinfer.cli.kernels import kernels
 from glinfer.cli.models import models
 from glinfer.cli.products import products
+from glinfer.cli.same import same_command
 from glinfer.cli.tune import tune_command
 from glinfer.cli.verify import verify
 from glinfer.cli.web import export_command, serve_command
@@ -70,7 +71,7 @@ def cli(context: click.Context) -> None:
         click.echo(context.get_help())
 
 
-_EVALUATING = (draws, verify, eval_command, bench_command, tune_command, kernels, products)
+_EVALUATING = (draws, verify, same_command, eval_command, bench_command, tune_command, kernels, products)
 for command in (generate, chat, *_EVALUATING, info, convert, models, demo, export_command, serve_command):
     cli.add_command(command)
 

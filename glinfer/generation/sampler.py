@@ -155,6 +155,19 @@ class Sampler:
             return certain
         return self._filtered(scores)
 
+    def scores(self, logits: npt.ArrayLike, history: History = ()) -> FloatArray:
+        """The scores whose largest :meth:`sample` takes, float64 [vocab], -inf for tokens left out; the step stays.
+
+        Takes the same arguments and raises the same errors as :meth:`sample`.
+        """
+        scores = self._penalised(logits, history)
+        if self.options.greedy:
+            return scores
+        kept, perturbed = self._perturbed(scores)
+        found = np.full(scores.size, -np.inf)
+        found[kept] = perturbed
+        return found
+
     def _penalised(self, logits: npt.ArrayLike, history: History) -> FloatArray:
         """Check both inputs, then apply step 1 to a float64 copy of the logits."""
         scores = _checked_logits(logits)
@@ -194,13 +207,17 @@ class Sampler:
 
     def _drawn(self, scores: FloatArray) -> int:
         """The draw among the tokens that steps 2 to 5 leave; ``scores`` as for :meth:`_filtered`."""
+        kept, perturbed = self._perturbed(scores)
+        return int(kept[np.argmax(perturbed)])
+
+    def _perturbed(self, scores: FloatArray) -> tuple[npt.NDArray[np.intp], npt.NDArray[np.float32]]:
+        """The tokens that are left, and their logits over the temperature with the noise of this step."""
         kept = np.flatnonzero(self._filtered(scores))
         limit = float(np.finfo(np.float32).max)
         logits = np.clip(scores[kept], -limit, limit).astype(np.float32)
         # A product may overflow to an infinity. It wins or loses then, as it would have; it cannot become NaN.
         with np.errstate(over="ignore"):
-            perturbed = logits * np.float32(self.options.inverse_temperature) + gumbel_at(self.noise_key(), kept)
-        return int(kept[np.argmax(perturbed)])
+            return kept, logits * np.float32(self.options.inverse_temperature) + gumbel_at(self.noise_key(), kept)
 
 
 def _checked_logits(logits: npt.ArrayLike) -> FloatArray:
