@@ -4,6 +4,7 @@
 //
 // jobs.json: {"url": address of the page, "talk": a message to send to it by its form, "jobs": [job, …]} with jobs such as
 //   {"kind": "greedy", "ids": [1, 2], "count": 50, "logits": 5}   tokens chosen, logits of the first few of them
+//   {"kind": "drawn", "ids": [1, 2], "count": 50, "seed": 1, "temperature": 0.8}   tokens drawn by the page's sampler
 //   {"kind": "logits", "ids": [1, 2]}                             logits of the token after these
 //   {"kind": "encode", "text": "…"}                               ids of a text, and what they decode to
 // Printed: {"results": […], "console": […], "errors": […], "drawCalls": …, "renderer": …}.
@@ -58,9 +59,14 @@ async function work(jobs) {
       const before = globalThis.watched.drawCalls;
       model.prefill(job.ids);
       Object.assign(made, { promptDraws: globalThis.watched.drawCalls - before, ids: [], logits: [], draws: [] });
+      let sampler = null;
+      if (job.kind === "drawn") {
+        const { Sampler } = await import(new URL("glinfer/sampler.js", document.baseURI));
+        sampler = new Sampler({ temperature: job.temperature, seed: job.seed });
+      }
       for (let index = 0; index < (job.count ?? 1); index++) {
         const { logits, draws } = next();
-        const best = logits.indexOf(Math.max(...logits));
+        const best = sampler ? sampler.sample(logits) : logits.indexOf(Math.max(...logits));
         made.ids.push(best);
         made.draws.push(draws);
         if (index < (job.logits ?? 1)) made.logits.push(Array.from(logits));

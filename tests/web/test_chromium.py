@@ -69,6 +69,21 @@ def test_the_bundled_model_writes_what_it_writes_in_python(
     assert again["logits"][0] == found["logits"][0]
 
 
+def test_the_same_seed_draws_the_same_text_as_in_python(run_site: Drive, tmp_path: Path) -> None:
+    made, seeds = export_web("shakespeare", tmp_path / "site"), range(1, 5)
+    with glinfer.load("shakespeare") as model:
+        assert model.tokenizer is not None
+        prompt = model.tokenizer.encode("ROMEO:")
+        texts = [model.generate(prompt, max_tokens=100, temperature=0.8, seed=seed, stop_ids=()) for seed in seeds]
+        logits = model.logits([*prompt, *texts[-1][:99]])
+    how = {"kind": "drawn", "ids": prompt, "count": 100, "temperature": 0.8, "logits": 100}
+    found = run_site(made.folder, [{**how, "seed": seed} for seed in seeds])["results"]
+    assert [each["ids"] for each in found] == texts
+    drift = np.abs(np.array(found[-1]["logits"][-1]) - logits).max() / np.ptp(logits)
+    print(f"logits of Chromium and Python differ by {drift:.1e} of their range")
+    assert drift < 1e-5
+
+
 def test_a_full_context_drops_the_oldest_half_as_python_does(run_site: Drive, tmp_path: Path) -> None:
     made = export_web("shakespeare", tmp_path / "site", context=16)
     prompt = [82, 79, 77, 69, 79, 58, 10]
