@@ -18,6 +18,7 @@ from glinfer.cli.bench import bench_command
 from glinfer.cli.chat import chat
 from glinfer.cli.convert import convert
 from glinfer.cli.demo import demo
+from glinfer.cli.diff import diff_command
 from glinfer.cli.draws import draws
 from glinfer.cli.evaluate import eval_command
 from glinfer.cli.generate import generate
@@ -71,7 +72,7 @@ def cli(context: click.Context) -> None:
         click.echo(context.get_help())
 
 
-_EVALUATING = (draws, verify, same_command, eval_command, bench_command, tune_command, kernels, products)
+_EVALUATING = (draws, verify, diff_command, same_command, eval_command, bench_command, tune_command, kernels, products)
 for command in (generate, chat, *_EVALUATING, info, convert, models, demo, export_command, serve_command):
     cli.add_command(command)
 

@@ -96,18 +96,21 @@ MASK_LIMIT = 1e29
 """Values beyond this are masks (−1e30), compared with themselves and not part of a tensor's scale."""
 
 
-def relative_error(found: Array, expected: Array) -> float:
-    """The largest |found − expected|, relative to the largest unmasked |expected| of the tensor.
+def relative_errors(found: Array, expected: Array) -> Array:
+    """|found − expected| of each element, relative to the largest unmasked |expected| of the tensor; float64.
 
     Infinite where one of them is NaN and the other is not, and where an infinity is missed.
     """
     expected = np.asarray(expected, dtype=np.float64)
     found = np.asarray(found, dtype=np.float64)
     magnitude = np.abs(expected)
-    unmasked = magnitude[magnitude < MASK_LIMIT]
-    scale = np.maximum(magnitude, unmasked.max() if unmasked.size else 0.0)
+    scale = np.maximum(magnitude, magnitude[magnitude < MASK_LIMIT].max(initial=0.0))
     with np.errstate(invalid="ignore", divide="ignore"):
-        error = np.where(found == expected, 0.0, np.abs(found - expected) / scale)
+        errors = np.where(found == expected, 0.0, np.abs(found - expected) / scale)
     both_nan = np.isnan(found) & np.isnan(expected)
-    error = np.where(both_nan, 0.0, np.where(np.isnan(error), np.inf, error))
-    return float(error.max(initial=0.0))
+    return np.where(both_nan, 0.0, np.where(np.isnan(errors), np.inf, errors))
+
+
+def relative_error(found: Array, expected: Array) -> float:
+    """The largest of :func:`relative_errors`; 0 where there are no elements."""
+    return float(relative_errors(found, expected).max(initial=0.0))

@@ -1,0 +1,319 @@
+"""``glinfer diff``: two models, plans, weight formats or renderers side by side."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any
+
+import click
+
+from glinfer.cli.common import LIMITS, json_option, out, parse_ids, print_json, progress, table
+from glinfer.errors import InputError
+from glinfer.formats.files import opened, shown
+from glinfer.models.choice import AUTO, PLANS, WEIGHTS
+from glinfer.tools.diff import OTHER_FORMAT, SAME_FORMAT, SPREAD, TRACED, Side, diff
+from glinfer.tools.diff_pictures import check_picture, save_picture
+from glinfer.tools.diff_report import Along, DiffReport, PassDiff, SideFacts
+from glinfer.tools.diff_weights import WeightsDiff
+
+_CHOICES: dict[str, Sequence[str]] = {
+    "plan": PLANS,
+    "weights": (*WEIGHTS, AUTO),
+    "gelu": ("tanh", "erf"),
+    "gl": ("es", "desktop"),
+    "limits": tuple(LIMITS),
+}
+_FREE = ("context", "tokenizer", "device")
+_MOST_GROUPS, _WORST_TOKENS, _LONGEST_WORD = 12, 5, 16
+_SETTINGS = "KEY=VALUE,…"
+
+
+@click.command("diff")
+@click.argument("model_a", metavar="A")
+@click.argument("model_b", metavar="[B]", required=False)
+@click.option("--a", "settings_a", multiple=True, metavar=_SETTINGS, help="How A runs, such as plan=reference.")
+@click.option("--b", "settings_b", multiple=True, metavar=_SETTINGS, help="How B runs, such as weights=q8,device=1.")
+@click.option("--prompt", help="The text that both run.")
+@click.option("--ids", help="Its token ids instead, such as 13,132,251.")
+@click.option("--text", "text_path", type=click.Path(), help="A UTF-8 file of it instead, cut where the context ends.")
+@click.option("--tokens", type=click.IntRange(min=1), help="Run only so many of the first tokens.")
+@click.option(
+    "--tolerance",
+    type=float,
+    help=f"The relative error up to which things count as the same. Default: {SAME_FORMAT:g} where both keep their "
+    f"weights in the same formats, else {OTHER_FORMAT:g}.",
+)
+@click.option(
+    "--positions",
+    type=click.IntRange(min=1),
+    help="Compare next tokens at so many positions, evenly spread. Default: all, or with the reference plan on a side "
+    f"{SPREAD}.",
+)
+@click.option(
+    "--trace",
+    type=click.IntRange(min=1),
+    default=TRACED,
+    show_default=True,
+    help="Compare passes over so many tokens at most.",
+)
+@click.option("--all", "show_all", is_flag=True, help="Show every name, and not the farthest apart of each block.")
+@click.option("--plot", type=click.Path(), help="Also write a picture, OUT.png. Needs matplotlib (glinfer[plots]).")
+@json_option
+def diff_command(
+    model_a: str,
+    model_b: str | None,
+    settings_a: tuple[str, ...],
+    settings_b: tuple[str, ...],
+    prompt: str | None,
+    ids: str | None,
+    text_path: str | None,
+    tokens: int | None,
+    show_all: bool,
+    plot: str | None,
+    as_json: bool,
+    **options: Any,
+) -> None:
+    """Run A and B over the same tokens and find the first pass that differs, and what it does to the next token.
+
+    A and B are models as in 'glinfer generate'; B left out is A. Settings of each side are those of other commands:
+    plan, weights, gelu, context, tokenizer, device, gl and limits. Two files are compared tensor by tensor too, with a
+    guess at what happened to each. Errors are relative to the largest value of A; 'centred' is a stream without its
+    mean, as Gab's fast plan has it. KL(A‖B) is in nats.
+
+    The exit status is 1 if a pass, or the logits along the text, differ beyond the tolerance.
+
+    \b
+    glinfer diff shakespeare --b weights=q8 --prompt "ROMEO:"
+    glinfer diff model.gab --a plan=reference --b limits=webgl2 --prompt "Once upon a time"
+    glinfer diff model.gguf other.gguf --text sample.txt --tokens 200 --plot diff.png
+    """
+    if sum(given is not None for given in (prompt, ids, text_path)) != 1:
+        raise InputError("give one of --prompt, --ids and --text")
+    side_a, side_b = side_of("--a", model_a, settings_a), side_of("--b", model_b or model_a, settings_b)
+    if plot is not None:
+        check_picture(plot)
+    given: str | list[int] = prompt or ""
+    if ids is not None:
+        given = parse_ids(ids)
+    elif text_path is not None:
+        given = _read(text_path)
+    with progress("comparing") as advance:
+        report = diff(
+            side_a, side_b, given, tokens=tokens, shorten=text_path is not None, on_progress=advance, **options
+        )
+    if plot is not None:
+        save_picture(report, plot)
+    if as_json:
+        print_json(report.to_json())
+    else:
+        _show(report, show_all)
+    if not report.passed:
+        raise click.exceptions.Exit(1)
+
+
+def side_of(option: str, model: str, settings: Sequence[str]) -> Side:
+    """A model with settings such as ``weights=q8,device=1``.
+
+    Raises:
+        InputError: there is no such setting, or it cannot be that.
+    """
+    found: dict[str, Any] = {}
+    for part in filter(None, (piece.strip() for text in settings for piece in text.split(","))):
+        key, is_pair, value = part.partition("=")
+        if key not in (*_CHOICES, *_FREE):
+            known = ", ".join((*_CHOICES, *_FREE))
+            raise InputError(f"unknown setting {key!r} in {option}; expected key=value with a key of {known}")
+        if not is_pair or not value:
+            raise InputError(f"setting {part!r} in {option} has no value; expected {key}=…")
+        if value not in _CHOICES.get(key, (value,)):
+            raise InputError(f"{part!r} in {option}; expected {key} to be one of {', '.join(_CHOICES[key])}")
+        if key in found:
+            raise InputError(f"{key} is given twice in {option}; give it once")
+        found[key] = value
+    if "context" in found:
+        if not found["context"].isdecimal():
+            raise InputError(f"context={found['context']!r} in {option}; expected a whole number of tokens")
+        found["context"] = int(found["context"])
+    if "limits" in found:
+        found["limits"] = LIMITS[found["limits"]]
+    if "gl" in found:
+        found["api"] = found.pop("gl")
+    return Side(model, **found)
+
+
+def _read(path: str) -> str:
+    with opened(path) as (file, _):
+        data = file.read()
+    try:
+        return data.decode("utf-8")
+    except UnicodeDecodeError as error:
+        raise InputError(f"{shown(path)} is not UTF-8 (byte {error.start}); expected a text file") from None
+
+
+def _show(report: DiffReport, show_all: bool) -> None:
+    _show_sides(report)
+    if report.weights is not None:
+        _show_weights(report.weights)
+    click.echo()
+    _show_passes(report, show_all)
+    click.echo()
+    _show_along(report)
+    click.echo(f"\n{verdict(report)}")
+
+
+def _show_sides(report: DiffReport) -> None:
+    sides = (("A", report.a), ("B", report.b))
+    one = len({_renderer(side) for _, side in sides}) == 1
+    shown = table("", "model", "plan", "weights", "draws", *([] if one else ["renderer"]), numbers=("draws",))
+    for name, side in sides:
+        last = [] if one else [_renderer(side)]
+        shown.add_row(name, side.model, side.plan, _weights(side), str(side.draws), *last)
+    out().print(shown)
+    if one:
+        click.echo(f"both on {_renderer(report.a)}")
+    for field, (a, b) in report.config.items():
+        click.echo(f"{field}: {a!r} in A, {b!r} in B")
+
+
+def _weights(side: SideFacts) -> str:
+    kept = ", ".join(side.kept)
+    return side.weights if kept.lower() == side.weights else f"{side.weights} ({kept})"
+
+
+def _renderer(side: SideFacts) -> str:
+    return f"{side.renderer}, textures up to {side.max_texture_size}"
+
+
+def _show_weights(weights: WeightsDiff) -> None:
+    groups = weights.groups
+    same = len(weights.tensors) - sum(map(len, groups.values()))
+    click.echo(f"\nweights: {same} of {len(weights.tensors)} tensors are identical")
+    if not groups:
+        return
+    shown = table("what happened", "tensors", "largest difference", "relative", "such as", numbers=("tensors",))
+    for what, tensors in list(groups.items())[:_MOST_GROUPS]:
+        first = tensors[0]
+        largest = "" if first.largest is None else f"{first.largest:.3g}"
+        relative = "" if first.relative is None else f"{first.relative:.2e}"
+        shown.add_row(what, str(len(tensors)), largest, relative, first.name)
+    out().print(shown)
+    if len(groups) > _MOST_GROUPS:
+        click.echo(f"and {len(groups) - _MOST_GROUPS} more, which --json tells")
+
+
+def _show_passes(report: DiffReport, show_all: bool) -> None:
+    same = sum(each.identical for each in report.passes)
+    click.echo(
+        f"passes: {len(report.passes)} names in both plans, over {_tokens(report.traced)}; "
+        f"{'all' if same == len(report.passes) else same or 'none'} identical bit for bit"
+    )
+    if same == len(report.passes):
+        return
+    first = ("name",) if show_all else ("where", "largest in")
+    with_draws = any(each.draw is not None for each in report.passes)
+    columns = (*first, "relative error", "at", *(["draw"] if with_draws else []), "")
+    shown = table(*columns, numbers=("relative error",))
+    for where, each in _by_block(report.passes, show_all):
+        error = "other shapes" if each.error is None else "identical" if each.identical else f"{each.error:.2e}"
+        row = [where] if show_all else [where, "" if each.identical else each.name]
+        row += [error, _at(report, each), *(["" if each.identical else each.draw or ""] if with_draws else [])]
+        shown.add_row(*row, "beyond" if each.beyond(report.tolerance) else "")
+    out().print(shown)
+
+
+def _by_block(passes: Sequence[PassDiff], show_all: bool) -> list[tuple[str, PassDiff]]:
+    """Everything by its name, or of each block what is farthest apart."""
+    if show_all:
+        return [(each.name, each) for each in passes]
+    worst: dict[str, PassDiff] = {}
+    for each in passes:
+        parts = each.name.split(".")
+        where = f"block {parts[1]}" if parts[0] == "blocks" else "embedding" if parts[0] == "embed" else "head"
+        if where not in worst or _height(each) > _height(worst[where]):
+            worst[where] = each
+    return list(worst.items())
+
+
+def _height(each: PassDiff) -> float:
+    return float("inf") if each.error is None else each.error
+
+
+def _at(report: DiffReport, each: PassDiff) -> str:
+    """Where the largest difference is, in words."""
+    if each.place is None:
+        return "" if each.error == 0 else f"{list(each.shapes[0])} and {list(each.shapes[1])}"
+    place = each.place
+    parts = [f"token {place.token}{_word(report, report.ids[place.token])}"]
+    if place.head is not None:
+        parts.append(f"head {place.head}")
+    if each.name.endswith(("attn.scores", "attn.probs")):
+        parts.append(f"key {place.column}{_word(report, report.ids[place.column])}")
+    else:
+        parts.append(f"{'id' if each.name in ('logits', 'probs') else 'feature'} {place.column}")
+    return ", ".join(parts)
+
+
+def _word(report: DiffReport, token: int) -> str:
+    """The text of a token with a space before it; nothing where there is no tokenizer."""
+    word = report.words.get(token)
+    if word is None:
+        return ""
+    return f" {word if len(word) <= _LONGEST_WORD else word[: _LONGEST_WORD - 1] + '…'!r}"
+
+
+def _named(report: DiffReport, token: int) -> str:
+    return f"{token}{_word(report, token)}"
+
+
+def _tokens(count: int) -> str:
+    return f"{count} token{'' if count == 1 else 's'}"
+
+
+def _show_along(report: DiffReport) -> None:
+    along = report.along
+    count, total = len(along.positions), len(report.ids)
+    where = f"behind {_tokens(count)}" if count == total else f"at {count} positions of {_tokens(total)}, evenly spread"
+    if count < total and "reference" in (report.a.plan, report.b.plan):
+        where += " (the reference plan runs all tokens for each; --positions asks for more)"
+    click.echo(f"next token, {where}:")
+    if along.identical:
+        click.echo("  all logits are identical bit for bit")
+    else:
+        mean, median, largest = along.kl
+        worst = along.worst_first[0]
+        click.echo(
+            f"  KL(A‖B) mean {mean:.2e}, median {median:.2e}, largest {largest:.2e} nats behind "
+            f"token {worst.position}{_word(report, worst.token)}"
+        )
+        same = f"{along.agreement:.2%}" if along.agreement < 1 else "100%"
+        click.echo(f"  the same token likeliest at {same}; logits within {along.error:.2e}")
+    perplexities = along.perplexities()
+    if perplexities is not None:
+        a, b = perplexities
+        change = f" ({b / a - 1:+.3%})" if abs(b / a - 1) >= 5e-6 else ""
+        click.echo(f"  perplexity of the text {a:.4f} and {b:.4f}{change}")
+    if not along.identical:
+        _show_worst_tokens(report, along)
+
+
+def _show_worst_tokens(report: DiffReport, along: Along) -> None:
+    shown = table("behind token", "KL in nats", "likeliest in A", "in B", "the text has", numbers=("KL in nats",))
+    for at in along.worst_first[:_WORST_TOKENS]:
+        following = "" if at.following is None else _named(report, at.following)
+        tops = _named(report, at.top_a), _named(report, at.top_b) if at.top_b != at.top_a else "the same"
+        shown.add_row(f"{at.position}{_word(report, at.token)}", f"{at.kl:.2e}", *tops, following)
+    out().print(shown)
+
+
+def verdict(report: DiffReport) -> str:
+    """What came of it, in one line."""
+    first, tolerance = report.first_beyond, f"{report.tolerance:g}"
+    if report.identical:
+        return "identical bit for bit"
+    if first is not None:
+        draw = "" if first.draw is None else f", which draw {first.draw} completes"
+        error = "shapes that differ" if first.error is None else f"{first.error:.2e}"
+        return f"DIFFERS: the first name beyond the tolerance of {tolerance} is {first.name} ({error}){draw}"
+    if not report.passed:
+        return f"DIFFERS: no name does beyond {tolerance}, but the logits along the text ({report.along.error:.2e})"
+    return f"within the tolerance of {tolerance}"
