@@ -24,8 +24,10 @@ from glinfer.cli.evaluate import eval_command
 from glinfer.cli.generate import generate
 from glinfer.cli.info import info
 from glinfer.cli.kernels import kernels
+from glinfer.cli.look import look
 from glinfer.cli.models import models
 from glinfer.cli.products import products
+from glinfer.cli.profile import profile_command
 from glinfer.cli.same import same_command
 from glinfer.cli.tune import tune_command
 from glinfer.cli.verify import verify
@@ -72,8 +74,11 @@ def cli(context: click.Context) -> None:
         click.echo(context.get_help())
 
 
-_EVALUATING = (draws, verify, diff_command, same_command, eval_command, bench_command, tune_command, kernels, products)
-for command in (generate, chat, *_EVALUATING, info, convert, models, demo, export_command, serve_command):
+_RUNNING = (generate, chat, demo)
+_LOOKING_INTO = (draws, profile_command, look, diff_command, same_command, verify)
+_MEASURING = (eval_command, bench_command, tune_command, kernels, products)
+_FILES = (info, models, convert, export_command, serve_command)
+for command in (*_RUNNING, *_LOOKING_INTO, *_MEASURING, *_FILES):
     cli.add_command(command)
 
 

@@ -2,18 +2,21 @@
 
 from __future__ import annotations
 
+import math
+from contextlib import ExitStack
 from typing import Any
 
 import click
+from click.core import ParameterSource
 
 from glinfer.cli.common import (
+    LIMITS,
     config_option,
     device_options,
     json_option,
     megabytes,
     model_options,
     model_or_shape,
-    opened,
     out,
     parse_ids,
     planned_edge,
@@ -22,24 +25,42 @@ from glinfer.cli.common import (
     shape_asked_for,
     table,
 )
-from glinfer.errors import InputError
+from glinfer.errors import ContextError, InputError
+from glinfer.formats import Checkpoint
 from glinfer.generation.ids import check_ids
-from glinfer.models.choice import check_choice, plan_for, usual_kernels, weights_for
+from glinfer.models.choice import check_choice, plan_for
 from glinfer.tools.draws import example_ids
 from glinfer.tools.verify import (
     DRAW_TOLERANCE,
+    Checks,
+    Renderer,
     VerifyReport,
-    verify_draws,
-    verify_special_values,
-    verify_textures,
+    VerifyRun,
+    every_format,
+    every_renderer,
+    verify_everywhere,
 )
-from glinfer.tools.verify_greedy import verify_greedy
+from glinfer.tools.verify_report import named, schema_text
+from glinfer.tools.verify_stress import StressCheck
+
+_FINDINGS_SHOWN = 12
+
+
+def _show_schema(context: click.Context, _: click.Parameter, asked: bool) -> None:
+    if asked:
+        click.echo(schema_text().rstrip("\n"))
+        context.exit(0)
 
 
 @click.command()
 @click.argument("model", type=click.Path(), required=False)
 @config_option
-@click.option("--draws", "with_draws", is_flag=True, help="Also run a forward and compare every draw with float64.")
+@click.option(
+    "--draws",
+    "with_draws",
+    is_flag=True,
+    help="Also run a forward, compare every draw with float64, and look at OpenGL's errors and state after each.",
+)
 @click.option("--tokens", type=int, help="Length of that forward's sequence. Default 8.")
 @click.option("--ids", help="That forward's token ids, such as 13,132,251.")
 @click.option(
@@ -47,16 +68,43 @@ from glinfer.tools.verify_greedy import verify_greedy
     type=click.IntRange(min=1),
     help="Also choose so many tokens after those, each the likeliest, and compare with what float64 finds likeliest.",
 )
+@click.option(
+    "--stress",
+    type=click.FloatRange(min=0),
+    metavar="SECONDS",
+    help="Also repeat under load for so long: textures of random sizes and bits, random kernels, the same tokens again "
+    "and again, bit for bit; and count what is left behind.",
+)
+@click.option("--seed", type=click.IntRange(min=0), help="Of --stress; the same one repeats it. Default 0.")
+@click.option("--all-weights", is_flag=True, help="Check every weight format that the model can have.")
+@click.option(
+    "--all-devices",
+    is_flag=True,
+    help="Check every renderer of this machine, by OpenGL ES and by desktop OpenGL; with --gl by that one alone.",
+)
 @model_options
 @device_options
 @json_option
+@click.option(
+    "--schema",
+    is_flag=True,
+    is_eager=True,
+    expose_value=False,
+    callback=_show_schema,
+    help="Print the JSON schema of what --json prints.",
+)
+@click.pass_context
 def verify(
+    context: click.Context,
+    /,
     model: str | None,
     config_text: str | None,
     with_draws: bool,
-    tokens: int | None,
-    ids: str | None,
     greedy: int | None,
+    stress: float | None,
+    seed: int | None,
+    all_weights: bool,
+    all_devices: bool,
     as_json: bool,
     **options: Any,
 ) -> None:
@@ -64,14 +112,25 @@ def verify(
 
     The fast plan's weights are compared as it packs them, the reference plan's as they are in the file. Also stores
     NaN payloads, infinities, −0 and denormals, which careless paths change. With --draws every pass of the last token
-    is compared with float64. The exit status is 1 if anything differs.
+    is compared with float64, and OpenGL's errors and state are looked at after it. With --all-weights and
+    --all-devices each format is checked on each renderer, and --stress takes its SECONDS for each of them.
 
     \b
     glinfer verify model.gab --plan reference
     glinfer verify model.gab --weights q8 --draws --tokens 16 --json
     glinfer verify model.gguf --greedy 20
+    glinfer verify model.gab --all-weights --all-devices --draws --stress 60
+
+    \b
+    Exit status:
+      0  all that was checked holds
+      1  something differs, or OpenGL reported an error
+      2  bad input, or nothing could be run; with --all-devices and --all-weights
+         what cannot be run is told, and no failure as long as something can
     """
+    _check_options(context, seed, stress, all_weights, all_devices)
     runs = with_draws or greedy is not None
+    tokens, ids = options.pop("tokens"), options.pop("ids")
     if not runs and (tokens is not None or ids is not None):
         raise InputError("--tokens and --ids belong to --draws or --greedy; add one of them")
     if tokens is not None and ids is not None:
@@ -82,117 +141,190 @@ def verify(
         edge = planned_edge(options["limits"])
         plan_for(shape_asked_for(config_text, options), name, weights=weights, max_texture_size=edge)
     checkpoint = model_or_shape(model, config_text, options)
-    config, formats = checkpoint.config, checkpoint.formats()
-    if runs or name != "reference":  # what is folded and rounded has to be numbers
+    checks = Checks(with_draws, (), greedy, stress, seed or 0)
+    if checks.run_the_model or name != "reference":  # what is folded and rounded has to be numbers
         checkpoint.check_finite()
-    sequence: list[int] = []
     if runs:
-        sequence = check_ids(_sequence(ids, 8 if tokens is None else tokens, config), config)
-    arrays = weights_for(checkpoint, name, weights)
-    with opened(options["device"], options["api"], options["limits"]) as device:
-        plan = plan_for(
-            config,
-            name,
-            weights=weights,
-            formats=formats,
-            kernels=usual_kernels(device, config, weights, formats),
-            max_texture_size=device.limits.max_texture_size,
+        sequence = check_ids(_sequence(ids, 8 if tokens is None else tokens, checkpoint), checkpoint.config)
+        checks = Checks(with_draws, sequence, greedy, stress, seed or 0)
+    renderers = every_renderer(options["api"]) if all_devices else [Renderer(options["device"], options["api"])]
+    formats = every_format(checkpoint, name) if all_weights else [weights]
+    with _Bars() as bars:
+        report = verify_everywhere(
+            checkpoint, renderers, formats, checks, plan=name, limits=LIMITS[options["limits"]], on_step=bars.step
         )
-        count = len(plan.of_kind("weight"))
-        with progress("checking textures") as advance:
-            done = iter(range(1, count + 1))
-            textures = verify_textures(checkpoint, plan, device, lambda _: advance(next(done), count), weights=arrays)
-        special = verify_special_values(device)
-        checks = []
-        if with_draws:
-            with progress("checking draws") as advance:
-                total = len(plan.draws)
-                checks = verify_draws(
-                    checkpoint,
-                    plan,
-                    device,
-                    sequence,
-                    weights=arrays,
-                    on_check=lambda check: advance(check.index + 1, total),
-                )
-        chosen = None
-        if greedy is not None:
-            chosen = verify_greedy(checkpoint, device, sequence, greedy, plan=name, weights=weights)
-        report = VerifyReport(device.description, tuple(textures), tuple(special), tuple(checks), chosen)
-    if as_json:
+    if as_json and (report.runs or all_devices or all_weights):
         print_json(report.to_json())
-    else:
+    if not report.runs:
+        raise ContextError(_nothing(report))
+    if not as_json:
         _show(report)
     if not report.passed:
         raise click.exceptions.Exit(1)
 
 
-def _sequence(ids: str | None, tokens: int, config: Any) -> list[int]:
+def _check_options(
+    context: click.Context, seed: int | None, stress: float | None, all_weights: bool, all_devices: bool
+) -> None:
+    if seed is not None and stress is None:
+        raise InputError("--seed belongs to --stress; add that")
+    if stress is not None and not math.isfinite(stress):
+        raise InputError(f"--stress is {stress}; expected seconds, such as 20")
+    if all_weights and context.get_parameter_source("weights") is not ParameterSource.DEFAULT:
+        raise InputError("--all-weights checks every format; leave --weights out")
+    if all_devices and context.params["device"] is not None:
+        raise InputError("--all-devices checks every renderer; leave --device out")
+
+
+def _sequence(ids: str | None, tokens: int, checkpoint: Checkpoint) -> list[int]:
     if ids is not None:
         return parse_ids(ids)
-    if not 1 <= tokens <= config.max_position_embeddings:
-        raise InputError(f"--tokens is {tokens}; expected 1 to {config.max_position_embeddings}, the context")
-    return [int(token) for token in example_ids(config, tokens)]
+    longest = checkpoint.config.max_position_embeddings
+    if not 1 <= tokens <= longest:
+        raise InputError(f"--tokens is {tokens}; expected 1 to {longest}, the context")
+    return [int(token) for token in example_ids(checkpoint.config, tokens)]
+
+
+def _nothing(report: VerifyReport) -> str:
+    if len(report.unusable) == 1:
+        return report.unusable[0].problem
+    return f"nothing could be run: {'; '.join(f'{each.where}: {each.problem}' for each in report.unusable)}"
+
+
+class _Bars(ExitStack):
+    """One progress bar after the other, each for what is being done."""
+
+    _what = ""
+
+    def step(self, what: str, done: float, total: float) -> None:
+        if what != self._what:
+            self.close()
+            self._what, self._advance = what, self.enter_context(progress(what))
+        self._advance(int(100 * done), int(100 * total))
 
 
 def _show(report: VerifyReport) -> None:
+    if len(report.runs) == 1 and not report.unusable:
+        _show_run(report.runs[0])
+        return
+    columns = list(dict.fromkeys(what for run in report.runs for what in _checked(run)))
+    shown = table("device", "weights", *columns, "result")
+    for run in report.runs:
+        cells = {what: f"{count}: {result}" for what, (count, result) in _checked(run).items()}
+        result = "passed" if run.passed else "FAILED"
+        shown.add_row(named(run.device, run.api), run.weights, *(cells.get(what, "") for what in columns), result)
+    for each in report.unusable:
+        shown.add_row(named(each.device, each.api), each.weights or "", *[""] * len(columns), "unusable")
+    out().print(shown)
+    click.echo()
+    for where, what in dict.fromkeys((named(run.device, run.api), run.renderer) for run in report.runs):
+        click.echo(f"{where}: {what}")
+    for each in report.unusable:
+        click.echo(f"{each.where}, unusable: {each.problem}")
+    failed = [run for run in report.runs if not run.passed]
+    for run in report.runs:
+        if not run.passed or run.stress is not None:
+            click.echo(f"\n{named(run.device, run.api)}, weights {run.weights}:")
+            _show_faults(run)
+    count = f"{len(report.runs)} {'run' if len(report.runs) == 1 else 'runs'}: "
+    count += f"{len(failed)} FAILED" if failed else "all passed"
+    click.echo("\n" + " · ".join([count, *([f"{len(report.unusable)} unusable"] if report.unusable else [])]))
+
+
+def _show_run(run: VerifyRun) -> None:
     console = out()
-    shown = table(
-        "texture",
-        "size",
-        "format",
-        "bytes",
-        "max difference",
-        "bits",
-        numbers=("size", "bytes", "max difference"),
-    )
-    for check in report.textures:
-        shown.add_row(
-            check.name,
-            f"{check.width}×{check.height}",
-            check.format,
-            f"{check.bytes:,}",
-            f"{check.max_difference:g}",
-            "identical" if check.identical else "DIFFER",
-        )
+    sizes = ("size", "bytes", "max difference")
+    shown = table("texture", "size", "format", "bytes", "max difference", "bits", numbers=sizes)
+    for check in run.textures:
+        size, difference = f"{check.width}×{check.height}", f"{check.max_difference:g}"
+        bits = "identical" if check.identical else "DIFFER"
+        shown.add_row(check.name, size, check.format, f"{check.bytes:,}", difference, bits)
     console.print(shown)
     console.print()
     shown = table("special values", "stored and read back", "copied by a draw")
-    for special in report.special:
-        shown.add_row(
-            special.name,
-            "identical" if special.stored else "CHANGED",
-            "identical" if special.through_a_draw else "changed (allowed)",
-        )
+    for special in run.special:
+        stored = "identical" if special.stored else "CHANGED"
+        shown.add_row(special.name, stored, "identical" if special.through_a_draw else "changed (allowed)")
     console.print(shown)
-    if report.draws:
+    if run.draws:
         console.print()
-        _show_draws(report)
-    total = sum(check.bytes for check in report.textures)
-    bad = len(report.bad_textures)
-    parts = [f"{len(report.textures)} textures, {megabytes(total)}: " + (f"{bad} DIFFER" if bad else "all identical")]
-    if report.draws:
-        failed = sum(not check.passed for check in report.draws)
-        parts.append(f"{len(report.draws)} draws: " + (f"{failed} DIFFER" if failed else "all within tolerance"))
-    if report.greedy is not None:
-        count = len(report.greedy.chosen)
-        parts.append(f"{count} tokens: {report.greedy.agreeing} as float64 chooses them")
-    click.echo("\n" + " · ".join([*parts, report.renderer]))
+        _show_draws(run)
+    _show_faults(run, tables=True)
+    click.echo("\n" + " · ".join([*_parts(run), run.renderer]))
 
 
-def _show_draws(report: VerifyReport) -> None:
-    first = report.first_bad_draw
-    worst = sorted(report.draws, key=lambda check: -check.max_relative_error)[:5]
-    shown = table(
-        "draw",
-        "pass",
-        "shader",
-        "output",
-        "relative error",
-        "unwritten",
-        "stray",
-        numbers=("draw", "output", "relative error", "unwritten", "stray"),
+def _checked(run: VerifyRun) -> dict[str, tuple[int, str]]:
+    """How many of what were checked, and in a few words how that went."""
+    bad, differ = len(run.bad_textures), sum(not check.exact for check in run.draws)
+    found = {"textures": (len(run.textures), f"{bad} DIFFER" if bad else "all identical")}
+    if run.draws:
+        wrong = f"{differ} DIFFER" if differ else f"{len(run.bad_draws)} IN A WRONG STATE"
+        found["draws"] = len(run.draws), wrong if run.bad_draws else "all within tolerance"
+    if run.greedy is not None:
+        found["tokens"] = len(run.greedy.chosen), f"{run.greedy.agreeing} as float64 chooses them"
+    if run.stress is not None:
+        faults = run.stress.faults
+        found["rounds under load"] = run.stress.rounds, f"{faults} FAULTS" if faults else "the same bits"
+    return found
+
+
+def _parts(run: VerifyRun) -> list[str]:
+    """The same in one line."""
+    size = megabytes(sum(check.bytes for check in run.textures))
+    parts = []
+    for what, (count, result) in _checked(run).items():
+        first, _, others = what.partition(" ")
+        words = f"{first.removesuffix('s') if count == 1 else first} {others}".rstrip()
+        parts.append(f"{count} {words}{f', {size}' if what == 'textures' else ''}: {result}")
+    return parts
+
+
+def _show_faults(run: VerifyRun, *, tables: bool = False) -> None:
+    """What is wrong, a line each; ``tables`` were shown before, and have textures and special values."""
+    if not tables:
+        for texture in run.bad_textures:
+            click.echo(f"texture {texture.name} differs by up to {texture.max_difference:g}")
+        for special in run.special:
+            if not special.stored:
+                click.echo(f"special values, {special.name}: changed when they were stored")
+    first = run.first_bad_draw
+    if first is not None:
+        what = "differs" if not first.exact else "was made in a wrong state"
+        click.echo(f"the first draw that {what} is number {first.index}, {first.name} (shaders/{first.shader}.frag)")
+    lines = [
+        f"  draw {check.index}, {check.name} (shaders/{check.shader}.frag): {finding.text}"
+        for check in run.draws
+        for finding in check.findings
+    ]
+    for line in lines[:_FINDINGS_SHOWN]:
+        click.echo(line)
+    if len(lines) > _FINDINGS_SHOWN:
+        click.echo(f"  and {len(lines) - _FINDINGS_SHOWN} more findings; --json has them all")
+    if run.stress is not None:
+        _show_stress(run.stress)
+    if run.problem:
+        click.echo(f"the run ended with an error: {run.problem}")
+
+
+def _show_stress(found: StressCheck) -> None:
+    before, after = (sum(objects.values()) for objects in (found.objects_before, found.objects_after))
+    memory = [f"{count / 1e6:,.0f} MB" for count in (found.memory_before, found.memory_after) if count is not None]
+    rounds = f"{found.rounds} {'round' if found.rounds == 1 else 'rounds'}"
+    click.echo(
+        f"under load for {found.seconds:.1f} s, {rounds} from seed {found.seed} on: {found.textures:,} textures, "
+        f"{megabytes(found.texture_bytes)} · {found.kernels:,} kernel calls · {found.tokens:,} tokens again · "
+        f"{found.draws:,} draws · objects {before} before, {after} after"
+        + (f" · memory {' → '.join(memory)}" if memory else "")
     )
+    if found.first_fault is not None:
+        click.echo(f"{found.faults} FAULTS, the first: {found.first_fault.text}")
+
+
+def _show_draws(run: VerifyRun) -> None:
+    first = run.first_bad_draw
+    worst = sorted(run.draws, key=lambda check: -check.max_relative_error)[:5]
+    numbers = ("draw", "output", "relative error", "unwritten", "stray")
+    shown = table("draw", "pass", "shader", "output", "relative error", "unwritten", "stray", numbers=numbers)
     for check in ([first] if first else []) + [check for check in worst if check is not first]:
         shown.add_row(
             str(check.index),
@@ -205,5 +337,3 @@ def _show_draws(report: VerifyReport) -> None:
         )
     click.echo(f"largest errors against float64 (tolerance {DRAW_TOLERANCE:g}):")
     out().print(shown)
-    if first:
-        click.echo(f"the first draw that differs is number {first.index}, {first.name} (shaders/{first.shader}.frag)")

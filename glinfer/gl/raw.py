@@ -51,7 +51,12 @@ _MAX_PENDING = 64
 
 
 class RawGL:
-    """Typed GL functions of one context, resolved through its own loader."""
+    """Typed GL functions of one context, resolved through its own loader.
+
+    Attributes:
+        function: gives any other function of the context, typed for ctypes: ``function("glUniform1f", None, c_int32,
+            c_float)``; for checks and experiments. Raises ContextError where the driver has none of that name.
+    """
 
     def __init__(self, load: Callable[[str], int]) -> None:
         """Resolve every function now, so that a missing one is found when the context opens."""
@@ -62,10 +67,12 @@ class RawGL:
                 raise ContextError(f"the OpenGL driver has no {name}; OpenGL ES 3.0 or desktop 3.3 is needed")
             return ctypes.CFUNCTYPE(result, *arguments)(address)
 
+        self.function: Callable[..., Any] = function
         self._get_error = function("glGetError", c_uint32)
         self._get_integers = function("glGetIntegerv", None, c_uint32, c_void_p)
         self._get_floats = function("glGetFloatv", None, c_uint32, c_void_p)
         self.flush = function("glFlush", None)
+        self.finish = function("glFinish", None)
         self.use_program = function("glUseProgram", None, c_uint32)
         self.bind_framebuffer = function("glBindFramebuffer", None, c_uint32, c_uint32)
         self.read_buffer = function("glReadBuffer", None, c_uint32)

@@ -142,13 +142,13 @@ def measure_ceilings(
         sample_seconds: how long one of five samples takes at least.
         on_step: told (steps done, steps in all).
     """
-    wanted = dict.fromkeys([(name, _texels(name, STANDARD_BYTES)) for name in FETCHED])
-    wanted.update(dict.fromkeys((name, _texels(name, max(size, STANDARD_BYTES))) for name, size in sizes))
+    wanted = dict.fromkeys([(name, nearest_texels(name, STANDARD_BYTES)) for name in FETCHED])
+    wanted.update(dict.fromkeys((name, nearest_texels(name, max(size, STANDARD_BYTES))) for name, size in sizes))
     fetches = []
     total = len(wanted) + 2
     for done, (name, texels) in enumerate(wanted):
         on_step(done, total)
-        fetches.append(_fetch_rate(device, name, texels, sample_seconds))
+        fetches.append(fetch_rate(device, name, texels, sample_seconds))
     on_step(total - 2, total)
     multiply_adds = _multiply_adds(device, sample_seconds)
     on_step(total - 1, total)
@@ -189,7 +189,7 @@ def measure_products(model: Model, label: str, *, sample_seconds: float = _SAMPL
     return tuple(found)
 
 
-def _texels(format_name: str, size: int) -> int:
+def nearest_texels(format_name: str, size: int) -> int:
     """The power of two nearest to so many bytes, within what the shader and every renderer can do."""
     power = round(math.log2(max(1, size / FORMATS[format_name].bytes_per_texel)))
     return min(_MOST_TEXELS, max(_EDGES[0] ** 2, 1 << power))
@@ -292,7 +292,8 @@ def _seconds(
     return min(best, taken) / count
 
 
-def _fetch_rate(device: Device, format_name: str, texels: int, least: float) -> FetchRate:
+def fetch_rate(device: Device, format_name: str, texels: int, least: float) -> FetchRate:
+    """Measure how fast a texture of so many texels is fetched; a sample takes ``least`` seconds."""
     width = 2048 if texels > 1 << 20 else 1024
     found: dict[str, float] = {}
     with _Bench(device) as bench:

@@ -1,372 +1,262 @@
-"""Do textures hold exactly what was uploaded, and does every draw compute what it should?"""
+"""Do textures hold exactly what was uploaded, and does every draw compute what it should? On one renderer, or on all.
+
+The parts are in modules of their own: :mod:`glinfer.tools.verify_textures`, :mod:`~glinfer.tools.verify_draws` with
+:mod:`~glinfer.tools.verify_state`, :mod:`~glinfer.tools.verify_greedy`, :mod:`~glinfer.tools.verify_stress`, and
+:mod:`~glinfer.tools.verify_report` for what they found. Here they are put together.
+"""
 
 from __future__ import annotations
 
-import dataclasses
-from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass
-from pathlib import Path
+import sys
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import dataclass, replace
+from itertools import count
 from typing import Any
 
-import numpy as np
-
+from glinfer.errors import ContextError, GLError, InputError, PlanError, ShaderError
 from glinfer.formats import Checkpoint
-from glinfer.generation.ids import check_ids
-from glinfer.gl.blocks import BlockLayout
-from glinfer.gl.context import Device
-from glinfer.gl.flat import FlatLayout
-from glinfer.gl.layout import Layout, TexelLayout
-from glinfer.gl.program import Program
-from glinfer.gl.replay import Draw, replay
-from glinfer.gl.texture import Texture
-from glinfer.models.oracle import RunValues, relative_error, run_draw, written_rows
+from glinfer.gl import egl
+from glinfer.gl.context import Device, Limits, open_device
+from glinfer.models.choice import WEIGHTS, check_choice, is_decoder, plan_for, usual_kernels, weights_for, weights_named
+from glinfer.models.decoder import FROM_FILE, stored_formats
 from glinfer.models.plan import Plan
-from glinfer.models.session import Session, weight_matrix
-from glinfer.ops import DrawSpec
-from glinfer.ops.noise import noise_key
-from glinfer.ops.spec import Array
-from glinfer.tools.draws import runs
-from glinfer.tools.verify_greedy import GreedyCheck
+from glinfer.tensors.device import Device as TensorDevice
+from glinfer.tools.verify_draws import DRAW_TOLERANCE, DrawCheck, verify_draws
+from glinfer.tools.verify_greedy import GreedyCheck, verify_greedy
+from glinfer.tools.verify_report import Unusable, VerifyReport, VerifyRun, schema
+from glinfer.tools.verify_state import Finding
+from glinfer.tools.verify_stress import StressCheck, StressFault, verify_stress
+from glinfer.tools.verify_textures import (
+    SPECIAL_BITS,
+    SpecialCheck,
+    TextureCheck,
+    Weights,
+    verify_special_values,
+    verify_textures,
+)
 
-Weights = Mapping[str, Array]
+__all__ = [
+    "APIS",
+    "DRAW_TOLERANCE",
+    "SPECIAL_BITS",
+    "Checks",
+    "DrawCheck",
+    "Finding",
+    "GreedyCheck",
+    "Renderer",
+    "SpecialCheck",
+    "StressCheck",
+    "StressFault",
+    "TextureCheck",
+    "Unusable",
+    "VerifyReport",
+    "VerifyRun",
+    "every_format",
+    "every_renderer",
+    "schema",
+    "verify_draws",
+    "verify_everywhere",
+    "verify_greedy",
+    "verify_special_values",
+    "verify_stress",
+    "verify_textures",
+]
 
-DRAW_TOLERANCE = 1e-5
-"""Largest error of a draw against float64, relative to the largest value of its output."""
-
-SPECIAL_BITS: dict[str, tuple[int, ...]] = {
-    "NaN payloads": (0x7FC00000, 0xFFC00000, 0x7FC12345, 0x7FFFFFFF, 0x7F800001, 0xFFABCDEF),
-    "infinities": (0x7F800000, 0xFF800000),
-    "negative zero": (0x80000000,),
-    "denormals": (0x00000001, 0x80000001, 0x00400000, 0x007FFFFF, 0x807FFFFF),
-    "extremes": (0x00800000, 0x80800000, 0x7F7FFFFF, 0xFF7FFFFF),
-}
-"""Float32 bit patterns that a careless path changes, by class."""
+APIS = ("es", "desktop")
+"""Both ways to a context, see :func:`glinfer.gl.context.open_device`."""
+OnStep = Callable[[str, float, float], None]
+"""Told what is being done, how much of it is done, and of how much."""
 
 
 @dataclass(frozen=True)
-class TextureCheck:
-    """One weight texture after upload and readback."""
+class Renderer:
+    """Which context to open: what :func:`glinfer.gl.context.open_device` takes."""
 
-    name: str
-    width: int
-    height: int
-    format: str
-    bytes: int
-    identical: bool
-    max_difference: float
+    device: str | int | None = None
+    api: str | None = None
 
-
-@dataclass(frozen=True)
-class SpecialCheck:
-    """One class of special values: whether its bits survive storage, and a fragment pass that copies them."""
-
-    name: str
-    stored: bool
-    through_a_draw: bool
+    @property
+    def number(self) -> int | None:
+        """The device's number, None where it is left to glinfer."""
+        text = "" if self.device is None else str(self.device)
+        return int(text) if text.isdecimal() else None
 
 
 @dataclass(frozen=True)
-class DrawCheck:
-    """One draw against float64 on the draw's own inputs as read back from the GPU.
+class Checks:
+    """What is checked beside textures and special values.
 
-    ``unwritten`` counts the elements that it left as they were, or made NaN where they should not be, ``strays``
-    those that it wrote beside its own rows of a tensor in blocks.
+    Attributes:
+        draws: every draw against float64.
+        ids: the tokens that draws and greedy tokens follow.
+        greedy: how many tokens are compared with those that float64 finds likeliest; None for none.
+        stress: seconds of repetition under load; None for none.
+        seed: of that.
     """
 
-    index: int
-    name: str
-    shader: str
-    rows: int
-    cols: int
-    max_relative_error: float
-    unwritten: int
-    strays: int = 0
+    draws: bool = False
+    ids: Sequence[int] = ()
+    greedy: int | None = None
+    stress: float | None = None
+    seed: int = 0
 
     @property
-    def passed(self) -> bool:
-        """Within tolerance, every element written and none beside them, no NaN where the oracle has none."""
-        return self.unwritten == self.strays == 0 and self.max_relative_error <= DRAW_TOLERANCE
+    def run_the_model(self) -> bool:
+        """Whether the model itself is run, for which its weights have to be numbers."""
+        return self.draws or self.greedy is not None or self.stress is not None
 
 
-@dataclass(frozen=True)
-class VerifyReport:
-    """Everything that one run of verify found."""
-
-    renderer: str
-    textures: tuple[TextureCheck, ...]
-    special: tuple[SpecialCheck, ...]
-    draws: tuple[DrawCheck, ...] = ()
-    greedy: GreedyCheck | None = None
-
-    @property
-    def bad_textures(self) -> list[TextureCheck]:
-        """Textures that gave back other bits."""
-        return [check for check in self.textures if not check.identical]
-
-    @property
-    def first_bad_draw(self) -> DrawCheck | None:
-        """The first draw that differs from the oracle."""
-        return next((check for check in self.draws if not check.passed), None)
-
-    @property
-    def passed(self) -> bool:
-        """Whether everything that was checked holds."""
-        stored = all(check.stored for check in self.special)
-        chosen = self.greedy is None or self.greedy.passed
-        return stored and chosen and not self.bad_textures and self.first_bad_draw is None
-
-    def to_json(self) -> dict[str, Any]:
-        """The report as plain JSON values."""
-        first = self.first_bad_draw
-        return {
-            "passed": self.passed,
-            "renderer": self.renderer,
-            "textures": [dataclasses.asdict(check) for check in self.textures],
-            "special_values": [dataclasses.asdict(check) for check in self.special],
-            "draws": [{**dataclasses.asdict(check), "passed": check.passed} for check in self.draws],
-            "first_bad_draw": None if first is None else first.name,
-            "greedy": None if self.greedy is None else self.greedy.to_json(),
-        }
-
-
-def verify_textures(
-    checkpoint: Checkpoint,
-    plan: Plan,
-    device: Device,
-    on_check: Callable[[TextureCheck], None] | None = None,
-    *,
-    weights: Weights | None = None,
-) -> list[TextureCheck]:
-    """Upload each weight of the plan, read it back through a framebuffer, compare bit for bit.
-
-    One texture lives at a time, so a checkpoint larger than texture memory can be checked as well.
-
-    Args:
-        checkpoint: where the weights come from.
-        plan: which weights, and where their elements lie.
-        device: the renderer to check.
-        on_check: told each check as it is made.
-        weights: the plan's weights by tensor name, where they are not the checkpoint's own: folded and packed by
-            :func:`glinfer.models.fold.fold`, say. Packed weights are compared word for word.
-    """
-    arrays = checkpoint.tensors if weights is None else weights
-    checks = []
-    for tensor in plan.of_kind("weight"):
-        expected = np.ascontiguousarray(weight_matrix(tensor, arrays))
-        layout = tensor.layout_within(device.limits.max_texture_size)
-        texture = Texture(device, layout, tensor.name, layout.pack(expected))
-        try:
-            found = np.ascontiguousarray(texture.read())
-        finally:
-            texture.release()
-        checks.append(_compare(tensor.name, layout, expected, found))
-        if on_check is not None:
-            on_check(checks[-1])
-    return checks
-
-
-def _compare(name: str, layout: TexelLayout, expected: Array, found: Array) -> TextureCheck:
-    bits = f"u{expected.dtype.itemsize}"
-    identical = found.dtype == expected.dtype and bool(np.array_equal(expected.view(bits), found.view(bits)))
-    difference = 0.0
-    if not identical:
-        with np.errstate(invalid="ignore", over="ignore"):
-            gaps = np.abs(expected.astype(np.float64) - found.astype(np.float64))
-        difference = float(np.max(np.where(np.isnan(gaps), np.inf, gaps)))
-    return TextureCheck(name, layout.width, layout.height, layout.format.name, layout.nbytes, identical, difference)
-
-
-def verify_special_values(device: Device) -> list[SpecialCheck]:
-    """Store every special bit pattern in an R32F texture, read it back, and read back a copy made by a draw.
-
-    Storage must keep every bit. A draw computes, and OpenGL ES lets it flush denormals and change NaN bits,
-    so that column is told, not judged.
-    """
-    bits = np.array([pattern for group in SPECIAL_BITS.values() for pattern in group], dtype=np.uint32)
-    layout = Layout.of((1, bits.size), "r32f", device.limits.max_texture_size)
-    source = Texture(device, layout, "special values", layout.pack(bits.view(np.float32)[None, :]))
-    target = Texture(device, layout, "their copy")
-    program = Program(device, "copy", {"COLS": bits.size}, ["x"])
+def every_renderer(api: str | None = None) -> list[Renderer]:
+    """Every EGL device with each of :data:`APIS`, or with ``api`` alone; whether they open is not tried."""
+    numbers: list[str | int]
     try:
-        draw = Draw("copy", program, target.framebuffer, (source,), (), (), (1, int(bits.size)))
-        replay(device, [draw], {})
-        stored = np.ascontiguousarray(source.read()).view(np.uint32)[0]
-        copied = np.ascontiguousarray(target.read()).view(np.uint32)[0]
-    finally:
-        for item in (program, target, source):
-            item.release()
-    checks, start = [], 0
-    for name, patterns in SPECIAL_BITS.items():
-        part = slice(start, start + len(patterns))
-        checks.append(
-            SpecialCheck(
-                name,
-                bool(np.array_equal(stored[part], bits[part])),
-                bool(np.array_equal(copied[part], bits[part])),
-            )
-        )
-        start += len(patterns)
-    return checks
+        numbers = [device.index for device in egl.list_devices()]
+    except ContextError:
+        numbers = ["auto"]  # which says what is missing when it is opened
+    several: list[str | int] = numbers if sys.platform.startswith("linux") else ["auto"]
+    made = [Renderer(number, "es") for number in numbers] + [Renderer(number, "desktop") for number in several]
+    return [renderer for renderer in made if api in (None, renderer.api)]
 
 
-def verify_draws(
+def every_format(checkpoint: Checkpoint, plan: str) -> list[str]:
+    """The weight formats that a plan of a model can have, each once: of those that come to the same, the first."""
+    config, formats = checkpoint.config, checkpoint.formats()
+    found: dict[str, str] = {}
+    for weights in (FROM_FILE, *(name for name in WEIGHTS if name != FROM_FILE)):
+        try:
+            check_choice(plan, weights)
+        except InputError:
+            continue
+        name = weights_named(weights, config, formats)
+        stored = str(stored_formats(config, name, formats)) if is_decoder(config, formats) else name
+        found.setdefault(stored, name)
+    return list(found.values())
+
+
+def verify_everywhere(
     checkpoint: Checkpoint,
-    plan: Plan,
-    device: Device,
-    ids: Sequence[int],
+    renderers: Sequence[Renderer],
+    formats: Sequence[str],
+    checks: Checks,
     *,
-    weights: Weights | None = None,
-    shader_root: Path | None = None,
-    on_check: Callable[[DrawCheck], None] | None = None,
-) -> list[DrawCheck]:
-    """Run the ids through a plan, and compare every draw of the last run with float64 on the GPU's own inputs.
+    plan: str,
+    limits: Limits | None = None,
+    on_step: OnStep = lambda what, done, total: None,
+) -> VerifyReport:
+    """Check each weight format on each renderer.
 
-    A plan over whole sequences takes one run for that. A plan with a cache takes one token a run: those before the
-    last are run as ever, the last one draw by draw. Every target is filled with NaN first, so that an element a draw
-    leaves unwritten is seen, and so is one that it writes beside its own rows; a target that a draw adds to keeps
-    what it holds.
+    A renderer that does not open, and a format that does not fit one, are told as unusable and are no failure. An
+    error of OpenGL or of a shader ends a run, which then has failed.
 
     Args:
         checkpoint: the model.
-        plan: what to run.
-        device: the renderer to check.
-        ids: the sequence.
-        weights: as in :func:`verify_textures`.
-        shader_root: another folder of shader files, for trying out changed shaders.
-        on_check: told each check as it is made.
+        renderers: where; see :func:`every_renderer`.
+        formats: of the weights; see :func:`every_format`.
+        checks: what.
+        plan: one of :data:`glinfer.models.choice.PLANS`.
+        limits: pretend that each renderer allows no more than this.
+        on_step: told how far it is.
 
     Raises:
-        InputError: the ids are none that the model can run.
+        InputError: there is no such plan or format, or the ids are none that the model can run.
     """
-    ids = check_ids(ids, checkpoint.config)
-    arrays = checkpoint.tensors if weights is None else weights
-    session = Session(plan, arrays, device, shader_root=shader_root)
-    try:
-        checker = _DrawChecker(session, arrays, on_check)
-        *earlier, (inputs, values) = runs(plan, ids)
-        for before in earlier:
-            checker.run(*before)
-        if "noise" in values:  # with noise in the choice of a token, so that it is checked as well
-            values |= {"noise": 1.0, "inverse_temperature": 1.25, "noise_key": noise_key(0, len(ids))}
-        return checker.check(inputs, values)
-    finally:
-        session.release()
+    runs: list[VerifyRun] = []
+    unusable: list[Unusable] = []
+    for renderer in renderers:
+        try:
+            device = open_device(renderer.device, api=renderer.api, limits=limits)
+        except (ContextError, GLError) as error:
+            unusable.append(Unusable(renderer.number, renderer.api, None, str(error)))
+            continue
+        with device:
+            for weights in formats:
+                made = _Run(checkpoint, device, renderer, plan, weights, checks, on_step)
+                try:
+                    runs.append(made.run(limits))
+                except PlanError as error:
+                    unusable.append(Unusable(renderer.number, device.api, made.weights, str(error)))
+    return VerifyReport(checkpoint.source, tuple(runs), tuple(unusable))
 
 
-class _DrawChecker:
-    def __init__(self, session: Session, weights: Weights, on_check: Callable[[DrawCheck], None] | None) -> None:
-        self.session, self.on_check, self.table = session, on_check, session.plan.table
-        self.weights = {tensor.name: weight_matrix(tensor, weights) for tensor in session.plan.of_kind("weight")}
-        # Tensors whose texels are numbered through are read as a whole: rows in use need not be the first.
-        self.whole = {tensor.name for tensor in session.plan.tensors if isinstance(tensor.layout, FlatLayout)}
-        # How much of each tensor is in use: the first rows that were written, and their columns.
-        self.extents = {
-            tensor.name: tensor.shape if tensor.name in self.whole else (1, tensor.shape[1])
-            for tensor in session.plan.of_kind("cache")
-        }
-        self.values: RunValues = {}
-        self.inputs: dict[str, Array] = {}
-        self.saved: dict[str, Array] = {}
-        self.checks: list[DrawCheck] = []
+class _Run:
+    """All checks of one weight format on one open device."""
 
-    def run(self, inputs: Mapping[str, Array], values: RunValues) -> None:
-        """One run without a look at it."""
-        self.write(inputs)
-        self.session.run(values)
-        self.values = values
-        for spec in self.session.plan.draws:
-            self.note(spec)
+    def __init__(
+        self,
+        checkpoint: Checkpoint,
+        device: Device,
+        renderer: Renderer,
+        plan: str,
+        weights: str,
+        checks: Checks,
+        on_step: OnStep,
+    ) -> None:
+        self.checkpoint, self.device, self.renderer = checkpoint, device, renderer
+        self.plan, self.checks, self.on_step = plan, checks, on_step
+        self.weights = weights_named(weights, checkpoint.config, checkpoint.formats())
 
-    def check(self, inputs: Mapping[str, Array], values: RunValues) -> list[DrawCheck]:
-        """One run, every draw of it compared."""
-        self.write(inputs)
-        self.values = values
-        self.session.run(values, before=self.before, after=self.after)
-        return self.checks
+    def run(self, limits: Limits | None) -> VerifyRun:
+        device, edge = self.device, self.device.limits.max_texture_size
+        made = VerifyRun(
+            device.description,
+            (),
+            (),
+            device=self.renderer.number,
+            api=device.api,
+            max_texture_size=edge,
+            plan=self.plan,
+            weights=self.weights,
+        )
+        try:
+            for found in self.found(edge, limits):
+                made = replace(made, **found)
+        except (GLError, ShaderError) as error:
+            made = replace(made, problem=str(error))
+        return made
 
-    def write(self, inputs: Mapping[str, Array]) -> None:
-        for name, array in inputs.items():
-            self.session.write(name, array)
-            self.extents[name] = (array.shape[0], array.shape[1])
+    def found(self, edge: int, limits: Limits | None) -> Iterator[dict[str, Any]]:
+        """What is found, as attributes of a run, one after the other."""
+        config, formats, weights = self.checkpoint.config, self.checkpoint.formats(), self.weights
+        kernels = usual_kernels(self.device, config, weights, formats)
+        plan = plan_for(config, self.plan, weights=weights, formats=formats, kernels=kernels, max_texture_size=edge)
+        arrays = weights_for(self.checkpoint, self.plan, weights)
+        yield {"textures": self.textures(plan, arrays)}
+        yield {"special": tuple(verify_special_values(self.device))}
+        if self.checks.draws:
+            yield {"draws": self.draws(plan, arrays)}
+        del plan, arrays  # folded weights are a copy, and what follows makes its own
+        how = {"plan": self.plan, "weights": weights}
+        if self.checks.greedy is not None:
+            self.on_step("choosing tokens", 0, 1)
+            found = verify_greedy(self.checkpoint, self.device, self.checks.ids, self.checks.greedy, **how)
+            yield {"greedy": found}
+        if self.checks.stress is not None:
+            yield {"stress": self.stress(self.checks.stress, limits)}
 
-    def note(self, spec: DrawSpec) -> None:
-        """Keep what is in use now that a draw was made."""
-        rows, cols = spec.extent(self.values)
-        for name in spec.writes:
-            if name not in self.whole:
-                used = self.extents[name][0] if self.table[name].kind == "cache" else 0
-                self.extents[name] = (max(used, spec.first_row(self.values) + rows), cols)
+    def textures(self, plan: Plan, arrays: Weights) -> tuple[TextureCheck, ...]:
+        total, done = len(plan.of_kind("weight")), count(1)
 
-    def read(self, name: str) -> Array:
-        """What is in use of a tensor."""
-        return self.session.read(name) if name in self.whole else self.session.read(name, *self.extents[name])
+        def told(_: TextureCheck) -> None:
+            self.on_step("checking textures", next(done), total)
 
-    def before(self, spec: DrawSpec) -> None:
-        kept = spec.writes if spec.adds and not spec.clears else ()
-        self.inputs = {
-            name: self.weights[name] if name in self.weights else self.read(name) for name in (*spec.reads, *kept)
-        }
-        self.saved = {name: self.read(name) for name in spec.writes if self.table[name].kind == "cache"}
-        for name in spec.writes:
-            if name not in kept:
-                self.session.texture(name).fill(np.nan)
+        return tuple(verify_textures(self.checkpoint, plan, self.device, told, weights=arrays))
 
-    def after(self, spec: DrawSpec) -> None:
-        self.note(spec)
-        rows, cols = spec.extent(self.values)
-        found = [self.written(spec, name) for name in spec.outputs]
-        strays = sum(beside for _, beside in found)
-        computed = run_draw(spec, self.inputs, self.values)
-        unwritten, error = 0, 0.0
-        for (part, _), expected in zip(found, computed if len(found) > 1 else [computed], strict=True):
-            missing = int(np.count_nonzero(np.isnan(part) & ~np.isnan(expected)))
-            error = max(error, self.error(spec, np.nan_to_num(part, nan=0.0) if missing else part, expected))
-            unwritten += missing
-        check = DrawCheck(len(self.checks), spec.name, spec.op, rows, cols, error, unwritten, strays)
-        self.checks.append(check)
-        if self.on_check is not None:
-            self.on_check(check)
+    def draws(self, plan: Plan, arrays: Weights) -> tuple[DrawCheck, ...]:
+        def told(check: DrawCheck) -> None:
+            self.on_step("checking draws", check.index + 1, len(plan.draws))
 
-    def written(self, spec: DrawSpec, name: str) -> tuple[Array, int]:
-        """What a draw wrote of one tensor, and how many elements beside that; a cache gets back what it held."""
-        (rows, cols), first, strays = spec.extent(self.values), spec.first_row(self.values), 0
-        layout = self.session.texture(name).layout
-        if name in self.whole or isinstance(layout, BlockLayout):
-            held = self.session.read(name)
-            places = written_rows(spec, self.inputs, self.values)
-            found = held[places, :cols]
-            # A triangle covers whole lines of a texture, and so the rows behind those in use, where nobody reads.
-            if not spec.adds and (isinstance(layout, BlockLayout) or spec.cover == "scatter"):
-                strays = int(np.count_nonzero(~np.isnan(held)) - np.count_nonzero(~np.isnan(found)))
-        else:
-            places, found = np.arange(first, first + rows), self.session.read(name, rows, cols)
-        self.restore(name, places, found)
-        return found, strays
+        found = verify_draws(self.checkpoint, plan, self.device, self.checks.ids, weights=arrays, on_check=told)
+        return tuple(found)
 
-    def restore(self, name: str, places: Array, found: Array) -> None:
-        """Put back what a cache held beside the rows that were written."""
-        if name in self.saved:
-            used, cols = self.extents[name]
-            matrix = np.zeros((used, cols), dtype=np.float32)
-            matrix[: len(self.saved[name])] = self.saved[name]
-            matrix[places, : found.shape[1]] = found
-            self.session.texture(name).fill(0.0)
-            self.session.write(name, matrix)
-
-    def error(self, spec: DrawSpec, found: Array, expected: Array) -> float:
-        """The error relative to the output's largest value; of a choice, of its scores, if the ids are right.
-
-        Two scores may be closer together than the noise is exact. So an id is right where it has the score that is
-        told, whichever other id has one as large.
-        """
-        if spec.op != "pick":
-            return relative_error(found, expected)
-        logits = self.inputs[spec.input("logits")]
-        found, expected = found.reshape(-1, 4), expected.reshape(-1, 4)
-        ids = np.clip(found[:, 1], 0, logits.shape[1] - 1).astype(np.intp)
-        alone = np.full_like(logits, -1e30)
-        alone[0, ids] = logits[0, ids]
-        told = run_draw(spec, {spec.input("logits"): alone}, self.values).reshape(-1, 4)
-        if not np.array_equal(found[:, 1:], told[:, 1:]):
-            return float("inf")
-        return max(relative_error(found[:, 0], scores[:, 0]) for scores in (told, expected))
+    def stress(self, seconds: float, limits: Limits | None) -> StressCheck:
+        number, api = self.renderer.device, self.renderer.api
+        return verify_stress(
+            self.checkpoint,
+            self.device,
+            plan=self.plan,
+            weights=self.weights,
+            seconds=seconds,
+            seed=self.checks.seed,
+            open_kernels=lambda: TensorDevice(number, api=api, limits=limits),
+            on_step=lambda gone: self.on_step("repeating under load", min(gone, seconds), seconds),
+        )

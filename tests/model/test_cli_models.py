@@ -341,7 +341,7 @@ class TestMeasuring:
 
     @pytest.mark.parametrize("what", ["q8.gguf", "gift/model-q8.json", f"--config {SHAPE} --weights q8"])
     def test_verify(self, told: Any, what: str) -> None:
-        found = told(f"verify {what} --draws --greedy 5 --tokens 4")
+        [found] = told(f"verify {what} --draws --greedy 5 --tokens 4")["runs"]
         assert found["passed"]
         assert all(texture["identical"] for texture in found["textures"])
         assert len(found["draws"]) == (28 if "gift" in what else 30)

@@ -47,6 +47,17 @@ PROMISES = {
         " → ",
         "the stream behind block 0 has a norm of ",
     ],
+    "12_planted_bugs.py": [
+        "verify: 244 draws, all within tolerance",
+        "the first wrong draw is number 79, h.1.mlp.fc_in",
+        "feedback loop of mlp.inner: found sampled as x by the draw that renders to it",
+        "weight of transformer.h.5.attn.v_proj.weight: found the matrix transposed",
+        "the first wrong draw is number 40, h.0.mlp.fc_out",
+        "min filter of transformer.h.0.mlp.fc_out.weight: found GL_LINEAR; expected GL_NEAREST",
+        "the first wrong draw is number 242, lm_head",
+        "error: GL_INVALID_OPERATION",
+        "uniform of rows: found int 0; expected int 4",
+    ],
     "06_session.py": ["likeliest: '", "drawn:     '", "after 'Gaunt': b'", " tokens held, 0 dropped"],
 }
 

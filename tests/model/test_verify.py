@@ -10,6 +10,7 @@ from typing import Any
 
 import numpy as np
 import pytest
+from jsonschema import Draft202012Validator
 from scripted_models import SMALL, random_file
 
 from glinfer.cli.app import run
@@ -25,7 +26,8 @@ from glinfer.models.tuning import default_for
 from glinfer.ops.kernels import Kernels
 from glinfer.tools.verify import (
     SPECIAL_BITS,
-    VerifyReport,
+    VerifyRun,
+    schema,
     verify_draws,
     verify_special_values,
     verify_textures,
@@ -39,9 +41,22 @@ IDS = [13, 132, 251, 70, 299, 0, 8, 8]
 REFERENCE = ["--plan", "reference"]
 
 
-def report(checkpoint: Checkpoint, device: Device, ids: list[int], shader_root: Path | None = None) -> VerifyReport:
+def one_run(text: str) -> dict[str, Any]:
+    """The one run of a document that keeps to the schema."""
+
+    def refuse(constant: str) -> None:
+        raise AssertionError(f"{constant} is not JSON")
+
+    document = json.loads(text, parse_constant=refuse)
+    Draft202012Validator(schema()).validate(document)
+    [run] = document["runs"]
+    assert document["passed"] is run["passed"]
+    return dict(run)
+
+
+def report(checkpoint: Checkpoint, device: Device, ids: list[int], shader_root: Path | None = None) -> VerifyRun:
     plan = plan_for(checkpoint.config, "reference")
-    return VerifyReport(
+    return VerifyRun(
         device.description,
         tuple(verify_textures(checkpoint, plan, device)),
         tuple(verify_special_values(device)),
@@ -318,9 +333,9 @@ def fast_plan_of(checkpoint: Checkpoint, device: Device, weights: str = "f32", *
 class TestFastPlan:
     def report(
         self, checkpoint: Checkpoint, device: Device, ids: list[int], weights: str = "f32", **kernels: Any
-    ) -> VerifyReport:
+    ) -> VerifyRun:
         plan, arrays = fast_plan_of(checkpoint, device, weights, **kernels), weights_for(checkpoint, "fast", weights)
-        return VerifyReport(
+        return VerifyRun(
             device.description,
             tuple(verify_textures(checkpoint, plan, device, weights=arrays)),
             (),
@@ -425,7 +440,7 @@ class TestFastPlan:
         self, small: Path, extra: list[str], capsys: pytest.CaptureFixture[str]
     ) -> None:
         assert run(["verify", str(small), "--draws", *extra, "--json"]) == 0
-        told = json.loads(capsys.readouterr().out)
+        told = one_run(capsys.readouterr().out)
         assert told["passed"] is True
         assert len(told["draws"]) == 15
         assert {entry["name"] for entry in told["textures"]} >= {"wte", "wpe", "h.1.attn.qkv.weight", "lm_head.consts"}
@@ -480,7 +495,7 @@ class TestFastPlan:
 
     def test_the_full_size_model(self, full_file: Path, capsys: pytest.CaptureFixture[str]) -> None:
         assert run(["verify", str(full_file), "--weights", "q8", "--draws", "--tokens", "2", "--json"]) == 0
-        told = json.loads(capsys.readouterr().out)
+        told = one_run(capsys.readouterr().out)
         assert len(told["draws"]) == 39
         assert sum(entry["bytes"] for entry in told["textures"]) < 101_356_092 / 3
 
@@ -501,9 +516,9 @@ class TestTextures:
 
         return alter
 
-    def textures(self, checkpoint: Checkpoint) -> VerifyReport:
+    def textures(self, checkpoint: Checkpoint) -> VerifyRun:
         with open_device() as device:
-            return VerifyReport(
+            return VerifyRun(
                 "", tuple(verify_textures(checkpoint, plan_for(checkpoint.config, "reference"), device)), ()
             )
 
@@ -553,12 +568,12 @@ class TestTextures:
             altered("special values", quiet)
             checks = verify_special_values(device)
         assert {check.name: check.stored for check in checks} == {name: name != "NaN payloads" for name in SPECIAL_BITS}
-        assert not VerifyReport("", (), tuple(checks)).passed
+        assert not VerifyRun("", (), tuple(checks)).passed
 
     def test_a_driver_that_only_fails_in_the_copying_draw_is_told_not_judged(self, altered: Any) -> None:
         altered("their copy", np.zeros_like)
         with open_device() as device:
-            found = VerifyReport("", (), tuple(verify_special_values(device)))
+            found = VerifyRun("", (), tuple(verify_special_values(device)))
         assert not any(check.through_a_draw for check in found.special)
         assert found.passed
 
@@ -569,11 +584,7 @@ class TestTextures:
         assert run(["verify", str(small), *REFERENCE]) == 1
         assert "1 DIFFER" in capsys.readouterr().out
         assert run(["verify", str(small), *REFERENCE, "--json"]) == 1
-
-        def refuse(constant: str) -> None:
-            raise AssertionError(f"{constant} is not JSON")
-
-        told = json.loads(capsys.readouterr().out, parse_constant=refuse)
+        told = one_run(capsys.readouterr().out)
         assert told["passed"] is False
         assert [entry["name"] for entry in told["textures"] if not entry["identical"]] == ["lm_head.bias"]
 
@@ -591,12 +602,12 @@ class TestCommand:
     )
     def test_good_draws_exit_0(self, small: Path, extra: list[str], capsys: pytest.CaptureFixture[str]) -> None:
         assert run(["verify", str(small), *REFERENCE, "--draws", *extra, "--json"]) == 0
-        told = json.loads(capsys.readouterr().out)
+        told = one_run(capsys.readouterr().out)
         assert told["passed"] is True
         assert told["first_bad_draw"] is None
         assert len(told["draws"]) == 52
         assert told["draws"][0]["rows"] == {"3": 3, "1,2,299": 3, "64": 64}.get(extra[-1] if extra else "", 8)
-        assert set(told) == {"passed", "renderer", "textures", "special_values", "draws", "first_bad_draw", "greedy"}
+        assert (told["plan"], told["weights"], told["api"], told["device"]) == ("reference", "f32", "es", None)
 
     def test_a_planted_fault_exits_1_and_names_the_draw_and_its_file(
         self,
@@ -612,7 +623,7 @@ class TestCommand:
         assert "the first draw that differs is number 11, h.0.attn.head.1.mixed (shaders/attention_values.frag)" in said
         assert "all identical" in said
         assert run(["verify", str(small), *REFERENCE, "--draws", "--json"]) == 1
-        assert json.loads(capsys.readouterr().out)["first_bad_draw"] == "h.0.attn.head.1.mixed"
+        assert one_run(capsys.readouterr().out)["first_bad_draw"] == "h.0.attn.head.1.mixed"
         assert run(["verify", str(small), *REFERENCE]) == 0, "without --draws only textures are looked at"
 
     def test_weights_of_nan_are_stored_bit_for_bit_but_not_run(
@@ -631,13 +642,13 @@ class TestCommand:
     def test_within_small_limits(self, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
         wide = random_file(tmp_path / "wide.gab", "vocab=2500,dim=8,heads=2,blocks=1,context=16")
         assert run(["verify", str(wide), *REFERENCE, "--draws", "--limits", "webgl2", "--json"]) == 0
-        told = json.loads(capsys.readouterr().out)
+        told = one_run(capsys.readouterr().out)
         sizes = {entry["name"]: (entry["width"], entry["height"]) for entry in told["textures"]}
         assert sizes["lm_head.weight"] == (2048, 10)
         assert max(max(size) for size in sizes.values()) <= 2048
 
     def test_the_full_size_model(self, full_file: Path, capsys: pytest.CaptureFixture[str]) -> None:
         assert run(["verify", str(full_file), *REFERENCE, "--draws", "--tokens", "2", "--json"]) == 0
-        told = json.loads(capsys.readouterr().out)
+        told = one_run(capsys.readouterr().out)
         assert len(told["draws"]) == 244
         assert sum(entry["bytes"] for entry in told["textures"]) == 101_356_092 - 28

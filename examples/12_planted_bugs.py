@@ -1,0 +1,95 @@
+"""Four bugs that graphics code is prone to, planted one by one: what each does to the text, and how it is found.
+
+    python examples/12_planted_bugs.py
+
+docs/diagnostics.md walks through what this prints. Each bug is planted into a bound plan behind glinfer's back, where
+none of the checks of a plan can see it.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+from collections.abc import Callable
+from ctypes import c_float, c_int32
+
+import moderngl
+import numpy as np
+
+import glinfer
+from glinfer.formats import load_checkpoint
+from glinfer.gl.context import open_device
+from glinfer.models.gab import reference_plan
+from glinfer.models.session import Session
+from glinfer.tools.verify import verify_draws
+
+PROMPT = "ROMEO:\nBut, soft!"
+
+
+def feedback_loop(session: Session) -> None:
+    """A pass samples the texture that it renders to, which OpenGL leaves undefined."""
+
+    def looped(draw):
+        if draw.name != "h.1.mlp.fc_in":
+            return draw
+        return dataclasses.replace(draw, textures=(draw.framebuffer.textures[0], *draw.textures[1:]))
+
+    session.draws = tuple(map(looped, session.draws))
+
+
+def transposed_weight(session: Session) -> None:
+    """A square matrix the other way round: every shape fits."""
+    name = "transformer.h.5.attn.v_proj.weight"
+    session.texture(name).upload(np.ascontiguousarray(session.read(name).T))
+
+
+def linear_filtering(session: Session) -> None:
+    """The default filter of a new texture; float textures cannot have it in OpenGL ES, and read as zeros."""
+    session.texture("transformer.h.0.mlp.fc_out.weight").gl.filter = (moderngl.LINEAR, moderngl.LINEAR)
+
+
+def integer_uniform_as_float(session: Session) -> None:
+    """gl.uniform1f for an int: OpenGL notes an error that nobody may ask for, and the uniform stays as it was."""
+    program, raw = next(draw.program for draw in session.draws if draw.name == "lm_head"), session.device.raw
+    uniform1f = raw.function("glUniform1f", None, c_int32, c_float)
+
+    def set_float(name: str, value: float) -> None:
+        raw.use_program(program.gl.glo)
+        uniform1f(program.gl[name].location, float(value))
+
+    program.set = set_float
+
+
+BUGS: tuple[Callable[[Session], None] | None, ...] = (
+    None,
+    feedback_loop,
+    transposed_weight,
+    linear_filtering,
+    integer_uniform_as_float,
+)
+
+
+def text_with(bug: Callable[[Session], None] | None) -> str:
+    """What the model writes."""
+    with glinfer.load("shakespeare", plan="reference") as model:
+        if bug is not None:
+            bug(model.bound)
+        try:
+            return repr(model.generate(PROMPT, max_tokens=16, temperature=0))
+        except glinfer.GlinferError as error:
+            return f"{type(error).__name__}: {error}"
+
+
+checkpoint = load_checkpoint("shakespeare")
+plan = reference_plan(checkpoint.config)
+for bug in BUGS:
+    print(f"{'as it is' if bug is None else bug.__name__.replace('_', ' ')}")
+    print(f"  writes {text_with(bug)}")
+    with open_device() as device:
+        checks = verify_draws(checkpoint, plan, device, [82, 79, 77, 69], on_bound=bug)
+    wrong = next((check for check in checks if not check.passed), None)
+    if wrong is None:
+        print(f"  verify: {len(checks)} draws, all within tolerance")
+        continue
+    print(f"  verify: the first wrong draw is number {wrong.index}, {wrong.name} (shaders/{wrong.shader}.frag)")
+    for finding in wrong.findings:
+        print(f"    {finding.text}")

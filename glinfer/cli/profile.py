@@ -1,0 +1,261 @@
+"""``glinfer profile``: where the time of a token goes, draw by draw."""
+
+from __future__ import annotations
+
+import contextlib
+import os
+from pathlib import Path
+from typing import Any
+
+import click
+
+from glinfer.cli.common import (
+    check_one_source,
+    config_option,
+    device_options,
+    json_option,
+    loaded,
+    megabytes,
+    model_options,
+    opened,
+    out,
+    planned_edge,
+    print_json,
+    progress,
+    shape_asked_for,
+    table,
+)
+from glinfer.errors import InputError
+from glinfer.formats import random_checkpoint
+from glinfer.formats.files import replacing
+from glinfer.generation.engine import Engine
+from glinfer.generation.loading import bind
+from glinfer.gl.timers import FENCES
+from glinfer.models.choice import AUTO, check_choice, plan_for
+from glinfer.tools.profile import MOST_RUNS, profile
+from glinfer.tools.profile_compare import Comparison, compare
+from glinfer.tools.profile_measure import TIMINGS
+from glinfer.tools.profile_page import charts, comparison_page, profile_page, subject_of, write_page
+from glinfer.tools.profile_report import ProfileReport
+from glinfer.tools.profile_trace import write_trace
+
+
+@click.command("profile")
+@click.argument("model", type=click.Path(), required=False)
+@config_option
+@click.option("--tokens", type=int, help="Which token of the sequence, from 1; of --plan reference its length. [128]")
+@click.option("--prompt-tokens", type=int, help="Profile what takes in a prompt of so many tokens instead.")
+@click.option("--runs", type=click.IntRange(1, MOST_RUNS), help="Plain runs, and as many profiled ones. [by time]")
+@click.option(
+    "--timing",
+    type=click.Choice(TIMINGS),
+    default="auto",
+    show_default=True,
+    help="'gpu': the renderer's timestamps between draws; 'fence': wait for each draw; 'auto': the first that works.",
+)
+@click.option("--ceiling/--no-ceiling", default=True, show_default=True, help="Measure how fast texels can be fetched.")
+@click.option("--growth", is_flag=True, help="Measure other places of the sequence too.")
+@click.option("--each", is_flag=True, help="Show every draw, not only every kind.")
+@click.option("--trace", type=click.Path(), help="Write a trace for Perfetto or chrome://tracing to this file.")
+@click.option("--html", type=click.Path(), help="Write a page with charts to this file.")
+@click.option(
+    "--compare",
+    "compared",
+    type=(click.Path(), click.Path()),
+    metavar="BEFORE AFTER",
+    help="Show two reports that --json has printed beside each other.",
+)
+@model_options
+@device_options
+@json_option
+def profile_command(
+    model: str | None,
+    config_text: str | None,
+    compared: tuple[str, str] | None,
+    each: bool,
+    trace: str | None,
+    html: str | None,
+    as_json: bool,
+    **options: Any,
+) -> None:
+    """Time every draw of one token of MODEL, and say what it reads and writes.
+
+    Runs in which every draw is timed take turns with plain ones, so that the times of draws can be held against the
+    time of a token. Bytes read are the texels in use of each input, each once.
+
+    \b
+    glinfer profile shakespeare --each
+    glinfer profile model.gab --tokens 1000 --trace trace.json --html report.html
+    glinfer profile model.gguf --prompt-tokens 128 --json > before.json
+    glinfer profile --compare before.json after.json
+    """
+    _check_outputs(html, trace)
+    if compared is not None:
+        if model is not None or config_text is not None or trace is not None:
+            raise InputError("--compare takes two reports; leave MODEL, --config and --trace out")
+        comparison = compare(*compared)
+        if html is not None:
+            write_page(html, comparison_page(comparison))
+        print_json(comparison.to_json()) if as_json else _show_comparison(comparison)
+        return
+    report = _profiled(model, config_text, options)
+    if trace is not None:
+        write_trace(trace, report)
+    if html is not None:
+        write_page(html, profile_page(report))
+    print_json(report.to_json()) if as_json else _show(report, each)
+
+
+class _OnlyTriedError(Exception):
+    """Ends the writing of a file that was only tried."""
+
+
+def _check_outputs(html: str | None, trace: str | None) -> None:
+    """Refuse what could not be written, before anything is measured."""
+    if html is not None:
+        charts()
+    if html is not None and trace is not None and os.path.realpath(html) == os.path.realpath(trace):
+        raise InputError(f"--html and --trace both name {html}; expected two files")
+    for path in (html, trace):
+        if path is not None:
+            with contextlib.suppress(_OnlyTriedError), replacing(path):
+                raise _OnlyTriedError
+
+
+def _profiled(model: str | None, config_text: str | None, options: dict[str, Any]) -> ProfileReport:
+    """Bind the model, or random weights of a shape, and profile it."""
+    check_one_source(model, config_text)
+    chosen = {name: options[name] for name in ("plan", "weights", "gelu", "context", "device", "api", "limits")}
+    if model is not None:
+        with loaded(model, tokenizer=None, **chosen) as held:
+            return _measured(held.engine, Path(model).name, options)
+    name, weights = options["plan"], options["weights"]
+    if weights == AUTO:
+        raise InputError(f"--weights {AUTO} is chosen by what a model predicts; give a MODEL, or name a format")
+    check_choice(name, weights)
+    config = shape_asked_for(config_text or "", options)
+    # Told to be too large before random weights of any size are made.
+    plan_for(config, name, weights=weights, max_texture_size=planned_edge(options["limits"]))
+    checkpoint = random_checkpoint(config)
+    with opened(options["device"], options["api"], options["limits"]) as device:
+        engine = bind(checkpoint, device, name, weights)
+        del checkpoint  # folded weights are a copy
+        return _measured(engine, f"random weights, {config_text or 'the shape of Gab'}", options)
+
+
+def _measured(engine: Engine, label: str, options: dict[str, Any]) -> ProfileReport:
+    chosen = {name: options[name] for name in ("tokens", "prompt_tokens", "runs", "timing", "ceiling", "growth")}
+    with progress("profiling") as advance:
+        return profile(engine, label=label, on_step=lambda _, done, total: advance(done, total), **chosen)
+
+
+def _show(report: ProfileReport, each: bool) -> None:
+    numbers = ("draws", "ms", "share", "read", "written", "GB/s", "of ceiling")
+    shown = table("pass", "shader", *numbers, numbers=numbers)
+    for kind in report.kinds():
+        shown.add_row(
+            kind.kind,
+            ", ".join(kind.shaders),
+            str(kind.draws),
+            f"{kind.ms:.3f}",
+            f"{kind.share:.1%}",
+            megabytes(kind.bytes_read),
+            megabytes(kind.bytes_written),
+            f"{kind.bytes_per_second / 1e9:.1f}",
+            _share(kind.of_ceiling),
+        )
+    rate = 1000.0 * report.bytes_read / report.draws_ms if report.draws_ms else 0.0
+    shown.add_row(
+        "total",
+        "",
+        str(len(report.draws)),
+        f"{report.draws_ms:.3f}",
+        "100.0%",
+        megabytes(report.bytes_read),
+        megabytes(report.bytes_written),
+        f"{rate / 1e9:.1f}",
+        _share(report.of_ceiling(report.draws)),
+        style="bold",
+    )
+    out().print(shown)
+    if each:
+        click.echo()
+        _show_draws(report)
+    click.echo(f"\n{subject_of(report)} · plan {report.plan} · weights {report.weights} · {report.renderer}")
+    wall = report.wall
+    click.echo(
+        f"a plain run: {wall.median:.3f} ms ({wall.fastest:.3f} to {wall.slowest:.3f}), all draws issued after "
+        f"{report.issue.median:.3f} ms · median of {report.runs} runs"
+    )
+    fence = f", a fence of {report.fence_us:.1f} µs taken off each" if report.timing == FENCES else ""
+    click.echo(
+        f"timed by {report.timing}{fence}: all draws {report.draws_ms:.3f} ms, {report.accounted:.1%} of a plain run; "
+        f"a profiled run takes {report.overhead - 1.0:+.1%}"
+    )
+    memory = ", ".join(f"{kind} {megabytes(count)}" for kind, count in report.memory("kind").items())
+    click.echo(f"textures: {memory}")
+    for rate_found in report.ceilings:
+        click.echo(f"ceiling: {rate_found.bytes_per_second / 1e9:.1f} GB/s of {rate_found.format}")
+    if report.growth:
+        click.echo()
+        _show_growth(report)
+    for note in report.notes:
+        click.echo(f"note: {note}")
+
+
+def _show_draws(report: ProfileReport) -> None:
+    numbers = ("draw", "output", "ms", "issue µs", "read", "written")
+    shown = table("draw", "name", "shader", *numbers[1:], numbers=numbers)
+    for draw in report.draws:
+        shown.add_row(
+            str(draw.index),
+            draw.name,
+            draw.shader,
+            f"{draw.cols}×{draw.rows}",
+            f"{draw.ms:.3f}",
+            f"{1000.0 * draw.issue_ms:.1f}",
+            megabytes(draw.bytes_read),
+            megabytes(draw.bytes_written),
+        )
+    out().print(shown)
+
+
+def _show_growth(report: ProfileReport) -> None:
+    numbers = ("tokens", "ms", "read")
+    shown = table(*numbers, numbers=numbers)
+    for point in report.growth:
+        shown.add_row(str(point.tokens), f"{point.wall_ms:.3f}", megabytes(point.bytes_read))
+    out().print(shown)
+
+
+def _show_comparison(comparison: Comparison) -> None:
+    click.echo(f"before: {comparison.before.about}\nafter:  {comparison.after.about}\n")
+    columns = ("draws", "ms before", "ms after", "change", "read", "written")
+    shown = table("pass", *columns, numbers=columns)
+    for row in (*comparison.rows, comparison.total):
+        before, after = row.before, row.after
+        shown.add_row(
+            row.kind,
+            _both(str(before.draws), str(after.draws)),
+            f"{before.ms:.3f}",
+            f"{after.ms:.3f}",
+            f"{after.ms / before.ms - 1.0:+.1%}" if before.ms else "new",
+            _both(megabytes(before.read), megabytes(after.read)),
+            _both(megabytes(before.written), megabytes(after.written)),
+            style="bold" if row is comparison.total else "",
+        )
+    out().print(shown)
+    before_ms, after_ms = comparison.before.wall_ms, comparison.after.wall_ms
+    change = f" ({after_ms / before_ms - 1.0:+.1%})" if before_ms else ""
+    click.echo(f"\na plain run: {before_ms:.3f} ms before, {after_ms:.3f} ms after{change}")
+    for note in comparison.notes:
+        click.echo(f"note: {note}")
+
+
+def _both(before: str, after: str) -> str:
+    """Both where they differ, else one."""
+    return after if before == after else f"{before} → {after}"
+
+
+def _share(value: float | None) -> str:
+    return "" if value is None else f"{value:.0%}"

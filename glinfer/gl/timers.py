@@ -1,0 +1,295 @@
+"""Timing each draw of a run: by timestamps that the renderer takes between draws, or by fences where it takes none.
+
+A **timestamp** is a query among the commands: the renderer notes its clock when everything before it is done, and
+nothing waits for it (core in desktop OpenGL 3.3; GL_EXT_disjoint_timer_query in OpenGL ES). A **fence** is glFinish
+after each draw: the time on the CPU's clock, and draws no longer overlap with what Python does meanwhile.
+
+Either way the time of a draw goes from the end of the one before to its own end, so that the times of all add up to
+the whole run, and where the renderer waits for Python to issue a draw, that is part of its time.
+"""
+
+from __future__ import annotations
+
+import statistics
+import time
+from abc import ABC, abstractmethod
+from collections.abc import Iterator, Mapping, Sequence
+from ctypes import byref, c_int32, c_int64, c_uint32, c_uint64, c_void_p
+from dataclasses import dataclass
+from itertools import pairwise
+from typing import Any
+
+from glinfer.errors import ContextError, InputError
+from glinfer.gl.context import Device
+from glinfer.gl.replay import Draw, replay
+
+GL_QUERY_COUNTER_BITS = 0x8864
+GL_QUERY_RESULT = 0x8866
+GL_TIMESTAMP = 0x8E28
+GL_GPU_DISJOINT = 0x8FBB
+
+DISJOINT_QUERIES = "GL_EXT_disjoint_timer_query"
+TIMESTAMPS, FENCES = "GPU timestamps", "CPU fences"
+"""The two methods, as reports call them."""
+_FENCES_TRIED = 200
+
+
+@dataclass(frozen=True)
+class Timeline:
+    """One timed run of n draws; nanoseconds on the clock of ``time.perf_counter_ns``.
+
+    Attributes:
+        start: when the run began.
+        end: when everything was done.
+        issued: for each draw, when Python began to issue it, and when it had.
+        bounds: n + 1 moments: when the first draw could begin, then when each was done.
+        fence_ns: what a fence costs by itself, to be taken off each draw; 0 for timestamps.
+    """
+
+    start: int
+    end: int
+    issued: tuple[tuple[int, int], ...]
+    bounds: tuple[int, ...]
+    fence_ns: int = 0
+
+    @property
+    def draws_ns(self) -> tuple[int, ...]:
+        """The time of each draw, at least 0."""
+        return tuple(max(0, done - before - self.fence_ns) for before, done in pairwise(self.bounds))
+
+
+class TimestampQueries:
+    """Query objects made once, for so many timestamps a run; owned by the device until they are released."""
+
+    kind = "timestamp query"
+
+    def __init__(self, device: Device, count: int) -> None:
+        """Make them.
+
+        Raises:
+            InputError: this renderer takes no timestamps; says why.
+            GLError: the driver refused.
+        """
+        self.device, self.count = device, count
+        self._names: Any = None
+        suffix = _suffix(device)
+        function = device.raw.function
+        try:
+            self._generate = function(f"glGenQueries{suffix}", None, c_int32, c_void_p)
+            self._delete = function(f"glDeleteQueries{suffix}", None, c_int32, c_void_p)
+            self._counter = function(f"glQueryCounter{suffix}", None, c_uint32, c_uint32)
+            self._result = function(f"glGetQueryObjectui64v{suffix}", None, c_uint32, c_uint32, c_void_p)
+            about = function(f"glGetQueryiv{suffix}", None, c_uint32, c_uint32, c_void_p)
+            self._clock = function("glGetInteger64v", None, c_uint32, c_void_p)
+        except ContextError as error:
+            raise InputError(f"{device.renderer} takes no timestamps ({error}); time by fences") from None
+        device.activate()
+        bits = c_int32()
+        about(GL_TIMESTAMP, GL_QUERY_COUNTER_BITS, byref(bits))
+        device.check("asking for the bits of a timestamp")
+        if bits.value < 1:
+            raise InputError(f"{device.renderer} takes no timestamps (its counters have 0 bits); time by fences")
+        self._mask = (1 << bits.value) - 1
+        names = (c_uint32 * count)()
+        device.adopt(self)  # before they exist: an interrupt right behind their making finds them owned
+        self._names = names
+        try:
+            self._generate(count, names)
+            device.check(f"making {count} queries")
+        except BaseException:
+            self.release()
+            raise
+
+    def stamp(self, place: int) -> None:
+        """Have the renderer note its clock when all commands so far are done, as timestamp ``place``."""
+        self._counter(self._names[place], GL_TIMESTAMP)
+
+    def now(self) -> int:
+        """The renderer's clock in nanoseconds, now; 0 where it does not tell."""
+        value = (c_int64 * 2)()
+        self._clock(GL_TIMESTAMP, value)
+        return 0 if self.device.raw.pending_errors() else int(value[0]) & self._mask
+
+    def read(self) -> list[int]:
+        """All timestamps in nanoseconds, counted from the first; waits for those that are still to come."""
+        value, found = c_uint64(), []
+        for name in self._names:
+            self._result(name, GL_QUERY_RESULT, byref(value))
+            found.append(value.value)
+        return [(each - found[0]) & self._mask for each in found]
+
+    def first(self) -> int:
+        """The first timestamp as it is."""
+        value = c_uint64()
+        self._result(self._names[0], GL_QUERY_RESULT, byref(value))
+        return int(value.value)
+
+    def disjoint(self) -> bool:
+        """Whether the clock was disturbed since this was last asked, by a change of frequency for one."""
+        return self.device.api == "es" and bool(self.device.raw.integer(GL_GPU_DISJOINT))
+
+    def release(self) -> None:
+        """Release the queries; harmless when repeated."""
+        if self._names is not None and not self.device.closed:
+            self.device.activate()
+            self._delete(self.count, self._names)
+        self._names = None
+        self.device.disown(self)
+
+
+def _suffix(device: Device) -> str:
+    """What the names of the functions end with.
+
+    Raises:
+        InputError: the driver has none.
+    """
+    if device.api == "desktop":
+        return ""  # core in 3.3
+    if DISJOINT_QUERIES not in device.extensions:
+        raise InputError(f"{device.renderer} takes no timestamps (it lacks {DISJOINT_QUERIES}); time by fences")
+    return "EXT"
+
+
+class Timer(ABC):
+    """Runs the same draws again and again, and times each of them; release it in the end.
+
+    Attributes:
+        method: :data:`TIMESTAMPS` or :data:`FENCES`.
+    """
+
+    method: str
+
+    def __init__(self, device: Device, draws: Sequence[Draw]) -> None:
+        """For these draws, in this order."""
+        self.device, self.draws = device, tuple(draws)
+        self._issued: list[tuple[int, int]] = []
+
+    @abstractmethod
+    def run(self, values: Mapping[str, int | float], *, flush_every: int = 0) -> Timeline | None:
+        """Issue all draws with these run values, and wait for them; None where the clock was disturbed.
+
+        ``flush_every`` as in :func:`glinfer.gl.replay.replay`.
+        """
+
+    @abstractmethod
+    def release(self) -> None:
+        """Release what was made for it; harmless when repeated."""
+
+    def __enter__(self) -> Timer:
+        """Use as a context manager: released at the end of the block."""
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        """Release."""
+        self.release()
+
+
+class TimestampTimer(Timer):
+    """By timestamps: see :class:`TimestampQueries`.
+
+    Software renderers and tilers draw all draws of one target together, tile by tile, and their timestamps are those of
+    the last tile; so between two draws of the same target they are told to begin. They begin with each target anyway.
+    """
+
+    method = TIMESTAMPS
+
+    def __init__(self, device: Device, draws: Sequence[Draw]) -> None:
+        """For these draws, in this order.
+
+        Raises:
+            InputError: this renderer takes no timestamps.
+        """
+        super().__init__(device, draws)
+        targets = [draw.framebuffer.textures for draw in self.draws]
+        # Which draws are followed by one of the same target: the last by the first, in the next run.
+        self._again = [one == other for one, other in pairwise([*targets, *targets[:1]])]
+        self.queries = TimestampQueries(device, len(self.draws) + 1)
+
+    def run(self, values: Mapping[str, int | float], *, flush_every: int = 0) -> Timeline | None:
+        """See :class:`Timer`."""
+        device, queries, finish = self.device, self.queries, self.device.raw.finish
+        device.activate()
+        finish()
+        queries.disjoint()  # what was before does not matter
+        offset = self._offset()
+        start = time.perf_counter_ns()
+        # Stamps go into the list of draws and not into replay's hooks, which would have it bind everything anew.
+        replay(device, self._stamped(flush_every), values)
+        finish()
+        end = time.perf_counter_ns()
+        stamps, first = queries.read(), queries.first()
+        device.check("reading timestamps")
+        if queries.disjoint():
+            return None
+        began = first + offset if offset else self._issued[0][0]
+        return Timeline(start, end, tuple(self._issued), tuple(began + stamp for stamp in stamps))
+
+    def _offset(self) -> int:
+        """Of the CPU's clock to the renderer's, which does nothing now; 0 where it does not tell its own."""
+        before, clock, after = time.perf_counter_ns(), self.queries.now(), time.perf_counter_ns()
+        return (before + after) // 2 - clock if clock else 0
+
+    def _stamped(self, flush_every: int) -> Iterator[Draw]:
+        stamp, flush, clock = self.queries.stamp, self.device.raw.flush, time.perf_counter_ns
+        self._issued = issued = []
+        stamp(0)
+        if self._again[-1]:
+            flush()
+        for place, draw in enumerate(self.draws, start=1):
+            began = clock()
+            yield draw
+            issued.append((began, clock()))
+            stamp(place)
+            if self._again[place - 1] or (flush_every and place % flush_every == 0):
+                flush()
+
+    def release(self) -> None:
+        """Release the queries."""
+        self.queries.release()
+
+
+class FenceTimer(Timer):
+    """By fences: waits for each draw before it issues the next."""
+
+    method = FENCES
+
+    def __init__(self, device: Device, draws: Sequence[Draw]) -> None:
+        """For these draws, in this order."""
+        super().__init__(device, draws)
+        self.fence_ns = fence_ns(device)
+        self._bounds: list[int] = []
+
+    def run(self, values: Mapping[str, int | float], *, flush_every: int = 0) -> Timeline | None:
+        """See :class:`Timer`; a fence flushes, so ``flush_every`` changes nothing."""
+        self.device.activate()
+        self.device.raw.finish()
+        start = time.perf_counter_ns()
+        replay(self.device, self._fenced(), values)
+        end = time.perf_counter_ns()
+        return Timeline(start, end, tuple(self._issued), tuple(self._bounds), self.fence_ns)
+
+    def _fenced(self) -> Iterator[Draw]:
+        finish, clock = self.device.raw.finish, time.perf_counter_ns
+        self._issued, self._bounds = [], [clock()]
+        for draw in self.draws:
+            began = clock()
+            yield draw
+            issued = clock()
+            finish()
+            self._bounds.append(clock())
+            self._issued.append((began, issued))
+
+    def release(self) -> None:
+        """There is nothing of its own."""
+
+
+def fence_ns(device: Device) -> int:
+    """What glFinish costs when nothing is left to do: the median of many, in nanoseconds."""
+    device.activate()
+    finish, clock = device.raw.finish, time.perf_counter_ns
+    finish()
+    moments = [clock()]
+    for _ in range(_FENCES_TRIED):
+        finish()
+        moments.append(clock())
+    return int(statistics.median(after - before for before, after in pairwise(moments)))

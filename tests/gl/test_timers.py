@@ -1,0 +1,249 @@
+"""Timing draws: what the times say, that nothing is left behind, and what happens where there are no timestamps."""
+
+from __future__ import annotations
+
+import ctypes
+from collections.abc import Iterator
+from contextlib import ExitStack
+from typing import Any
+
+import numpy as np
+import pytest
+
+from glinfer.errors import InputError
+from glinfer.gl import timers
+from glinfer.gl.context import Device, open_device
+from glinfer.gl.layout import Layout
+from glinfer.gl.program import Program
+from glinfer.gl.replay import Draw
+from glinfer.gl.texture import Texture
+from glinfer.gl.timers import (
+    DISJOINT_QUERIES,
+    FenceTimer,
+    Timeline,
+    Timer,
+    TimestampQueries,
+    TimestampTimer,
+    fence_ns,
+)
+
+EDGE, LIGHT, HEAVY = 256, 1, 60  # of more than one of llvmpipe's tiles; rounds of multiply-adds
+TIMERS = (TimestampTimer, FenceTimer)
+
+
+class Work:
+    """Draws that take as long as one likes, into as many targets as one likes."""
+
+    def __init__(self, device: Device) -> None:
+        self.device = device
+        self.owned = ExitStack()
+        self.programs: dict[int, Program] = {}
+
+    def target(self) -> Texture:
+        made = Texture(self.device, Layout.of((EDGE, EDGE), "rgba32f", 1 << 14), "target")
+        self.owned.callback(made.release)
+        return made
+
+    def draw(self, target: Texture, rounds: int) -> Draw:
+        if rounds not in self.programs:
+            self.programs[rounds] = Program(self.device, "ceiling_alu", {"ROUNDS": rounds}, [])
+            self.owned.callback(self.programs[rounds].release)
+        return Draw(
+            name=f"{rounds} rounds",
+            program=self.programs[rounds],
+            framebuffer=target.framebuffer,
+            textures=(),
+            constants=(("factor", 0.999), ("addend", 0.5)),
+            per_run=(),
+            size=(EDGE, EDGE),
+        )
+
+
+@pytest.fixture
+def work(device: Device) -> Iterator[Work]:
+    made = Work(device)
+    with made.owned:
+        yield made
+
+
+def fastest(timer: Timer, runs: int = 8, **options: Any) -> list[int]:
+    """The least time of each draw: noise only ever adds."""
+    lines = [timer.run({}, **options) for _ in range(runs + 1)][1:]
+    return [min(times) for times in zip(*(line.draws_ns for line in lines if line is not None), strict=True)]
+
+
+@pytest.mark.parametrize("timer", TIMERS)
+class TestBothMethods:
+    def test_they_see_which_draw_takes_long(self, work: Work, timer: type[Timer]) -> None:
+        rounds = [LIGHT, HEAVY, LIGHT, HEAVY // 2, LIGHT]
+        with timer(work.device, [work.draw(work.target(), each) for each in rounds]) as made:
+            light, heavy, other_light, half, _ = fastest(made)
+        assert heavy > 5 * max(light, other_light)
+        assert 2 * max(light, other_light) < half < 0.8 * heavy
+
+    def test_draws_of_one_target_are_told_apart(self, work: Work, timer: type[Timer]) -> None:
+        target = work.target()
+        with timer(work.device, [work.draw(target, each) for each in (LIGHT, HEAVY, LIGHT)]) as made:
+            first, second, third = fastest(made)
+            lines = [line for line in (made.run({}) for _ in range(4)) if line is not None]
+        assert second > 5 * max(first, third)
+        # Drawn together tile by tile, they would only be told the times of the last tile.
+        assert max(sum(line.draws_ns) / (line.end - line.start) for line in lines) > 0.5
+
+    def test_a_timed_run_draws_what_any_run_draws(self, work: Work, timer: type[Timer]) -> None:
+        target = work.target()
+        draw = work.draw(target, 3)
+        plain = work.target()
+        before = work.device.draws_issued
+        with timer(work.device, [draw]) as made:
+            line = made.run({})
+        assert isinstance(line, Timeline)
+        assert work.device.draws_issued == before + 1
+        with timer(work.device, [work.draw(plain, 3)]) as made:
+            made.run({}, flush_every=1)
+        np.testing.assert_array_equal(target.framebuffer.read(0, EDGE, EDGE), plain.framebuffer.read(0, EDGE, EDGE))
+        assert np.abs(target.framebuffer.read(0, EDGE, EDGE)).max() > 0
+
+    def test_times_add_up_to_the_run(self, work: Work, timer: type[Timer]) -> None:
+        with timer(work.device, [work.draw(work.target(), HEAVY) for _ in range(6)]) as made:
+            lines = [line for line in (made.run({}) for _ in range(6)) if line is not None]
+        for line in lines:
+            assert len(line.draws_ns) == len(line.issued) == 6
+            assert list(line.bounds) == sorted(line.bounds)
+            assert sum(line.draws_ns) == line.bounds[-1] - line.bounds[0] - 6 * line.fence_ns
+            assert sum(line.draws_ns) <= 1.05 * (line.end - line.start)
+            moments = [moment for span in line.issued for moment in span]
+            assert [line.start, *moments, line.end] == sorted([line.start, *moments, line.end])
+        # On a busy machine much may lie before the first draw or behind the last one.
+        assert max(sum(line.draws_ns) / (line.end - line.start) for line in lines) > 0.7
+
+    def test_the_clocks_are_one(self, work: Work, timer: type[Timer]) -> None:
+        with timer(work.device, [work.draw(work.target(), HEAVY) for _ in range(3)]) as made:
+            line = made.run({})
+        assert line is not None
+        slack = 2_000_000
+        assert line.start - slack < line.bounds[0] < line.bounds[-1] < line.end + slack
+
+    def test_nothing_is_made_by_a_run_and_nothing_is_left(self, work: Work, timer: type[Timer]) -> None:
+        draws = [work.draw(work.target(), LIGHT) for _ in range(3)]
+        before = work.device.live_objects()
+        made = timer(work.device, draws)
+        held = work.device.live_objects()
+        for _ in range(3):
+            made.run({})
+        assert work.device.live_objects() == held
+        made.release()
+        made.release()
+        assert work.device.live_objects() == before
+
+
+def is_query(device: Device) -> Any:
+    return ctypes.CFUNCTYPE(ctypes.c_ubyte, ctypes.c_uint32)(device._native.load("glIsQueryEXT"))
+
+
+def test_the_driver_forgets_released_queries(work: Work) -> None:
+    made = TimestampQueries(work.device, 2)
+    made.stamp(0)
+    made.stamp(1)
+    names = list(made._names)
+    assert [is_query(work.device)(name) for name in names] == [1, 1]
+    assert work.device.live_objects()["timestamp query"] == 1
+    made.release()
+    assert [is_query(work.device)(name) for name in names] == [0, 0]
+
+
+def test_closing_the_device_releases_queries() -> None:
+    with open_device(api="es") as device:
+        made = TimestampQueries(device, 3)
+    assert made._names is None
+
+
+def test_a_renderer_without_the_extension_takes_none(work: Work, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(work.device, "extensions", work.device.extensions - {DISJOINT_QUERIES})
+    with pytest.raises(InputError, match=r"takes no timestamps \(it lacks GL_EXT_disjoint_timer_query\)"):
+        TimestampTimer(work.device, [work.draw(work.target(), LIGHT)])
+
+
+@pytest.mark.parametrize("wanting", ["glQueryCounterEXT", "glGetInteger64v"])
+def test_a_driver_without_a_function_takes_none(work: Work, monkeypatch: pytest.MonkeyPatch, wanting: str) -> None:
+    real = work.device.raw.function
+
+    def function(name: str, *types: Any) -> Any:
+        if name == wanting:
+            raise timers.ContextError(f"the OpenGL driver has no {name}")
+        return real(name, *types)
+
+    monkeypatch.setattr(work.device.raw, "function", function)
+    with pytest.raises(InputError, match=rf"takes no timestamps \(the OpenGL driver has no {wanting}\)"):
+        TimestampQueries(work.device, 1)
+
+
+def test_counters_without_bits_are_none(work: Work, monkeypatch: pytest.MonkeyPatch) -> None:
+    real = work.device.raw.function
+
+    def function(name: str, *types: Any) -> Any:
+        return (lambda *_: None) if name == "glGetQueryivEXT" else real(name, *types)
+
+    monkeypatch.setattr(work.device.raw, "function", function)
+    with pytest.raises(InputError, match="its counters have 0 bits"):
+        TimestampQueries(work.device, 1)
+    assert work.device.live_objects()["timestamp query"] == 0
+
+
+def test_a_disturbed_run_is_none(work: Work, monkeypatch: pytest.MonkeyPatch) -> None:
+    with TimestampTimer(work.device, [work.draw(work.target(), LIGHT)]) as made:
+        answers = iter([True, True, True, False])  # before and behind each of two runs
+        monkeypatch.setattr(made.queries, "disjoint", lambda: next(answers))
+        assert made.run({}) is None
+        assert made.run({}) is not None
+
+
+def test_counters_may_wrap_around(work: Work, monkeypatch: pytest.MonkeyPatch) -> None:
+    made = TimestampQueries(work.device, 2)
+    made._mask = (1 << 36) - 1
+    values = iter([(1 << 36) - 5, 7])
+
+    def result(name: int, what: int, place: Any) -> None:
+        place._obj.value = next(values)
+
+    monkeypatch.setattr(made, "_result", result)
+    assert made.read() == [0, 12]
+    made.release()
+
+
+def test_only_draws_of_one_target_are_flushed(work: Work, monkeypatch: pytest.MonkeyPatch) -> None:
+    one, other, third = work.target(), work.target(), work.target()
+    flushes: list[int] = []
+    monkeypatch.setattr(work.device.raw, "flush", lambda: flushes.append(len(made._issued)))
+    with TimestampTimer(work.device, [work.draw(target, LIGHT) for target in (one, one, other, third)]) as made:
+        made.run({})
+        assert flushes == [1]
+        flushes.clear()
+        made.run({}, flush_every=3)
+        assert flushes == [1, 3]
+    flushes.clear()
+    with TimestampTimer(work.device, [work.draw(target, LIGHT) for target in (one, other, one)]) as made:
+        made.run({})
+        made.run({})  # whose first draw follows the last one of the run before
+        assert flushes == [0, 3, 0, 3]
+
+
+def test_a_clock_that_says_nothing_is_done_without(work: Work, monkeypatch: pytest.MonkeyPatch) -> None:
+    with TimestampTimer(work.device, [work.draw(work.target(), LIGHT)]) as made:
+        monkeypatch.setattr(made.queries, "now", lambda: 0)
+        line = made.run({})
+    assert line is not None
+    assert line.bounds[0] == line.issued[0][0]
+
+
+def test_an_empty_fence_is_short(device: Device) -> None:
+    assert 0 <= fence_ns(device) < 1_000_000
+
+
+@pytest.mark.desktop
+def test_desktop_opengl_has_timestamps() -> None:
+    with open_device(api="desktop") as device:
+        made = Work(device)
+        with made.owned, TimestampTimer(device, [made.draw(made.target(), each) for each in (LIGHT, HEAVY)]) as timer:
+            light, heavy = fastest(timer)
+        assert heavy > 5 * light

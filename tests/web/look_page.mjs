@@ -1,0 +1,92 @@
+// Opens a page that `glinfer look` has written, in Chromium, uses it as a person would, and prints what it saw as JSON.
+//
+//   node look_page.mjs CHROMIUM ADDRESS
+//
+// Printed: {"images": […], "steps": {name: what is to be seen then}, "console": […], "errors": […], "asked": […]}.
+
+import process from "node:process";
+import { chromium } from "playwright-core";
+
+/** In the page: every picture, once it is there. */
+async function images() {
+  const all = [...document.querySelectorAll("figure img")];
+  for (const image of all) image.loading = "eager";
+  await Promise.all(all.map((image) => image.decode().catch(() => null)));
+  return all.map(({ src, alt, naturalWidth, naturalHeight, width, height }) => {
+    return { file: src.split("/").slice(-2).join("/"), alt, naturalWidth, naturalHeight, width, height };
+  });
+}
+
+/** In the page: the pictures and the headings that can be seen, and what the address says. */
+function seen() {
+  const visible = (selector) => [...document.querySelectorAll(selector)].filter((each) => each.offsetParent !== null);
+  const viewer = document.getElementById("viewer");
+  return {
+    files: visible("figure a").map((link) => link.getAttribute("href")),
+    headings: visible("h2").map((heading) => heading.textContent),
+    hash: location.hash,
+    layer: document.getElementById("layer").value,
+    wide: document.documentElement.scrollWidth > document.documentElement.clientWidth,
+    focus: document.activeElement.getAttribute("href"),
+    open: viewer.open,
+    title: viewer.open ? document.getElementById("viewer-title").textContent : null,
+    picture: viewer.open ? document.getElementById("viewer-picture").getAttribute("src") : null,
+    pictureWidth: viewer.open ? document.getElementById("viewer-picture").clientWidth : null,
+    paper: getComputedStyle(document.body).backgroundColor,
+  };
+}
+
+async function use(page, steps) {
+  const step = async (name) => (steps[name] = await page.evaluate(seen));
+  await step("opened");
+  await page.getByText("Attention", { exact: true }).first().click();
+  await step("attention");
+  await page.getByLabel("The next block").click();
+  await step("first block");
+  await page.getByLabel("Block", { exact: true }).selectOption("1");
+  await page.locator("input[name=kind]:checked").press("ArrowRight");
+  await step("by key");
+  await page.getByText("Everything", { exact: true }).click();
+  await step("block 1 of everything");
+  await page.locator("figure a:visible").first().focus();
+  await page.keyboard.press("Enter");
+  await step("viewer");
+  await page.keyboard.press("ArrowRight");
+  await step("viewer, next");
+  await page.getByText("Full size").click();
+  await step("viewer, full");
+  await page.keyboard.press("Escape");
+  await page.waitForFunction(() => document.activeElement.matches("figure a"));
+  await step("closed");
+}
+
+async function main() {
+  const [executablePath, address] = process.argv.slice(2);
+  const browser = await chromium.launch({ executablePath, headless: true, args: ["--no-sandbox"] });
+  const said = { console: [], errors: [], asked: [] };
+  const open = async (options, url = address) => {
+    const page = await browser.newPage(options);
+    page.on("console", (message) => said.console.push(`${message.type()}: ${message.text()}`));
+    page.on("pageerror", (error) => said.errors.push(String(error)));
+    page.on("requestfailed", (request) => said.errors.push(`${request.url()} ${request.failure()?.errorText}`));
+    page.on("request", (request) => said.asked.push(request.url()));
+    await page.goto(url);
+    return page;
+  };
+  try {
+    const page = await open({ viewport: { width: 1280, height: 900 }, colorScheme: "light" });
+    const made = { images: await page.evaluate(images), steps: {} };
+    await use(page, made.steps);
+    const phone = await open({ viewport: { width: 360, height: 700 }, colorScheme: "dark" }, `${address}#kind=hidden&layer=1`);
+    made.steps.phone = await phone.evaluate(seen);
+    const odd = await open({}, `${address}#kind=nothing&layer=99`);
+    made.steps.odd = await odd.evaluate(seen);
+    const without = await open({ javaScriptEnabled: false });
+    made.steps.without = await without.locator("figure img:visible").count();
+    process.stdout.write(JSON.stringify({ ...made, ...said }));
+  } finally {
+    await browser.close();
+  }
+}
+
+await main();
