@@ -189,8 +189,9 @@ def _show(report: ProfileReport, each: bool) -> None:
     )
     fence = f", a fence of {report.fence_us:.1f} µs taken off each" if report.timing == FENCES else ""
     click.echo(
-        f"timed by {report.timing}{fence}: all draws {report.draws_ms:.3f} ms, {report.accounted:.1%} of a plain run; "
-        f"a profiled run takes {report.overhead - 1.0:+.1%}"
+        f"timed by {report.timing}{fence}: all draws {report.draws_ms:.3f} ms, {report.share_of_draws:.1%} of a plain "
+        f"run; {report.before_ms:.3f} ms before the first and {report.after_ms:.3f} ms after the last, "
+        f"{report.accounted:.1%} together; a profiled run takes {report.overhead - 1.0:+.1%}"
     )
     memory = ", ".join(f"{kind} {megabytes(count)}" for kind, count in report.memory("kind").items())
     click.echo(f"textures: {memory}")

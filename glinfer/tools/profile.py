@@ -93,6 +93,8 @@ def profile(
             wall=Spread.of(measured.walls),
             issue=Spread.of(measured.issues),
             profiled=Spread.of(measured.profiled),
+            before_ms=measured.outside_ms[0],
+            after_ms=measured.outside_ms[1],
             draws=tuple(_draws(subject, measured, costs)),
             textures=tuple(textures_of(*subject.sessions)),
             ceilings=tuple(ceilings),

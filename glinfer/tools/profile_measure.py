@@ -70,6 +70,12 @@ class Measured:
         return [milliseconds(mean(each)) for each in zip(*(line.draws_ns for line in self.middle), strict=True)]
 
     @property
+    def outside_ms(self) -> tuple[float, float]:
+        """The time before the first draw begins, and after the last one's end, likewise; clocks agree to µs."""
+        before = mean(max(0, line.bounds[0] - line.start) for line in self.middle)
+        return milliseconds(before), milliseconds(mean(max(0, line.end - line.bounds[-1]) for line in self.middle))
+
+    @property
     def issue_ms(self) -> list[float]:
         """The time that Python took to issue each draw, likewise."""
         spans = ([end - begin for begin, end in line.issued] for line in self.middle)

@@ -186,7 +186,7 @@ def _facts(report: ProfileReport) -> list[Fact]:
     return [
         Fact("a plain run", f"{report.wall.median:.2f} ms", spread),
         Fact("all issued after", f"{report.issue.median:.2f} ms", "of a plain run"),
-        Fact("all draws", f"{report.draws_ms:.2f} ms", f"{report.accounted:.1%} of a plain run"),
+        Fact("all draws", f"{report.draws_ms:.2f} ms", f"{report.share_of_draws:.1%} of a plain run"),
         Fact("profiling costs", f"{report.overhead - 1:+.1%}", f"{report.profiled.median:.2f} ms a profiled run"),
         Fact("read", f"{report.bytes_read / 1e6:,.1f} MB", f"{report.bytes_written / 1e6:,.2f} MB written"),
         Fact("fetch rate", f"{rate / 1e9:.1f} GB/s", of_ceiling),

@@ -91,6 +91,8 @@ class ProfileReport:
         wall: of a plain run, from the first draw's issuing to the end of the last.
         issue: until all draws of a plain run are issued.
         profiled: of a profiled run.
+        before_ms: of a profiled run, from its begin until the renderer begins with the first draw.
+        after_ms: likewise from the end of the last draw until Python knows of it.
         draws: every draw in order.
         textures: every texture that the run needs.
         ceilings: how fast texels of the formats that matter can be fetched at most; empty where not measured.
@@ -113,6 +115,8 @@ class ProfileReport:
     wall: Spread
     issue: Spread
     profiled: Spread
+    before_ms: float
+    after_ms: float
     draws: tuple[DrawProfile, ...]
     textures: tuple[TextureUse, ...]
     ceilings: tuple[FetchRate, ...]
@@ -126,9 +130,14 @@ class ProfileReport:
         return sum(draw.ms for draw in self.draws)
 
     @property
-    def accounted(self) -> float:
+    def share_of_draws(self) -> float:
         """The times of all draws over the time of a plain run."""
         return self.draws_ms / self.wall.median
+
+    @property
+    def accounted(self) -> float:
+        """The same with what passes before the first draw and after the last."""
+        return (self.before_ms + self.draws_ms + self.after_ms) / self.wall.median
 
     @property
     def overhead(self) -> float:
@@ -189,6 +198,7 @@ class ProfileReport:
         totals = {
             "draws": len(self.draws),
             "draws_ms": self.draws_ms,
+            "share_of_draws": self.share_of_draws,
             "accounted": self.accounted,
             "overhead": self.overhead,
             "bytes_read": self.bytes_read,

@@ -212,6 +212,8 @@ def report(model: str = "made up", draws: tuple[DrawProfile, ...] = DRAWS, **cha
         wall=Spread.of([4.0, 5.0, 4.5]),
         issue=Spread.of([0.4]),
         profiled=Spread.of([4.95]),
+        before_ms=0.2,
+        after_ms=0.3,
         draws=draws,
         textures=(
             TextureUse("wte", "weight", "embeddings", "rgba32f", 64, 10, 10240),
@@ -230,7 +232,8 @@ def report(model: str = "made up", draws: tuple[DrawProfile, ...] = DRAWS, **cha
 def test_totals_and_kinds() -> None:
     made = report()
     assert made.draws_ms == pytest.approx(4.0)
-    assert made.accounted == pytest.approx(4.0 / 4.5)
+    assert made.share_of_draws == pytest.approx(4.0 / 4.5)
+    assert made.accounted == pytest.approx((4.0 + made.before_ms + made.after_ms) / 4.5)
     assert made.overhead == pytest.approx(1.1)
     kinds = {kind.kind: kind for kind in made.kinds()}
     assert list(kinds) == ["embed", "attn.qkv", "lm_head"]
