@@ -27,8 +27,8 @@ from glinfer.cli.common import (
 )
 from glinfer.config import ModelConfig
 from glinfer.errors import InputError
-from glinfer.formats import Checkpoint, random_checkpoint
-from glinfer.generation.loading import read_model
+from glinfer.formats import Checkpoint
+from glinfer.generation.loading import random_weights, read_model
 from glinfer.generation.model import Model
 from glinfer.gl.context import Device
 from glinfer.models.choice import DEFAULT_PLAN, DEFAULT_WEIGHTS, PLANS, check_choice, is_decoder
@@ -220,7 +220,7 @@ def _bench_fast(
         path, checkpoint = read_model(path_of(model), gelu=options["gelu"])
         checkpoint.check_finite()
     else:
-        path = checkpoint = random_checkpoint(shape_asked_for(config_text, {**options, "context": None}))
+        path = checkpoint = random_weights(shape_asked_for(config_text, {**options, "context": None}))
     if is_decoder(checkpoint.config, checkpoint.formats()):
         for asked, name in ((peers, "--peers"), (together.sizes, "--batch"), (ceiling, "--ceiling")):
             if asked:

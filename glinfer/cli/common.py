@@ -17,9 +17,9 @@ from rich.table import Table
 
 from glinfer.config import ModelConfig
 from glinfer.errors import InputError
-from glinfer.formats import Checkpoint, random_checkpoint
+from glinfer.formats import Checkpoint
 from glinfer.formats.huggingface_config import read_config
-from glinfer.generation.loading import USUAL_CONTEXT, read_model, usual_context
+from glinfer.generation.loading import USUAL_CONTEXT, random_weights, read_model, usual_context
 from glinfer.generation.model import Model, load_model
 from glinfer.gl.context import Device, Limits, open_device
 from glinfer.models.choice import AUTO, DEFAULT_PLAN, DEFAULT_WEIGHTS, PLANS, USUAL_TEXTURE_SIZE, WEIGHTS
@@ -204,10 +204,11 @@ def loaded(
 def progress(what: str) -> Iterator[Callable[[int, int], None]]:
     """A bar on a terminal's standard error; yields a function told (done, total), and vanishes at the end."""
     console = Console(stderr=True)
+    if not console.is_terminal:
+        yield lambda done, total: None  # a Progress that is disabled writes an empty line in older versions of rich
+        return
     columns = (TextColumn("{task.description}"), BarColumn(), TextColumn("{task.percentage:>3.0f}%"))
-    with Progress(
-        *columns, TimeElapsedColumn(), console=console, transient=True, disable=not console.is_terminal
-    ) as bar:
+    with Progress(*columns, TimeElapsedColumn(), console=console, transient=True) as bar:
         task: TaskID = bar.add_task(what, total=None)
         yield lambda done, total: bar.update(task, completed=done, total=total)
 
@@ -262,7 +263,7 @@ def model_or_shape(model: str | None, config_text: str | None, options: Mapping[
     check_one_source(model, config_text)
     if model is not None:
         return read_model(model, gelu=options["gelu"], context=options["context"])[1]
-    return random_checkpoint(shape_asked_for(config_text or "", options))
+    return random_weights(shape_asked_for(config_text or "", options), options["plan"], options["weights"])
 
 
 def parse_ids(text: str, what: str = "token ids") -> list[int]:

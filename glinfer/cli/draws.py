@@ -20,9 +20,8 @@ from glinfer.cli.common import (
     shape_asked_for,
     table,
 )
-from glinfer.formats import random_checkpoint
 from glinfer.formats.checkpoint import Checkpoint
-from glinfer.generation.loading import read_model
+from glinfer.generation.loading import random_weights, read_model
 from glinfer.models.choice import plan_for, weights_for
 from glinfer.models.session import check_fits
 from glinfer.models.tuning import default_for
@@ -68,7 +67,7 @@ def draws(
             kernels = default_for(device)
             plan = plan_for(config, name, weights=weights, formats=formats, kernels=kernels, max_texture_size=edge)
             check_fits(plan, device)  # before random weights of any size are made
-            checkpoint = checkpoint or random_checkpoint(config)
+            checkpoint = checkpoint or random_weights(config, name, weights)
             report = measured(checkpoint, plan, tokens, device, weights=weights_for(checkpoint, name, weights))
     if as_json:
         print_json(report.to_json())

@@ -26,10 +26,9 @@ from glinfer.cli.common import (
     table,
 )
 from glinfer.errors import InputError
-from glinfer.formats import random_checkpoint
 from glinfer.formats.files import replacing
 from glinfer.generation.engine import Engine
-from glinfer.generation.loading import bind
+from glinfer.generation.loading import bind, random_weights
 from glinfer.gl.timers import FENCES
 from glinfer.models.choice import AUTO, check_choice, plan_for
 from glinfer.tools.profile import MOST_RUNS, profile
@@ -136,7 +135,7 @@ def _profiled(model: str | None, config_text: str | None, options: dict[str, Any
     config = shape_asked_for(config_text or "", options)
     # Told to be too large before random weights of any size are made.
     plan_for(config, name, weights=weights, max_texture_size=planned_edge(options["limits"]))
-    checkpoint = random_checkpoint(config)
+    checkpoint = random_weights(config)
     with opened(options["device"], options["api"], options["limits"]) as device:
         engine = bind(checkpoint, device, name, weights)
         del checkpoint  # folded weights are a copy

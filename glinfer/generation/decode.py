@@ -42,9 +42,11 @@ class DecodeSession(ABC):
         dropped: how many tokens were dropped so far because the context was full.
         draws_ahead: draws that were not issued because a chunk of the prompt had done their work.
         numbers: the watch over what is read back, of the model that has made the session.
+        usable: raises ContextError where the model's device can be used no more, or not from here.
     """
 
     numbers: Numbers | None = None
+    usable: Callable[[], None] | None = None
 
     def __init__(self, config: ModelConfig) -> None:
         """An empty session; use :meth:`glinfer.generation.model.Model.session`."""
@@ -115,7 +117,7 @@ class DecodeSession(ABC):
             InputError: ``count`` is no whole number from 0 to the tokens held.
             ContextError: the session was closed.
         """
-        self._require_open()
+        self._require_not_closed()
         number = whole_number("to rewind by", count)
         if number > len(self._ids):
             raise InputError(f"cannot rewind by {number} tokens; the session holds {len(self._ids)}")
@@ -183,7 +185,7 @@ class DecodeSession(ABC):
         self._require_open()
         made = self._copy()
         made._ids, made._logits, made.dropped = list(self._ids), self._logits, self.dropped
-        made.numbers = self.numbers
+        made.numbers, made.usable = self.numbers, self.usable
         return made
 
     def close(self, reason: str = "this session was closed; make another one with model.session()") -> None:
@@ -200,9 +202,14 @@ class DecodeSession(ABC):
         """Close."""
         self.close()
 
-    def _require_open(self) -> None:
+    def _require_not_closed(self) -> None:
         if self._closed:
             raise ContextError(self._closed)
+
+    def _require_open(self) -> None:
+        self._require_not_closed()
+        if self.usable is not None:
+            self.usable()  # before anything changes
 
     def _require_tokens(self) -> None:
         """Refuse an empty session, and make room for the newest token."""

@@ -6,21 +6,22 @@
 
 from __future__ import annotations
 
+import dataclasses
 from abc import ABC, abstractmethod
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 
 import numpy as np
 
 from glinfer.config import ModelConfig
-from glinfer.errors import InputError
+from glinfer.errors import InputError, NumbersError
 from glinfer.generation.batch import Batch, BatchResult, Running, places_for, run_alone
 from glinfer.generation.cached import CachedSession
 from glinfer.generation.decode import DecodeSession, Floats, RecomputeSession
-from glinfer.generation.decoder import CachedDecoder, Prompts, WholeSequences
+from glinfer.generation.decoder import CachedDecoder, WholeSequences
 from glinfer.generation.decoder_score import DecoderScorer
+from glinfer.generation.fallback import KernelChoice, PlainerPrefill, PlainerPrompts
 from glinfer.generation.numbers import Numbers
-from glinfer.generation.prefill import Prefill
-from glinfer.generation.score import Judge, Scorer
+from glinfer.generation.score import Judge, Scorer, TextScore
 from glinfer.models.choice import DecoderPlans
 from glinfer.models.gab import LOGITS, PROBS, TOKENS
 from glinfer.models.plan import Plan
@@ -53,7 +54,7 @@ class Engine(ABC):
     def session(self, *, own: bool = False) -> DecodeSession:
         """A sequence of tokens, empty; ``own`` in the caches of the bound plan itself, others in new ones."""
         made = self._new_session(own)
-        made.numbers = self.numbers
+        made.numbers, made.usable = self.numbers, self.bound.device.require_usable
         return made
 
     @abstractmethod
@@ -75,6 +76,26 @@ class Engine(ABC):
             self._judge = self._new_judge()
         return self._judge
 
+    def score(
+        self,
+        texts: Sequence[Sequence[int]],
+        *,
+        stride: int | None = None,
+        on_window: Callable[[int, int], None] = lambda done, total: None,
+    ) -> list[TextScore]:
+        """How likely texts are, see :meth:`glinfer.generation.score.Judge.score`.
+
+        Raises:
+            InputError: see there, or the plan keeps no keys and values.
+            NumbersError: the model's output is broken; names the pass where that began.
+        """
+        try:
+            return self.judge().score(texts, stride=stride, on_window=on_window)
+        except NumbersError as error:
+            context = self.config.max_position_embeddings
+            places = filter(None, (self.numbers.trace(each[:context]) for each in texts))
+            raise NumbersError(f"{error}; {next(places, 'run again token by token, all are numbers')}") from None
+
     @abstractmethod
     def _new_judge(self) -> Judge: ...
 
@@ -92,10 +113,13 @@ class Engine(ABC):
 class FoldedEngine(Engine):
     """Gab's fast plan, over folded weights."""
 
-    def __init__(self, config: ModelConfig, bound: Session, weights: str, kernels: Kernels) -> None:
-        """Take over a bound plan."""
+    def __init__(
+        self, config: ModelConfig, bound: Session, weights: str, kernels: Kernels, *, fixed: bool = False
+    ) -> None:
+        """Take over a bound plan; its other plans are shaped otherwise only if the kernels are not ``fixed``."""
         super().__init__(config, bound, weights, kernels)
-        self._prefill = Prefill(config, weights, kernels)
+        self._choice = KernelChoice(kernels, fixed=fixed, same_layouts=True)
+        self._prefill = PlainerPrefill(config, weights, self._choice)
 
     def _new_session(self, own: bool) -> DecodeSession:
         return CachedSession(self._prefill, self.bound if own else self.bound.sharer(), owns=not own)
@@ -109,49 +133,54 @@ class FoldedEngine(Engine):
 
         def results() -> Iterator[BatchResult]:
             # In here, so that an iterator that is never asked for anything holds nothing.
-            batch = Batch(
-                self.config, self.bound, self.weights, self.kernels, self.numbers, slots=count, capacity=capacity
+            batch = self._choice.make(
+                lambda kernels: Batch(
+                    self.config, self.bound, self.weights, kernels, self.numbers, slots=count, capacity=capacity
+                )
             )
             yield from batch.results(waiting)
 
         return results()
 
     def _new_judge(self) -> Judge:
-        return Scorer(self.config, self.bound, self.weights, self.kernels)
+        return self._choice.make(lambda kernels: Scorer(self.config, self.bound, self.weights, kernels))
 
 
 class DecoderEngine(Engine):
-    """The fast plan of a decoder."""
+    """The fast plan of a decoder; ``plans`` are its others."""
 
-    def __init__(self, plans: DecoderPlans, bound: Session, weights: str) -> None:
-        """Take over a bound plan."""
+    def __init__(self, plans: DecoderPlans, bound: Session, weights: str, *, fixed: bool = False) -> None:
+        """Take over a bound plan; its other plans are shaped otherwise only if the kernels are not ``fixed``."""
         super().__init__(plans.config, bound, weights, plans.kernels)
-        self._plans, self._prompts = plans, Prompts(plans)
+        self._choice = KernelChoice(plans.kernels, fixed=fixed)
+        self.plans, self._prompts = plans, PlainerPrompts(plans, self._choice)
 
     def _new_session(self, own: bool) -> DecodeSession:
         return CachedDecoder(self._prompts, self.bound if own else self.bound.sharer(), owns=not own)
 
     def _new_judge(self) -> Judge:
-        return DecoderScorer(self._plans, self.bound)
+        return self._choice.make(
+            lambda kernels: DecoderScorer(dataclasses.replace(self.plans, kernels=kernels), self.bound)
+        )
 
 
 class WholeEngine(Engine):
-    """The reference plan: the whole sequence in each run."""
+    """The reference plan: the whole sequence in each run; ``whole`` has that of a decoder, by length."""
 
     def __init__(
         self, config: ModelConfig, bound: Session, weights: str, kernels: Kernels, plans: DecoderPlans | None = None
     ) -> None:
         """Take over a bound plan; ``plans`` are those of a decoder."""
         super().__init__(config, bound, weights, kernels)
-        self._whole = None if plans is None else WholeSequences(plans, bound)
+        self.whole = None if plans is None else WholeSequences(plans, bound)
 
     def forward(self, ids: Sequence[int]) -> int:
         """See :class:`Engine`."""
         return self._run(ids)[1]
 
     def _run(self, ids: Sequence[int]) -> tuple[Session, int]:
-        if self._whole is not None:
-            return self._whole.run(ids)
+        if self.whole is not None:
+            return self.whole.run(ids)
         self.bound.write(TOKENS, np.asarray(ids, dtype=np.int32)[:, None])
         return self.bound, self.bound.run({"rows": len(ids)})
 
@@ -168,7 +197,7 @@ class WholeEngine(Engine):
         )
 
     def _draws_issued(self) -> int:
-        return self.bound.draws_issued if self._whole is None else self._whole.draws_issued
+        return self.bound.draws_issued if self.whole is None else self.whole.draws_issued
 
     def _new_judge(self) -> Judge:
         raise InputError("score needs the fast plan; load the model without plan='reference'")

@@ -3,25 +3,32 @@
 from __future__ import annotations
 
 import dataclasses
+import math
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
+from functools import partial
 from os import PathLike
 from pathlib import Path
 
 from glinfer.config import ModelConfig
-from glinfer.errors import InputError
-from glinfer.formats import Checkpoint, find_model, load_checkpoint
+from glinfer.errors import InputError, PlanError
+from glinfer.formats import Checkpoint, find_model, load_checkpoint, random_checkpoint, weight_shapes
 from glinfer.formats.checkpoint import with_context
 from glinfer.formats.families import FAMILIES
 from glinfer.generation.auto_weights import choose_weights
 from glinfer.generation.decoder import WholeSequences
 from glinfer.generation.engine import DecoderEngine, Engine, FoldedEngine, WholeEngine
+from glinfer.generation.fallback import KernelChoice
 from glinfer.generation.stops import default_stops
 from glinfer.generation.tokenizer import Tokenizer, find_tokenizer
 from glinfer.gl.context import Device, Limits, open_device
+from glinfer.gl.faults import bytes_text
+from glinfer.gl.memory import check_room
 from glinfer.models.choice import (
     AUTO,
+    DEFAULT_PLAN,
     DEFAULT_WEIGHTS,
+    USUAL_TEXTURE_SIZE,
     WEIGHTS,
     DecoderPlans,
     check_choice,
@@ -33,7 +40,7 @@ from glinfer.models.choice import (
     weights_named,
 )
 from glinfer.models.plan import Plan
-from glinfer.models.session import Session
+from glinfer.models.session import LESS, Session, check_textures_fit
 from glinfer.models.tuning import kernels_for
 from glinfer.ops.kernels import Kernels
 from glinfer.ops.spec import Array
@@ -126,13 +133,16 @@ def load_parts(
                     f"weights {AUTO!r} is for models that are folded (gab, and gpt2 in floats); "
                     f"name one of {', '.join(WEIGHTS)} for this {config.model_type}"
                 )
-            weights = choose_weights(checkpoint, opened, kernels or kernels_for(opened, config, "f32"))
+            exact = KernelChoice(kernels or kernels_for(opened, config, "f32"), fixed=kernels is not None)
+            weights = exact.make(partial(choose_weights, checkpoint, opened))
         prepared = prepare(checkpoint, opened, plan, weights, kernels)
         del checkpoint  # folded weights are a copy, and textures may be a third one in the same memory
         engine = prepared.bind(opened, shader_root=shader_root, on_upload=on_upload)
-    except BaseException:
+    except BaseException as error:
         if opened is not device:
             opened.close()
+        if isinstance(error, MemoryError):
+            raise PlanError(f"Python has no memory left for this model ({error or 'none at all'}); {LESS}") from None
         raise
     return Loaded(engine, found, reason, stop_ids, opened is not device)
 
@@ -147,7 +157,10 @@ class Prepared:
         arrays: its weights, by tensor name.
         weights: their format.
         kernels: how passes are shaped.
+        fixed: whether the caller has asked for exactly these; otherwise plainer ones take their place where the driver
+            refuses a shader, see :mod:`glinfer.generation.fallback`.
         decoder: the other plans of a decoder, None for models that are folded.
+        shaped: the same with other kernels: (plan, plans of a decoder).
     """
 
     config: ModelConfig
@@ -155,7 +168,9 @@ class Prepared:
     arrays: Mapping[str, Array]
     weights: str
     kernels: Kernels
+    fixed: bool
     decoder: DecoderPlans | None
+    shaped: Callable[[Kernels], tuple[Plan, DecoderPlans | None]]
 
     def bind(
         self,
@@ -168,15 +183,22 @@ class Prepared:
 
         Raises:
             PlanError: the plan does not fit the device.
+            ShaderError: the driver refuses a shader, in its plainest form too. Of another ``shader_root`` the first.
         """
-        total = self.plan.texture_bytes(device.limits.max_texture_size, "weight")
-        report = None if on_upload is None else _running_total(total, on_upload)
-        bound = Session(self.plan, self.arrays, device, shader_root=shader_root, on_upload=report)
-        if self.plan.name == "reference":
-            return WholeEngine(self.config, bound, self.weights, self.kernels, self.decoder)
-        if self.decoder is not None:
-            return DecoderEngine(self.decoder, bound, self.weights)
-        return FoldedEngine(self.config, bound, self.weights, self.kernels)
+        fixed = self.fixed or shader_root is not None
+
+        def bound(kernels: Kernels) -> Engine:
+            plan, decoder = self.shaped(kernels) if kernels != self.kernels else (self.plan, self.decoder)
+            total = plan.texture_bytes(device.limits.max_texture_size, "weight")
+            report = None if on_upload is None else _running_total(total, on_upload)
+            session = Session(plan, self.arrays, device, shader_root=shader_root, on_upload=report)
+            if plan.name == "reference":
+                return WholeEngine(self.config, session, self.weights, kernels, decoder)
+            if decoder is not None:
+                return DecoderEngine(decoder, session, self.weights, fixed=fixed)
+            return FoldedEngine(self.config, session, self.weights, kernels, fixed=fixed)
+
+        return KernelChoice(self.kernels, fixed=fixed).make(bound)
 
 
 def prepare(
@@ -192,19 +214,59 @@ def prepare(
         kernels: how passes are shaped; left out, a good choice for the device.
 
     Raises:
-        PlanError: the plan does not fit the device, or a weight the format.
+        PlanError: the plan does not fit the device or its memory, or a weight the format.
     """
     config, formats, edge = checkpoint.config, checkpoint.formats(), device.limits.max_texture_size
-    weights = weights_named(weights, config, formats)
-    kernels = kernels or usual_kernels(device, config, weights, formats)
-    plans = None
-    if is_decoder(config, formats):
+    weights, decodes = weights_named(weights, config, formats), is_decoder(config, formats)
+    fixed, kernels = kernels is not None, kernels or usual_kernels(device, config, weights, formats)
+    rows = WholeSequences.shortest(config.max_position_embeddings)
+
+    def shaped(kernels: Kernels) -> tuple[Plan, DecoderPlans | None]:
+        if not decodes:
+            return plan_for(config, plan, weights=weights, kernels=kernels, max_texture_size=edge), None
         plans = decoder_plans(config, weights, formats, kernels, edge)
-        shortest = WholeSequences.shortest(config.max_position_embeddings)
-        made = plans.fast() if plan == "fast" else plans.reference(shortest)
-    else:
-        made = plan_for(config, plan, weights=weights, kernels=kernels, max_texture_size=edge)
-    return Prepared(config, made, weights_for(checkpoint, plan, weights), weights, kernels, plans)
+        return plans.fast() if plan == "fast" else plans.reference(rows), plans
+
+    made, plans = shaped(kernels)
+    folds = plan == "fast" and not decodes
+    if device.in_main_memory:
+        check_textures_fit(made, edge, beside=_folded_bytes(made, edge) if folds else 0)
+    elif folds:
+        _check_arrays(_folded_bytes(made, edge), "folding the weights")
+    arrays = weights_for(checkpoint, plan, weights)
+    return Prepared(config, made, arrays, weights, kernels, fixed, plans, shaped)
+
+
+def _folded_bytes(plan: Plan, max_texture_size: int) -> int:
+    """What folding takes: all arrays that it makes, and the largest in float64 on the way."""
+    sizes = [tensor.layout_within(max_texture_size).nbytes for tensor in plan.of_kind("weight")]
+    return sum(sizes) + 4 * max(sizes)
+
+
+def random_weights(
+    config: ModelConfig, plan: str = DEFAULT_PLAN, weights: str = DEFAULT_WEIGHTS, *, seed: int = 0
+) -> Checkpoint:
+    """Random weights of a shape, see :func:`glinfer.formats.random_checkpoint`, if a plan of them fits the memory.
+
+    Args:
+        config: the shape.
+        plan: the plan that they are for, one of :data:`glinfer.models.choice.PLANS`.
+        weights: the format in which it keeps them.
+        seed: of the weights.
+
+    Raises:
+        PlanError: there can be no such plan, or there is no memory for the weights.
+    """
+    edge = USUAL_TEXTURE_SIZE
+    made = plan_for(config, plan, weights=weights, max_texture_size=edge)
+    sizes = [4 * math.prod(shape) for shape in weight_shapes(config).values()]
+    folded = _folded_bytes(made, edge) if plan == "fast" and not is_decoder(config) else 0
+    _check_arrays(sum(sizes) + max(4 * max(sizes), folded), "random weights")  # which are drawn in float64
+    return random_checkpoint(config, seed)
+
+
+def _check_arrays(needed: int, what: str) -> None:
+    check_room(needed, f"{what} takes {bytes_text(needed)}", LESS)
 
 
 def bind(

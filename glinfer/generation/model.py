@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Any, TypedDict, overload
 import numpy as np
 import numpy.typing as npt
 
-from glinfer.errors import ContextError, InputError, NumbersError
+from glinfer.errors import ContextError, InputError
 from glinfer.generation.batch import MOST_SLOTS, BatchRequest, BatchResult, Running, check_request
 from glinfer.generation.capture import Inspected
 from glinfer.generation.decode import DecodeSession
@@ -97,6 +97,7 @@ class Model(Inspected):
     def _require_open(self) -> None:
         if self._closed:
             raise ContextError(_CLOSED)
+        self.device.require_usable()
 
     def forward(self, ids: Sequence[int]) -> int:
         """Run one pass of the reference plan over the whole sequence; returns the draw calls issued.
@@ -161,6 +162,7 @@ class Model(Inspected):
         Raises:
             InputError: a prompt or an option that cannot be run.
         """
+        self._require_open()
         sampling = SamplingOptions(temperature, top_k, top_p, min_p, repetition_penalty, seed)
         is_text = isinstance(prompt, str)
         if isinstance(prompt, str):
@@ -280,12 +282,7 @@ class Model(Inspected):
             ids.append(check_tokens(f"text {place}", tokens, self.config))
         if self.plan.name != "fast":
             raise InputError("score needs the fast plan; load the model without plan='reference'")
-        try:
-            return self.engine.judge().score(ids, stride=stride) if ids else []
-        except NumbersError as error:
-            context = self.config.max_position_embeddings
-            places = filter(None, (self.engine.numbers.trace(each[:context]) for each in ids))
-            raise NumbersError(f"{error}; {next(places, 'run again token by token, all are numbers')}") from None
+        return self.engine.score(ids, stride=stride) if ids else []
 
     def _checked(self, request: BatchRequest, which: str = "") -> Running:
         if not isinstance(request, BatchRequest):
@@ -322,10 +319,12 @@ class Model(Inspected):
             if not self.device.closed:
                 self.device.activate()  # from another thread this fails, and the model stays as it was
             self._closed = True
-            self._own.close(_CLOSED)
-            self.bound.release()
-            if self._owns_device:
-                self.device.close()
+            try:
+                self._own.close(_CLOSED)
+                self.bound.release()
+            finally:
+                if self._owns_device:  # after a Ctrl-C too: it releases whatever is left
+                    self.device.close()
 
     def __enter__(self) -> Model:
         """Use as a context manager: closed at the end of the block."""

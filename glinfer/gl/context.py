@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import os
 import sys
 import threading
@@ -13,7 +14,7 @@ import glcontext
 import moderngl
 
 from glinfer.errors import ContextError, GLError
-from glinfer.gl import egl
+from glinfer.gl import egl, faults
 from glinfer.gl.awake import keep_awake
 from glinfer.gl.raw import (
     GL_ALIASED_POINT_SIZE_RANGE,
@@ -94,7 +95,7 @@ class Releasable(Protocol):
 class Device:
     """An open OpenGL context and the owner of every object made in it.
 
-    Use :func:`open_device`. A device belongs to the thread that opened it.
+    Use :func:`open_device`. A device belongs to the thread and to the process that opened it.
 
     Attributes:
         gl: the moderngl context.
@@ -103,14 +104,16 @@ class Device:
         limits: what plans are laid out against: the driver's, or lower ones that were forced.
         driver_limits: what the driver really offers.
         draws_issued: draw calls issued since the device was opened.
+        in_main_memory: whether its textures are ordinary memory, as those of software renderers are.
     """
 
     def __init__(self, native: NativeContext, api: str, limits: Limits | None = None) -> None:
         """Hand ``native`` (already current) to moderngl and check what glinfer needs of it."""
         self._native = native
         self._owned: dict[int, Releasable] = {}
-        self._thread = threading.get_ident()
-        self._closed = False
+        self._thread, self._process = threading.get_ident(), os.getpid()
+        self._closed = self._closing = False
+        self._lost: tuple[str, str] | None = None  # while doing what, and what kind of reset
         self._awake: BinaryIO | None = None
         self.api = api
         self.draws_issued = 0
@@ -129,6 +132,8 @@ class Device:
         self.version = str(info["GL_VERSION"])
         self.extensions: frozenset[str] = frozenset(self.gl.extensions)
         self.raw.pending_errors()  # GL_INVALID_ENUM: moderngl's info asks for desktop-only values
+        self.in_main_memory = faults.in_main_memory(self.renderer)
+        self._reset_status = faults.asks_for_resets(self.raw, self.extensions, api)
         if api == "es" and _FLOAT_TARGETS not in self.extensions:
             raise ContextError(
                 f"{self.renderer} lacks {_FLOAT_TARGETS}, without which no pass can write float textures; "
@@ -139,6 +144,8 @@ class Device:
         if api == "desktop":
             self.gl.enable(moderngl.PROGRAM_POINT_SIZE)  # which OpenGL ES has always on
         self.check("reading the limits")
+        if not self.in_main_memory:
+            faults.guard_forks()
         if "llvmpipe" in self.renderer:
             self._awake = keep_awake()
 
@@ -157,21 +164,76 @@ class Device:
         """Make the context current; every entry point calls this before it calls GL.
 
         Raises:
-            ContextError: the device is closed, or this is not the thread that opened it.
+            ContextError: the device is closed, its context was lost, or this is not the thread or not the process that
+                opened it.
         """
-        if self._closed:
-            raise ContextError("this device was closed; open or load again")
+        self.require_usable()
+        try:
+            self._native.__enter__()
+        except faults.ContextLostError:
+            self._lost = doing, kind = "making the context current", "unknown"
+            raise faults.lost(doing, kind, self.renderer, ()) from None
+
+    def require_usable(self) -> None:
+        """Refuse what :meth:`activate` refuses, and touch nothing.
+
+        Raises:
+            ContextError: see there.
+        """
+        if self.closed and not self._closing:
+            raise self._refusal()
         if threading.get_ident() != self._thread:
             raise ContextError(
                 "an OpenGL context belongs to the thread that opened it; load the model in the thread that uses it"
             )
-        self._native.__enter__()
 
-    def check(self, doing: str) -> None:
-        """Raise GLError, saying what was being done, when the driver has an error pending."""
+    def _refusal(self) -> ContextError:
+        if os.getpid() != self._process:
+            return faults.forked(self._process)
+        if self._lost is not None:
+            return faults.lost_before(*self._lost)
+        return ContextError("this device was closed; open or load again")
+
+    def can_release(self) -> bool:
+        """Whether single objects can be given back now; then the context is made current.
+
+        Not after the end: closing has given all of them back, or will where the context was lost. And not in a forked
+        process, where they are another's.
+
+        Raises:
+            ContextError: this is not the thread that opened the device.
+        """
+        if self.closed and not self._closing:
+            return False
+        self.activate()
+        return True
+
+    def check(self, doing: str, *, nbytes: int = 0, thorough: bool = False, grave_only: bool = False) -> None:
+        """Look whether the driver has an error pending.
+
+        Args:
+            doing: what was being done.
+            nbytes: of the texture memory that it needed.
+            thorough: ask whether the context was lost even if no error is pending: where results were read back, which
+                mean nothing then.
+            grave_only: let go of errors that are neither a lost context nor a lack of memory: the caller knows more.
+
+        Raises:
+            ContextLostError: the context was lost; only closing the device is left.
+            GLError: any other error.
+        """
         errors = self.raw.pending_errors()
-        if errors:
-            raise GLError(f"{doing}: {self.renderer} reported {', '.join(errors)}")
+        if not errors and not thorough and not grave_only:
+            return
+        status = self._reset_status()
+        if status or faults.CONTEXT_LOST in errors:
+            kind = faults.reset_kind(status)
+            self._lost = doing, kind
+            raise faults.lost(doing, kind, self.renderer, errors)
+        scarce = faults.OUT_OF_MEMORY in errors
+        if scarce or (errors and not grave_only):
+            advice = f"{faults.no_room(nbytes)}: " if scarce else ""
+            raise GLError(f"{doing}: {advice}{self.renderer} reported {', '.join(errors)}")
 
     def adopt(self, item: Releasable) -> None:
         """Own a GL object until it is released or the device closes."""
@@ -185,25 +247,46 @@ class Device:
         """How many objects of each kind are alive."""
         return Counter(item.kind for item in self._owned.values())
 
+    def owned(self, kind: str) -> list[Any]:
+        """The objects of one kind that are alive."""
+        return [item for item in self._owned.values() if item.kind == kind]
+
     @property
     def closed(self) -> bool:
-        """Whether :meth:`close` was called."""
-        return self._closed
+        """Whether it can be used no more: it was closed, its context was lost, or this is a forked process."""
+        return self._closed or self._lost is not None or os.getpid() != self._process
 
     def close(self) -> None:
-        """Release every object still owned, then the context; harmless when repeated."""
-        if self._closed:
+        """Release every object still owned, then the context; harmless when repeated, and in a forked process.
+
+        A context that was lost is given back without a word: whatever its driver says now was said before.
+
+        Raises:
+            ContextError: this is not the thread that opened the device.
+            GLError: an error was pending.
+        """
+        if self._closed or os.getpid() != self._process:
             return
-        self.activate()
-        for item in reversed(list(self._owned.values())):
-            item.release()
-        errors = self.raw.pending_errors()
+        self._closing = True
+        try:
+            with contextlib.suppress(faults.ContextLostError):
+                self.activate()
+            lost = self._lost is not None
+            forgiving = contextlib.suppress(*([Exception] if lost else []))
+            for item in reversed(list(self._owned.values())):
+                with forgiving:
+                    item.release()
+            errors = self.raw.pending_errors()
+        finally:
+            self._closing = False
         self._closed = True
         if self._awake is not None:
             self._awake.close()
-        self.gl.release()
-        self._native.release()
-        if errors:
+        with forgiving:
+            self.gl.release()
+        with forgiving:
+            self._native.release()
+        if errors and not lost and faults.CONTEXT_LOST not in errors:
             raise GLError(f"closing the device: {self.renderer} reported {', '.join(errors)}")
 
     def __enter__(self) -> Device:
@@ -231,6 +314,7 @@ def open_device(device: str | int | None = None, *, api: str | None = None, limi
     api = api or os.environ.get("GLINFER_GL") or "es"
     if api not in _API_NAMES:
         raise ContextError(f"unknown OpenGL flavour {api!r}; expected one of {', '.join(_API_NAMES)}")
+    faults.note_start()
     choice = str(os.environ.get("GLINFER_DEVICE", "auto") if device is None else device) or "auto"
     if choice != "auto" and not (choice.isdecimal() and len(choice) <= _MAX_INDEX_DIGITS):
         raise ContextError(f"unknown device {choice!r}; expected a number from 'glinfer info --device list' or 'auto'")

@@ -3,7 +3,7 @@
 glcontext's own ``egl`` backend always binds desktop OpenGL, so glinfer asks EGL itself: enumerate the
 devices, open a display on one of them, bind the ES API, and make a surfaceless context current.
 Sources: the EGL 1.5 specification and the extensions EGL_EXT_device_enumeration, EGL_EXT_platform_device,
-EGL_MESA_platform_surfaceless and EGL_KHR_surfaceless_context.
+EGL_MESA_platform_surfaceless, EGL_KHR_surfaceless_context and EGL_EXT_create_context_robustness.
 """
 
 from __future__ import annotations
@@ -15,6 +15,7 @@ from functools import lru_cache
 from typing import Any
 
 from glinfer.errors import ContextError
+from glinfer.gl.faults import ContextLostError
 
 INSTALL_HINT = "install it with: sudo apt-get install -y libegl1 libgles2 libgl1-mesa-dri"
 
@@ -29,7 +30,11 @@ _EGL_CONTEXT_MAJOR_VERSION = 0x3098
 _EGL_CONTEXT_MINOR_VERSION = 0x30FB
 _EGL_PLATFORM_DEVICE = 0x313F
 _EGL_PLATFORM_SURFACELESS = 0x31DD
+_EGL_CONTEXT_LOST = 0x300E
 _MAX_DEVICES = 64
+_ROBUSTNESS = "EGL_EXT_create_context_robustness"
+# Tell of resets, and let what reads beyond a texture read zeros: robust access, and lose the context on a reset.
+_ROBUST = (0x30BF, 1, 0x3138, 0x31BF)
 
 
 @dataclass(frozen=True)
@@ -71,6 +76,7 @@ class _Egl:
         self.choose_config = core("eglChooseConfig", c_uint32, c_void_p, c_void_p, c_void_p, c_int32, POINTER(c_int32))
         self.create_context = core("eglCreateContext", c_void_p, c_void_p, c_void_p, c_void_p, c_void_p)
         self.destroy_context = core("eglDestroyContext", c_uint32, c_void_p, c_void_p)
+        self.query_string = core("eglQueryString", c_char_p, c_void_p, c_int32)
         self.make_current = core("eglMakeCurrent", c_uint32, c_void_p, c_void_p, c_void_p, c_void_p)
         # A display is one per device and process; terminating it would take away the context of every
         # other model on the device, so displays stay initialised until the process ends.
@@ -106,17 +112,22 @@ class _Egl:
         self.choose_config(display, wanted, byref(config), 1, byref(count))
         if count.value < 1:
             raise ContextError("the EGL display offers no configuration for OpenGL ES 3")
-        version = (c_int32 * 5)(_EGL_CONTEXT_MAJOR_VERSION, 3, _EGL_CONTEXT_MINOR_VERSION, 0, _EGL_NONE)
-        context = self.create_context(display, config, None, version)
-        if not context:
-            raise ContextError(f"EGL refused an OpenGL ES 3.0 context (EGL error {self._error()})")
-        return int(context)
+        version = _EGL_CONTEXT_MAJOR_VERSION, 3, _EGL_CONTEXT_MINOR_VERSION, 0
+        offered = (self.query_string(display, _EGL_EXTENSIONS) or b"").decode().split()
+        for more in ((_ROBUST,) if _ROBUSTNESS in offered else ()) + ((),):
+            attributes = (*version, *more, _EGL_NONE)
+            context = self.create_context(display, config, None, (c_int32 * len(attributes))(*attributes))
+            if context:
+                return int(context)
+        raise ContextError(f"EGL refused an OpenGL ES 3.0 context (EGL error {self._error()})")
 
     def activate(self, display: int, context: int | None) -> None:
         # The bound API is per thread, and another library in the process may have changed it.
         self.bind_api(_EGL_OPENGL_ES_API)
         if not self.make_current(display, None, None, context):
-            raise ContextError(f"eglMakeCurrent failed (EGL error {self._error()})")
+            error = self.get_error()
+            kind = ContextLostError if error == _EGL_CONTEXT_LOST else ContextError
+            raise kind(f"eglMakeCurrent failed (EGL error 0x{error:04X})")
 
 
 @lru_cache(maxsize=1)

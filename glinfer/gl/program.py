@@ -26,6 +26,7 @@ BLOCKS_SHADER = "common/blocks.vert"
 DESKTOP_VERSION = "common/desktop_version.glsl"
 _INCLUDE = re.compile(r'^\s*#include\s+"([^"]+)"\s*$')
 # Mesa: "0:12(5): error", NVIDIA: "0(12) : error", ANGLE: "ERROR: 0:12:".
+_PLACE = re.compile(r"\S+:\d+: ")
 _LOG_LINE = re.compile(r"\b0[:(](\d+)[:()]")
 
 
@@ -133,24 +134,28 @@ class Program:
             vertex_shader, {} if vertex_shader == VERTEX_SHADER else defines, api=device.api, root=root
         )
         fragment = load_source(f"{shader}.frag", defines, api=device.api, root=root)
-        device.activate()
-        try:
-            self.gl: Any = device.gl.program(vertex_shader=vertex.text, fragment_shader=fragment.text)
-        except moderngl.Error as error:
-            device.raw.pending_errors()
-            source = vertex if "vertex_shader" in str(error).splitlines() else fragment
-            raise ShaderError(explain(str(error), source)) from None
-        self.vertex_array: Any = device.gl.vertex_array(self.gl, [])
-        device.adopt(self)
         # What each uniform holds now: GL keeps uniform values in the program, and only glinfer writes them.
         self._values: dict[str, int | float] = {}
-        members = {name: self.gl[name] for name in self.gl}
-        self._uniforms: dict[str, Any] = {
-            name: member for name, member in members.items() if isinstance(member, moderngl.Uniform)
-        }
+        self._uniforms: dict[str, Any] = {}
+        self.gl: Any = None
+        self.vertex_array: Any = None
+        device.activate()
+        device.adopt(self)  # before it exists: an interrupt right behind its creation finds it owned
         try:
+            self.gl = device.gl.program(vertex_shader=vertex.text, fragment_shader=fragment.text)
+            self.vertex_array = device.gl.vertex_array(self.gl, [])
+            members = {name: self.gl[name] for name in self.gl}
+            self._uniforms.update(
+                (name, member) for name, member in members.items() if isinstance(member, moderngl.Uniform)
+            )
             self._fix_samplers(samplers)
             device.check(f"compiling {shader}")
+        except moderngl.Error as error:
+            self.release()
+            device.check(f"compiling {shader}", grave_only=True)
+            source = vertex if "vertex_shader" in str(error).splitlines() else fragment
+            said = explain(str(error), source)
+            raise ShaderError(said if _PLACE.match(said) else f"{shader}.frag: {said}") from None
         except BaseException:
             self.release()
             raise
@@ -178,6 +183,7 @@ class Program:
             return
         if name not in self._uniforms:
             raise PlanError(f"shader {self.shader} has no uniform {name!r}")
+        self._values.pop(name, None)  # an interrupt in between must not leave what is no longer true
         try:
             self._uniforms[name].value = value
         except (struct.error, TypeError, OverflowError):  # moderngl packs the value by the uniform's type
@@ -188,13 +194,15 @@ class Program:
     def release(self) -> None:
         """Release the program and its vertex array; harmless when repeated."""
         if self.gl is not None:
-            self.device.activate()
+            if not self.device.can_release():
+                return
             # OpenGL keeps a deleted program alive for as long as it is the one in use.
             self.device.raw.use_program(0)
-            self.vertex_array.release()
+            if self.vertex_array is not None:
+                self.vertex_array.release()
             self.gl.release()
             self.gl = self.vertex_array = None
-            self.device.disown(self)
+        self.device.disown(self)
 
 
 class ProgramCache:

@@ -177,10 +177,13 @@ def replay(
                 program.set(name, constant)
             for name, key in draw.per_run:
                 program.set(name, values[key])
-            if blending is not draw.adds:
-                blending = draw.adds
-                (device.gl.enable if blending else device.gl.disable)(moderngl.BLEND)
+            if draw.adds and not blending:
+                blending = True
+                device.gl.enable(moderngl.BLEND)
                 device.gl.blend_func = moderngl.ONE, moderngl.ONE
+            elif blending and not draw.adds:
+                device.gl.disable(moderngl.BLEND)
+                blending = False  # afterwards: an interrupt in between leaves it to be switched off again
             if draw.clears:
                 for attachment in range(len(framebuffer.textures)):
                     device.raw.clear_color(attachment, 0.0, integer=False)

@@ -7,15 +7,17 @@ OpenGL ES, and an incomplete texture silently reads as zero.
 from __future__ import annotations
 
 from collections.abc import Sequence
+from ctypes import c_int32, c_uint32, c_void_p
 from typing import Any
 
 import moderngl
 import numpy as np
 import numpy.typing as npt
 
-from glinfer.errors import PlanError
+from glinfer.errors import GLError, PlanError
 from glinfer.gl.blocks import BlockLayout
 from glinfer.gl.context import Device
+from glinfer.gl.faults import no_room
 from glinfer.gl.flat import FlatLayout
 from glinfer.gl.layout import Layout, TexelLayout
 from glinfer.gl.raw import (
@@ -33,6 +35,8 @@ from glinfer.gl.raw import (
     GL_UNSIGNED_INT,
 )
 
+_MOST_NAMES = 1 << 16
+
 
 class Texture:
     """One matrix [rows, cols] in one texture; see :mod:`glinfer.gl.layout` for where each element lies."""
@@ -44,7 +48,7 @@ class Texture:
 
         Raises:
             PlanError: the layout is larger than the device's limit, or ``texels`` are of another size.
-            GLError: the driver refused the texture (out of memory, for one).
+            GLError: the driver refused the texture (out of memory, for one); nothing of it is kept.
         """
         edge = device.limits.max_texture_size
         if max(layout.width, layout.height) > edge:
@@ -53,23 +57,27 @@ class Texture:
             )
         self.device, self.layout, self.name = device, layout, name
         self._framebuffer: Framebuffer | None = None
-        device.activate()
+        self.gl: Any = None
         doing = f"creating texture {name} ({layout.width}×{layout.height} {layout.format.name})"
+        if texels is not None and texels.nbytes != layout.nbytes:
+            raise PlanError(f"{doing}: data size mismatch: found {texels.nbytes} bytes; expected {layout.nbytes}")
+        device.activate()
+        device.adopt(self)  # before it exists: an interrupt right behind its creation finds it owned
         try:
-            self.gl: Any = device.gl.texture(
+            self.gl = device.gl.texture(
                 (layout.width, layout.height),
                 layout.format.channels,
                 None if texels is None else np.ascontiguousarray(texels),
                 alignment=4,
                 dtype=layout.format.moderngl_dtype,
             )
-        except moderngl.Error as error:
-            raise PlanError(f"{doing}: {error}") from None
-        device.adopt(self)
-        try:
             self.gl.filter = (moderngl.NEAREST, moderngl.NEAREST)
             self.gl.repeat_x = self.gl.repeat_y = False
-            device.check(doing)
+            device.check(doing, nbytes=layout.nbytes)
+        except (moderngl.Error, MemoryError) as error:
+            self.release()
+            device.check(doing, nbytes=layout.nbytes, thorough=True)
+            raise GLError(f"{doing}: {no_room(layout.nbytes)}: {error or 'Python has no memory left'}") from None
         except BaseException:
             self.release()
             raise
@@ -173,14 +181,15 @@ class Texture:
 
     def release(self) -> None:
         """Release the texture and its framebuffer; harmless when repeated."""
-        if self._framebuffer is not None:
-            self._framebuffer.release()
-            self._framebuffer = None
         if self.gl is not None:
-            self.device.activate()
+            if not self.device.can_release():
+                return
+            if self._framebuffer is not None:
+                self._framebuffer.release()
+                self._framebuffer = None
             self.gl.release()
             self.gl = None
-            self.device.disown(self)
+        self.device.disown(self)
 
 
 class Framebuffer:
@@ -193,21 +202,30 @@ class Framebuffer:
 
         Raises:
             PlanError: the textures differ in size, or the driver calls the combination incomplete.
+            GLError: the driver refused the framebuffer (out of memory, for one); nothing of it is kept.
         """
         self.device, self.textures = device, tuple(textures)
+        self._read_format: dict[int, int] = {}
+        self.gl: Any = None
         for texture in textures:
             texture.require_alive()
         names = ", ".join(texture.name for texture in textures)
         if len({(texture.layout.width, texture.layout.height) for texture in textures}) != 1:
             raise PlanError(f"one framebuffer cannot hold textures of different sizes: {names}")
-        try:
-            self.gl: Any = device.gl.framebuffer([texture.gl for texture in textures])
-        except moderngl.Error as error:
-            raise PlanError(f"{device.renderer} cannot render to {names}: {error}") from None
+        doing, nbytes = f"creating the framebuffer of {names}", sum(texture.layout.nbytes for texture in textures)
         device.adopt(self)
-        self._read_format: dict[int, int] = {}
         try:
-            device.check(f"creating the framebuffer of {names}")
+            self.gl = device.gl.framebuffer([texture.gl for texture in textures])
+            device.check(doing, nbytes=nbytes)
+        except moderngl.Error as error:
+            self.release()
+            incomplete = _delete_stray(device)
+            device.check(doing, nbytes=nbytes, thorough=True)
+            if not incomplete:
+                raise GLError(f"{doing}: {no_room(nbytes)}: {error}") from None
+            raise PlanError(
+                f"{device.renderer} cannot render to {names}: {error}; choose another device (--device)"
+            ) from None
         except BaseException:
             self.release()
             raise
@@ -240,7 +258,7 @@ class Framebuffer:
         texels = np.empty((height, width, channels), dtype=form.dtype if integer else np.float32)
         raw.pixel_store(GL_PACK_ALIGNMENT, 4)
         raw.read_pixels(x, y, width, height, gl_format, gl_type, texels.ctypes.data)
-        self.device.check(f"reading {texture.name} back")
+        self.device.check(f"reading {texture.name} back", thorough=True)
         return texels[:, :, 0] if form.channels == 1 else texels.astype(form.dtype, copy=False)
 
     def fill(self, value: float) -> None:
@@ -254,11 +272,33 @@ class Framebuffer:
     def release(self) -> None:
         """Release the framebuffer; the textures stay. Harmless when repeated."""
         if self.gl is not None:
-            self.device.activate()
+            if not self.device.can_release():
+                return
             if self.device.gl.fbo is self.gl:
                 # moderngl binds what it believes bound again after each framebuffer that it makes; in ES,
                 # binding a deleted name makes a new framebuffer of that name.
                 self.device.gl.screen.use()
             self.gl.release()
             self.gl = None
-            self.device.disown(self)
+        self.device.disown(self)
+
+
+def _delete_stray(device: Device) -> bool:
+    """Delete what moderngl leaves behind of a framebuffer that is incomplete: its name, which it does not tell.
+
+    Returns whether there was one.
+
+    Whether a driver gives the lowest name that is free or the next one, the next one is above it.
+    """
+    function, name = device.raw.function, (c_uint32 * 1)()
+    delete = function("glDeleteFramebuffers", None, c_int32, c_void_p)
+    function("glGenFramebuffers", None, c_int32, c_void_p)(1, name)
+    next_name = name[0]
+    delete(1, name)
+    known = {item.gl.glo for item in device.owned("framebuffer") if item.gl is not None}
+    for stray in range(next_name - 1, max(0, next_name - _MOST_NAMES), -1):
+        if stray not in known and device.raw.is_framebuffer(stray):
+            name[0] = stray
+            delete(1, name)
+            return True
+    return False

@@ -2,17 +2,19 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Collection, Mapping, Sequence
 from dataclasses import replace
 from pathlib import Path
 from typing import Protocol
 
 import numpy as np
 
-from glinfer.errors import PlanError
+from glinfer.errors import GLError, PlanError
 from glinfer.gl.context import Device
+from glinfer.gl.faults import bytes_text, no_room
 from glinfer.gl.flat import FlatLayout
 from glinfer.gl.layout import FORMATS, Layout
+from glinfer.gl.memory import WORTH_ASKING, check_room
 from glinfer.gl.program import BLOCKS_SHADER, VERTEX_SHADER, ProgramCache
 from glinfer.gl.replay import CELL_UNIFORMS, Draw, replay
 from glinfer.gl.texture import Framebuffer, Texture
@@ -21,6 +23,8 @@ from glinfer.ops import DrawSpec, TensorSpec
 from glinfer.ops.spec import Array
 
 FIRST_SLOT = "first_slot"
+LESS = "take a shorter context (--context), fewer bits (--weights), a smaller model, or a machine with more"
+"""What to do where memory does not suffice."""
 Hook = Callable[[DrawSpec], None]
 
 
@@ -67,11 +71,14 @@ class Session:
             lent: textures that are used instead of new ones, and stay, by tensor name.
             programs: where programs are kept for other sessions too; it outlives the session.
 
+        What it has made until one of these is raised is released again.
+
         Raises:
             PlanError: the plan or the weights do not fit.
             ShaderError: a shader does not compile.
+            GLError: the driver refused something, for lack of memory for one.
         """
-        check_fits(plan, device)
+        check_fits(plan, device, () if lent is None else lent)
         self.plan, self.device = plan, device
         self.runs = self.draws_issued = 0
         self._released = False
@@ -155,9 +162,11 @@ class Session:
         """Refuse a released session.
 
         Raises:
+            ContextError: its device was closed too, or can be used no more.
             PlanError: it was released.
         """
         if self._released:
+            self.device.require_usable()
             raise PlanError(f"this session of plan {self.plan.name} was released; bind the plan again")
 
     @property
@@ -178,12 +187,20 @@ class Session:
 
     def _allocate(self, tensor: TensorSpec, weights: Mapping[str, Array]) -> Texture:
         layout = tensor.layout_within(self.device.limits.max_texture_size)
-        if tensor.kind != "weight":
-            texture = Texture(self.device, layout, tensor.name)
-            if tensor.kind == "cache":
+        if tensor.kind == "weight":
+            try:
+                texels = layout.pack(weight_matrix(tensor, weights))
+            except MemoryError:
+                raise GLError(f"packing weight {tensor.name}: {no_room(layout.nbytes)}") from None
+            return Texture(self.device, layout, tensor.name, texels)
+        texture = Texture(self.device, layout, tensor.name)
+        if tensor.kind == "cache":
+            try:
                 texture.fill(0.0)  # what was never written is read with weight zero, and 0 × NaN is NaN
-            return texture
-        return Texture(self.device, layout, tensor.name, layout.pack(weight_matrix(tensor, weights)))
+            except BaseException:
+                texture.release()
+                raise
+        return texture
 
     def _bind(self, spec: DrawSpec) -> Draw:
         root = self.plan.root
@@ -336,15 +353,39 @@ def shading(spec: DrawSpec) -> tuple[str, dict[str, int | float], set[str]]:
     return spec.vertex or BLOCKS_SHADER, defines, uniforms
 
 
-def check_fits(plan: Plan, device: Device) -> None:
-    """Validate a plan against the limits of a device.
+def check_fits(plan: Plan, device: Device, lent: Collection[str] = ()) -> None:
+    """Validate a plan against the limits of a device; ``lent`` names tensors that have their textures already.
+
+    Where textures are ordinary memory, as those of software renderers are, they have to fit what is free: a system that
+    has no more of it kills the process. GPUs say so themselves when a texture is made.
 
     Raises:
-        PlanError: see :meth:`Plan.validate`.
+        PlanError: see :meth:`Plan.validate`; or the textures do not fit the memory.
     """
     limits = device.limits
     sizes = limits.max_texture_size, limits.max_draw_buffers, limits.max_texture_units, limits.max_point_size
     plan.validate(PlanLimits(*sizes))
+    if device.in_main_memory:
+        check_textures_fit(plan, limits.max_texture_size, lent)
+
+
+def check_textures_fit(plan: Plan, max_texture_size: int, lent: Collection[str] = (), *, beside: int = 0) -> None:
+    """Refuse a plan whose textures, and ``beside`` bytes of something else, are more than the free memory.
+
+    Raises:
+        PlanError: they are.
+    """
+    sizes: dict[str, int] = {}
+    for tensor in plan.tensors:
+        if not tensor.view_of and tensor.name not in lent:
+            nbytes = tensor.layout_within(max_texture_size).nbytes
+            sizes[tensor.kind] = sizes.get(tensor.kind, 0) + nbytes
+    total = sum(sizes.values()) + beside
+    if total < WORTH_ASKING:
+        return
+    parts = [f"{kind} {bytes_text(nbytes)}" for kind, nbytes in sizes.items()]
+    parts += [f"arrays {bytes_text(beside)}"] if beside else []
+    check_room(total, f"plan {plan.name} takes {bytes_text(total)} ({', '.join(parts)})", LESS)
 
 
 def weight_matrix(tensor: TensorSpec, weights: Mapping[str, Array]) -> Array:

@@ -147,6 +147,7 @@ class Device:
     def close(self) -> None:
         """Release every tensor and program, then the context; harmless when repeated."""
         if not self.context.closed:
+            self.context.activate()  # from another thread this fails, and everything stays as it was
             self._forgotten.clear()
             for storage in list(self._storages.values()):
                 storage.release()

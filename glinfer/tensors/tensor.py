@@ -163,7 +163,14 @@ class Tensor:
         return tuple(edges)
 
     def release(self) -> None:
-        """Let go of the elements; the texture goes with the last view. Harmless when repeated."""
+        """Let go of the elements; the texture goes with the last view. Harmless when repeated.
+
+        Raises:
+            ContextError: there is a texture, and this is not the thread that opened the device.
+        """
+        context = self.device.context
+        if self._storage is not None and self._storage.uploaded and not context.closed:
+            context.require_usable()  # before anything changes
         storage, self._storage = self._storage, None
         if storage is not None:
             storage.let_go()

@@ -130,7 +130,7 @@ def evaluate(
         if engine is None:
             score = _score_whole(session, checkpoint.config, ids, stride, on_window)
         else:
-            score = engine.judge().score([ids], stride=stride, on_window=on_window)[0]
+            score = engine.score([ids], stride=stride, on_window=on_window)[0]
         seconds = time.perf_counter() - started
     finally:
         session.release()

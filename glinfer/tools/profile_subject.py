@@ -110,7 +110,7 @@ class Subjects:
             inputs, values = runs(bound.plan, ids)[-1]
             return self._subject(TOKEN_RUN, place, bound, len(bound.draws), values, inputs, (bound,))
         # Of decoders this binds the plan for sequences of that length, which the engine keeps.
-        session = bound if engine._whole is None else engine._whole.run(ids)[0]
+        session = bound if engine.whole is None else engine.whole.run(ids)[0]
         ((inputs, values),) = runs(session.plan, ids)
         sessions = tuple(dict.fromkeys((bound, session)))
         return self._subject(SEQUENCE_RUN, place, session, len(session.draws), values, inputs, sessions)
@@ -151,7 +151,7 @@ class Subjects:
 
     def _rows(self, engine: DecoderEngine, tokens: int) -> Subject:
         """Of a decoder's plan for many rows, without the draws of its head, which no prompt needs."""
-        prompts = Prompts(engine._plans)
+        prompts = Prompts(engine.plans)
         size = prompts.size_for(tokens)
         session = prompts.into(self._bound, size)
         self._held.callback(session.release)

@@ -1,0 +1,127 @@
+"""What breaks underneath: contexts that are lost, texture memory that runs out, processes that fork.
+
+A driver resets a context when the GPU hangs or is taken away. Where it offers robustness (GL_KHR_robustness,
+GL_EXT_robustness, and EGL_EXT_create_context_robustness for asking for it) it says so when it is asked; everything in
+the context is gone by then, and what is read back means nothing.
+"""
+
+from __future__ import annotations
+
+import ctypes
+import os
+from collections.abc import Callable, Collection
+from ctypes import c_uint32, c_void_p
+from functools import lru_cache
+
+from glinfer.errors import ContextError, GLError
+from glinfer.gl.raw import RawGL
+
+CONTEXT_LOST = "GL_CONTEXT_LOST"
+OUT_OF_MEMORY = "GL_OUT_OF_MEMORY"
+_RESETS = {0x8253: "guilty", 0x8254: "innocent"}
+_QUESTIONS = {
+    "es": (("GL_KHR_robustness", "KHR"), ("GL_EXT_robustness", "EXT")),
+    "desktop": (("GL_KHR_robustness", ""), ("GL_ARB_robustness", "ARB")),
+}
+_SOFTWARE = ("llvmpipe", "softpipe", "swiftshader", "software rasterizer")
+_GO_ON = "load the model again: a new session goes on with session.prefill(old_session.ids)"
+
+_started_in: int | None = None
+
+
+class ContextLostError(ContextError, GLError):
+    """The driver reset the context; everything in it is gone."""
+
+
+def asks_for_resets(raw: RawGL, extensions: Collection[str], api: str) -> Callable[[], int]:
+    """A function that tells whether the context was reset since it was last called, 0 where it was not or none tells.
+
+    Its extension is looked for first: loaders give an address for any name.
+    """
+    for extension, suffix in _QUESTIONS[api]:
+        if extension in extensions:
+            try:
+                ask: Callable[[], int] = raw.function(f"glGetGraphicsResetStatus{suffix}", c_uint32)
+            except ContextError:
+                continue
+            return ask
+    return lambda: 0
+
+
+def reset_kind(status: int) -> str:
+    """``guilty`` where the context itself was the cause, ``innocent`` where another was, else ``unknown``."""
+    return _RESETS.get(status, "unknown")
+
+
+def lost(doing: str, kind: str, renderer: str, errors: Collection[str]) -> ContextLostError:
+    """The error of the call that found it out."""
+    said = f"{renderer} reported {CONTEXT_LOST}: " if CONTEXT_LOST in errors else ""
+    return ContextLostError(f"{doing}: {said}the graphics context was lost ({kind} reset); {_GO_ON}")
+
+
+def lost_before(doing: str, kind: str) -> ContextLostError:
+    """The error of every call after that."""
+    return ContextLostError(f"the graphics context was lost ({kind} reset) while {doing}; {_GO_ON}")
+
+
+def no_room(nbytes: int) -> str:
+    """What is said of a texture that no memory was found for; 0 bytes where nobody knows how many."""
+    size = f" for {bytes_text(nbytes)}" if nbytes else ""
+    return (
+        f"found no memory{size}; close models and sessions that are not needed, or take a shorter context "
+        "(--context), fewer bits (--weights) or another device (--device)"
+    )
+
+
+def bytes_text(count: int) -> str:
+    """Bytes as people read them."""
+    for unit, size in (("GB", 10**9), ("MB", 10**6), ("kB", 10**3)):
+        if count >= size:
+            return f"{count / size:,.1f} {unit}"
+    return f"{count} bytes"
+
+
+def in_main_memory(renderer: str) -> bool:
+    """Whether a renderer is a program, whose textures are ordinary memory."""
+    return any(name in renderer.lower() for name in _SOFTWARE)
+
+
+def note_start() -> None:
+    """Remember which process has started OpenGL, before its first context is opened.
+
+    Raises:
+        ContextError: another has, from which this one was forked.
+    """
+    global _started_in
+    if _started_in not in (None, os.getpid()):
+        raise ContextError(
+            f"this process was forked from process {_started_in} after OpenGL was started there, and drivers do not "
+            "survive a fork; start processes by multiprocessing's 'spawn', or fork before a device is opened"
+        )
+    _started_in = os.getpid()
+
+
+@lru_cache(maxsize=1)
+def guard_forks() -> None:
+    """From now on, let processes that are forked from this one end without the exit handlers of C libraries.
+
+    NVIDIA's free what the driver holds, in a forked process too: that of the process it was forked from, which dies of
+    it at its next readback. What Python itself has to do at its end is done before. Where there is no ``on_exit``, as
+    outside of the GNU C library, nothing is done; processes of multiprocessing end so anyway.
+    """
+    if not hasattr(os, "register_at_fork"):
+        return
+    library = ctypes.CDLL(None)
+    if not hasattr(library, "on_exit"):
+        return
+    library.on_exit.argtypes = [c_void_p, c_void_p]
+    leave = ctypes.cast(library._exit, c_void_p)  # which takes the status, as handlers are given it
+    os.register_at_fork(after_in_child=lambda: library.on_exit(leave, None))
+
+
+def forked(process: int) -> ContextError:
+    """The error of every use of a device in a process that was forked from the one that opened it."""
+    return ContextError(
+        f"this device was opened in process {process}, from which this one was forked, and drivers do not survive a "
+        "fork; start processes by multiprocessing's 'spawn', and load the model in each of them"
+    )

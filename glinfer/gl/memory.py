@@ -1,0 +1,122 @@
+"""How much memory the system has left, and whether what is going to be made fits.
+
+A system that promises more memory than it has kills the process that takes the promise up, without a word. So what is
+known to be large is compared beforehand. Sources: proc(5), and the kernel's documentation of control groups.
+
+A virtual machine may be given memory only when it asks for it, and then says beforehand that it has little. So the
+environment variable GLINFER_MEMORY, in gigabytes, goes before what the system says.
+"""
+
+from __future__ import annotations
+
+import math
+import os
+import re
+import sys
+from collections.abc import Iterator
+from pathlib import Path
+
+from glinfer.errors import InputError, PlanError
+from glinfer.gl.faults import bytes_text
+
+VARIABLE = "GLINFER_MEMORY"
+WORTH_ASKING = 1 << 26
+"""Bytes below which nobody asks: that much there always is, and asking takes time."""
+
+_PROC = Path("/proc")
+_GROUPS = Path("/sys/fs/cgroup")
+_UNLIMITED = 1 << 60
+
+
+def available_bytes() -> int | None:
+    """Memory that this process can still get, swap included; None where the system does not say.
+
+    The least of what the machine, the process's control groups (those of a container, for one) and its limit on address
+    space leave; or what GLINFER_MEMORY says.
+
+    Raises:
+        InputError: that is no number.
+    """
+    if wanted := os.environ.get(VARIABLE):
+        return _gigabytes(wanted)
+    found = [bound for bound in (_of_the_machine(), *_of_the_groups(), _of_the_process()) if bound is not None]
+    return max(0, min(found)) if found else None
+
+
+def check_room(needed: int, what: str, advice: str) -> None:
+    """Refuse to go on where ``needed`` bytes are more than there are.
+
+    Raises:
+        PlanError: they are; says what they are for, and what else to do.
+        InputError: GLINFER_MEMORY is no number.
+    """
+    if needed < WORTH_ASKING:
+        return
+    available = available_bytes()
+    if available is not None and needed > available:
+        raise PlanError(f"{what} of memory, and {bytes_text(available)} are free here; {advice} ({VARIABLE} overrules)")
+
+
+def _gigabytes(text: str) -> int:
+    try:
+        number = float(text)
+    except ValueError:
+        number = math.nan
+    if not 0 <= number < 1e9:
+        raise InputError(f"{VARIABLE} is {text!r}; expected gigabytes that may be taken, such as 64, or nothing")
+    return int(number * 1e9)
+
+
+def _numbers(path: Path) -> dict[str, int]:
+    """``name: number`` of each line; of a file with a number alone, under no name. Empty where it cannot be read."""
+    try:
+        text = path.read_text(encoding="ascii", errors="replace")
+    except OSError:
+        return {}
+    found = re.findall(r"^([A-Za-z_()]*):?[ \t]*(\d+)(?: kB)?[ \t]*$", text, re.MULTILINE)
+    return {name: int(number) for name, number in found}
+
+
+def _of_the_machine() -> int | None:
+    found = _numbers(_PROC / "meminfo")
+    return 1024 * (found["MemAvailable"] + found.get("SwapFree", 0)) if "MemAvailable" in found else None
+
+
+def _of_the_groups() -> Iterator[int]:
+    """What each control group around the process leaves, of either version."""
+    try:
+        lines = (_PROC / "self" / "cgroup").read_text(encoding="utf-8", errors="replace").splitlines()
+    except OSError:
+        return
+    for line in lines:
+        number, controllers, path = [*line.split(":", 2), "", ""][:3]
+        if number == "0" and not controllers:
+            yield from _of_one_hierarchy(_GROUPS, path, "memory.max", "memory.current")
+        elif "memory" in controllers.split(","):
+            names = "memory.limit_in_bytes", "memory.usage_in_bytes"
+            yield from _of_one_hierarchy(_GROUPS / "memory", path, *names)
+
+
+def _of_one_hierarchy(root: Path, path: str, limit_name: str, usage_name: str) -> Iterator[int]:
+    """From the process's group up to the root; inside a container the path may not exist, and the root is its own."""
+    folder = root / path.lstrip("/")
+    for group in (folder, *folder.parents):
+        if not group.is_relative_to(root):
+            return
+        limit = _numbers(group / limit_name).get("", _UNLIMITED)
+        usage = _numbers(group / usage_name).get("")
+        if limit < _UNLIMITED and usage is not None:
+            kept = _numbers(group / "memory.stat")
+            files = (kept.get(f"total_{name}", kept.get(name, 0)) for name in ("inactive_file", "active_file"))
+            yield limit - usage + sum(files)  # which make room when it is needed
+
+
+def _of_the_process() -> int | None:
+    """What is left of a limit on address space (``ulimit -v``)."""
+    if sys.platform == "win32":
+        return None
+    import resource
+
+    limit = resource.getrlimit(resource.RLIMIT_AS)[0]
+    used = _numbers(_PROC / "self" / "status").get("VmSize")
+    return limit - 1024 * used if limit != resource.RLIM_INFINITY and used is not None else None

@@ -1,0 +1,734 @@
+"""When OpenGL breaks: memory that runs out, contexts that are lost, forks, interrupts, and drivers that refuse.
+
+Whatever happens is told in one line, nothing is left behind (the audit sees to that), and what can go on goes on.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+import os
+import subprocess
+import sys
+import threading
+import types
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+from broken_driver import (
+    GUILTY,
+    INNOCENT,
+    LOST,
+    NO_NAME,
+    PURGED,
+    REFUSED,
+    UNKNOWN,
+    UNSUPPORTED,
+    BrokenDriver,
+)
+
+import glinfer
+from glinfer.errors import ContextError, GLError, GlinferError, InputError, PlanError, ShaderError
+from glinfer.gl import egl, faults, memory
+from glinfer.gl import replay as replay_module
+from glinfer.gl.context import Device, open_device
+from glinfer.gl.faults import ContextLostError
+from glinfer.gl.layout import Layout
+from glinfer.gl.program import Program
+from glinfer.gl.raw import RawGL
+from glinfer.gl.replay import Draw, replay
+from glinfer.gl.texture import Framebuffer, Texture
+from glinfer.models.plan import PlanBuilder
+from glinfer.models.session import Session, check_fits
+from glinfer.ops.spec import RunValue
+
+ROOT = Path(__file__).resolve().parents[2]
+LAYOUT = Layout.of((3, 5), "r32f", 64)
+MATRIX = np.arange(15, dtype=np.float32).reshape(3, 5)
+OTHER_THREAD = "an OpenGL context belongs to the thread that opened it; load the model in the thread that uses it"
+
+
+@pytest.fixture
+def driver(monkeypatch: pytest.MonkeyPatch) -> BrokenDriver:
+    return BrokenDriver(monkeypatch)
+
+
+@pytest.fixture
+def device(driver: BrokenDriver) -> Iterator[Device]:
+    """A device over the driver that breaks; before the audit looks at it the driver works again."""
+    with open_device(api="es") as opened:
+        mended(driver, opened)
+        yield opened
+
+
+def mended(driver: BrokenDriver, device: Device) -> Device:
+    """Mend the driver at the last moment of a device's life, when all that glinfer does is done."""
+    destroy = device.gl.release
+
+    def mend_and_destroy() -> None:
+        driver.mend()
+        destroy()
+
+    device.gl.release = mend_and_destroy
+    return device
+
+
+def one_line(error: BaseException) -> str:
+    assert isinstance(error, GlinferError)
+    assert "\n" not in str(error)
+    return str(error)
+
+
+def texture(device: Device, name: str = "t") -> Texture:
+    return Texture(device, LAYOUT, name, MATRIX)
+
+
+def copied(source: Texture) -> np.ndarray[Any, Any]:
+    """A copy of a texture by a draw, read back."""
+    device, target = source.device, Texture(source.device, LAYOUT, "copy")
+    program = Program(device, "copy", {"COLS": 5}, ["x"])
+    try:
+        replay(device, [Draw("copy", program, target.framebuffer, (source,), (), (), (3, 5))], {})
+        return target.read()
+    finally:
+        program.release()
+        target.release()
+
+
+# Memory that runs out
+
+
+@pytest.mark.parametrize("how", [REFUSED, NO_NAME])
+def test_a_texture_without_memory_says_its_size_and_what_to_do(driver: BrokenDriver, device: Device, how: str) -> None:
+    layout = Layout.of((1000, 1000), "r32f", 2048)
+    driver.fail_at(1, how)
+    with pytest.raises(GLError) as caught:
+        Texture(device, layout, "lm_head.weight")
+    said = one_line(caught.value)
+    assert said.startswith("creating texture lm_head.weight (1000×1000 r32f): found no memory for 4.0 MB; ")
+    assert "--context" in said
+    assert said.endswith("reported GL_OUT_OF_MEMORY" if how == REFUSED else ": cannot create texture")
+    assert not device.live_objects()
+    assert np.array_equal(texture(device).read(), MATRIX), "the device goes on"
+
+
+@pytest.mark.parametrize(
+    ("how", "said"),
+    [
+        (REFUSED, r"creating the framebuffer of t: found no memory for 60 bytes; .* reported GL_OUT_OF_MEMORY"),
+        (
+            NO_NAME,
+            r"creating the framebuffer of t: found no memory for 60 bytes; .*: cannot create framebuffer",
+        ),
+        (UNSUPPORTED, r".* cannot render to t: the framebuffer is not complete .*; choose another device .*"),
+    ],
+)
+def test_a_framebuffer_that_is_refused_leaves_nothing(
+    driver: BrokenDriver, device: Device, how: str, said: str
+) -> None:
+    held = texture(device)
+    other = texture(device, "other").framebuffer
+    for _ in range(3):  # moderngl leaves the name of an incomplete framebuffer behind
+        driver.fail_at(1, how)
+        with pytest.raises(GlinferError, match=rf"^{said}$") as caught:
+            held.read()
+        assert isinstance(caught.value, PlanError if how == UNSUPPORTED else GLError)
+        assert dict(device.live_objects()) == {"texture": 2, "framebuffer": 1}
+    assert np.array_equal(held.read(), MATRIX)
+    assert np.array_equal(other.read(0, 5, 3), MATRIX), "no other framebuffer was deleted"
+
+
+def test_memory_that_runs_out_in_a_draw_or_a_readback_is_told(driver: BrokenDriver, device: Device) -> None:
+    held = texture(device)
+    held.read()
+    driver.pending.append(0x0505)
+    with pytest.raises(GLError, match=r"^reading t back: found no memory; .* reported GL_OUT_OF_MEMORY$"):
+        held.read()
+    driver.pending.append(0x0505)
+    with pytest.raises(GLError, match=r"^replaying the plan: found no memory; .* reported GL_OUT_OF_MEMORY$"):
+        replay(device, [], {})
+    driver.pending.append(0x0505)
+    with pytest.raises(GLError, match=r"^compiling copy: found no memory; .* reported GL_OUT_OF_MEMORY$"):
+        Program(device, "copy", {"COLS": 5}, ["x"])
+    assert np.array_equal(held.read(), MATRIX)
+
+
+@pytest.mark.parametrize("how", [REFUSED, NO_NAME, UNSUPPORTED])
+def test_kernels_on_tensors_survive_every_allocation_that_fails(driver: BrokenDriver, how: str) -> None:
+    rng = np.random.default_rng(1)
+    arrays = [rng.normal(size=shape).astype(np.float32) for shape in ((5, 40), (40, 12))]
+
+    def work(dev: glinfer.Device) -> np.ndarray[Any, Any]:
+        x, w = map(dev.tensor, arrays)
+        with x, w, dev.ops.matmul(x, w) as y, dev.ops.softmax(y) as z:
+            return z.numpy()
+
+    with glinfer.Device() as dev:
+        mended(driver, dev.context)
+        expected, failures = work(dev), 0
+        kept = dict(dev.context.live_objects())
+        while True:
+            driver.fail_at(failures + 1, how)
+            try:
+                found = work(dev)
+            except GlinferError as error:
+                failures += 1
+                assert driver.failed
+                one_line(error)
+                error.__traceback__ = None  # which holds what was made so far
+                driver.mend()
+                dev.collect()
+                assert dict(dev.context.live_objects()) == kept
+            else:
+                break
+        assert not driver.failed
+        assert failures >= (3 if how == UNSUPPORTED else 5)
+        assert np.array_equal(found, expected)
+
+
+# Memory that is known to be too little
+
+
+MEMINFO = "MemTotal:  24683660 kB\nMemFree:  1 kB\nMemAvailable:    2000000 kB\nSwapFree:   500000 kB\n"
+
+
+@pytest.fixture
+def system(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> Path:
+    """The files in which a system says what it has left: 2.56 GB, in no control group."""
+    monkeypatch.setattr(memory, "_PROC", tmp_path / "proc")
+    monkeypatch.setattr(memory, "_GROUPS", tmp_path / "groups")
+    (tmp_path / "proc" / "self").mkdir(parents=True)
+    (tmp_path / "proc" / "meminfo").write_text(MEMINFO)
+    return tmp_path
+
+
+def written(folder: Path, **files: str) -> None:
+    folder.mkdir(parents=True, exist_ok=True)
+    for name, text in files.items():
+        (folder / name.replace("__", ".")).write_text(text)
+
+
+def test_the_least_of_all_that_bounds_memory_counts(system: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    assert memory.available_bytes() == 2_500_000 * 1024
+    groups = system / "groups"
+    (system / "proc" / "self" / "cgroup").write_text("0::/box/inner\n9:cpu,memory:/old\n")
+    written(groups / "box" / "inner", memory__max="max\n", memory__current="5\n")
+    assert memory.available_bytes() == 2_500_000 * 1024
+    written(groups / "box", memory__max="1000000000\n", memory__current="600000000\n")
+    assert memory.available_bytes() == 400_000_000
+    written(groups / "box", memory__stat="anon 9\ninactive_file 100\nactive_file 20\n")
+    assert memory.available_bytes() == 400_000_120
+    # Version 1, in a container that sees its own group as the root.
+    written(groups / "memory", memory__limit_in_bytes="300000000\n", memory__usage_in_bytes="100000000\n")
+    assert memory.available_bytes() == 200_000_000
+    written(groups / "memory", memory__stat="inactive_file 1\ntotal_inactive_file 7\ntotal_active_file 0\n")
+    assert memory.available_bytes() == 200_000_007
+    written(groups / "memory", memory__usage_in_bytes="400000000\n")
+    assert memory.available_bytes() == 0
+    monkeypatch.setattr(memory, "_of_the_groups", lambda: iter(()))
+    import resource
+
+    (system / "proc" / "self" / "status").write_text("Name:\tpython\nVmSize:\t 1000 kB\n")
+    monkeypatch.setattr(resource, "getrlimit", lambda which: (5_000_000, -1))
+    assert memory.available_bytes() == 5_000_000 - 1_024_000
+
+
+def test_the_environment_goes_before_what_the_system_says(system: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    for text, expected in (("64", 64 * 10**9), ("0.5", 5 * 10**8), ("0", 0), ("", 2_500_000 * 1024)):
+        monkeypatch.setenv("GLINFER_MEMORY", text)
+        assert memory.available_bytes() == expected
+    for text in ("much", "-1", "nan", "inf", "64 GB"):
+        monkeypatch.setenv("GLINFER_MEMORY", text)
+        with pytest.raises(InputError, match=rf"^GLINFER_MEMORY is '{text}'; expected gigabytes .*, such as 64"):
+            memory.available_bytes()
+
+
+def test_a_system_that_says_nothing_bounds_nothing(system: Path) -> None:
+    (system / "proc" / "meminfo").unlink()
+    assert memory.available_bytes() is None
+    memory.check_room(1 << 60, "it takes 1 EB", "buy more")
+
+
+def test_what_does_not_fit_the_memory_is_refused_in_one_line(system: Path) -> None:
+    memory.check_room(2_500_000 * 1024, "it takes 2.6 GB", "take less")
+    with pytest.raises(PlanError) as caught:
+        memory.check_room(2_500_000 * 1024 + 1, "it takes 2.6 GB", "take less")
+    assert (
+        one_line(caught.value)
+        == "it takes 2.6 GB of memory, and 2.6 GB are free here; take less (GLINFER_MEMORY overrules)"
+    )
+    (system / "proc" / "meminfo").write_text(MEMINFO.replace("2000000", "0").replace("500000", "0"))
+    memory.check_room(memory.WORTH_ASKING - 1, "it takes little", "take less")
+
+
+def large_plan(count: int) -> Any:
+    """A plan of caches that take a gigabyte each."""
+    builder = PlanBuilder("large", 1, [RunValue("rows", 1, 1)])
+    for number in range(count):
+        builder.laid_out(f"cache.{number}", "cache", Layout.of((16384, 16384), "r32f", 16384))
+    return builder.build()
+
+
+def test_a_plan_beyond_memory_is_told_before_a_texture_is_made(
+    device: Device, system: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    if not device.in_main_memory:
+        pytest.skip("this GPU has memory of its own, and says itself when it has no more")
+    made: list[object] = []
+    monkeypatch.setattr(device, "adopt", made.append)
+    with pytest.raises(PlanError) as caught:
+        Session(large_plan(3), {}, device)
+    assert one_line(caught.value).startswith("plan large takes 3.2 GB (cache 3.2 GB) of memory, and 2.6 GB are free")
+    check_fits(large_plan(3), device, lent=["cache.1"])
+    check_fits(large_plan(2), device)
+    device.in_main_memory = False
+    check_fits(large_plan(3), device)
+    assert not made
+
+
+@pytest.mark.parametrize(
+    ("renderer", "software"),
+    [
+        ("llvmpipe (LLVM 15.0.6, 256 bits)", True),
+        ("softpipe", True),
+        ("ANGLE (Google, Vulkan 1.3.0 (SwiftShader Device (Subzero)), SwiftShader driver)", True),
+        ("NVIDIA H100 80GB HBM3/PCIe/SSE2", False),
+        ("Mesa Intel(R) UHD Graphics 620 (KBL GT2)", False),
+    ],
+)
+def test_software_renderers_are_known_by_name(renderer: str, software: bool) -> None:
+    assert faults.in_main_memory(renderer) is software
+
+
+# Contexts that are lost
+
+TELLINGS = [(GUILTY, LOST, "guilty"), (INNOCENT, 0, "innocent"), (UNKNOWN, LOST, "unknown"), (PURGED, 0, "unknown")]
+GO_ON = r"load the model again: a new session goes on with session\.prefill\(old_session\.ids\)"
+
+
+@pytest.mark.parametrize(("status", "error", "kind"), [*TELLINGS, (0, LOST, "unknown")])
+def test_a_lost_context_is_found_by_the_next_readback(
+    driver: BrokenDriver, device: Device, status: int, error: int, kind: str
+) -> None:
+    held, program = texture(device), Program(device, "copy", {"COLS": 5}, ["x"])
+    assert np.array_equal(held.read(), MATRIX)
+    driver.lose(status, error)
+    told = "reading t back: .* reported GL_CONTEXT_LOST: " if error else "reading t back: "
+    with pytest.raises(ContextLostError, match=rf"^{told}the graphics context was lost \({kind} reset\); {GO_ON}$"):
+        held.read()
+    assert device.closed
+    uses: list[Callable[[], object]] = [
+        device.activate,
+        held.read,
+        lambda: held.upload(MATRIX),
+        lambda: texture(device),
+        lambda: Program(device, "copy", {"COLS": 5}, ["x"]),
+        lambda: replay(device, [], {}),
+    ]
+    for use in uses:
+        with pytest.raises(
+            ContextError, match=rf"^the graphics context was lost \({kind} reset\) while reading t back; {GO_ON}$"
+        ):
+            use()
+    held.release()
+    program.release()
+    device.close()
+    device.close()
+
+
+def test_a_loss_that_is_found_by_closing_is_kept_quiet(driver: BrokenDriver) -> None:
+    device = mended(driver, open_device(api="es"))
+    texture(device).read()
+    driver.lose(GUILTY)
+    device.close()
+    assert device.closed
+
+
+@pytest.mark.parametrize("error", [LOST, 0])
+def test_every_check_sees_a_loss_that_is_reported(driver: BrokenDriver, error: int) -> None:
+    actions: dict[str, Callable[[Texture], object]] = {
+        "uploading t": lambda held: held.upload(MATRIX),
+        "replaying the plan": lambda held: replay(held.device, [], {}),
+        "clearing t": lambda held: held.fill(0.0),
+        r"creating texture u \(5×3 r32f\)": lambda held: texture(held.device, "u"),
+        "compiling copy": lambda held: Program(held.device, "copy", {"COLS": 5}, ["x"]),
+        "creating the framebuffer of t": lambda held: Framebuffer(held.device, [held]),
+    }
+    for doing, act in actions.items():
+        with mended(driver, open_device(api="es")) as device:
+            held = texture(device)
+            held.framebuffer  # noqa: B018
+            driver.lose(GUILTY, error)
+            if error:
+                with pytest.raises(ContextLostError, match=rf"^{doing}: .*\(guilty reset\)"):
+                    act(held)
+            else:
+                act(held)  # a driver that reports no error is asked at readbacks alone
+                with pytest.raises(ContextLostError, match=r"^reading t back: .*\(guilty reset\)"):
+                    held.read()
+
+
+def test_a_driver_that_fails_while_it_is_lost_still_says_so(driver: BrokenDriver, device: Device) -> None:
+    driver.fail_at(1, NO_NAME)
+    driver.lose(INNOCENT, 0)
+    with pytest.raises(ContextLostError):
+        texture(device).read()
+    device.close()
+    driver.mend()
+    with mended(driver, open_device(api="es")) as other:
+        driver.fail_at(1, NO_NAME)
+        driver.lose(0)
+        with pytest.raises(ContextLostError, match=r"^creating texture t .*\(unknown reset\)"):
+            texture(other)
+
+
+def test_a_context_that_egl_calls_lost(monkeypatch: pytest.MonkeyPatch) -> None:
+    device, failing = open_device(api="es"), [False]
+    held, library = texture(device), egl._egl()
+    make_current, get_error = library.make_current, library.get_error
+
+    def refusing(display: Any, draw: Any, read: Any, context: Any) -> int:
+        return 0 if failing[0] and context is not None else make_current(display, draw, read, context)
+
+    monkeypatch.setattr(library, "make_current", refusing)
+    monkeypatch.setattr(library, "get_error", lambda: 0x300E if failing[0] else get_error())
+    failing[0] = True
+    with pytest.raises(ContextLostError, match=r"^making the context current: the graphics context was lost"):
+        held.read()
+    with pytest.raises(ContextError, match=r"^the graphics context was lost \(unknown reset\) while making the"):
+        held.read()
+    monkeypatch.setattr(device, "gl", types.SimpleNamespace(release=lambda: None))  # nothing for the audit to see
+    device.close()
+    failing[0] = False
+    monkeypatch.setattr(library, "get_error", lambda: 0x3006)
+    with open_device(api="es") as other:
+        failing[0] = True
+        with pytest.raises(ContextError, match=r"^eglMakeCurrent failed \(EGL error 0x3006\)$") as caught:
+            other.activate()
+        assert not isinstance(caught.value, ContextLostError)
+        failing[0] = False
+
+
+def test_others_go_on_when_one_context_is_lost(driver: BrokenDriver, device: Device) -> None:
+    with open_device(api="es") as other:
+        held, theirs = texture(device), texture(other)
+        driver.lose(GUILTY, 0)
+        with pytest.raises(ContextLostError):
+            held.read()
+        driver.mend()
+        device.close()
+        assert np.array_equal(copied(theirs), MATRIX)
+
+
+def test_a_context_is_made_to_tell_of_resets_where_that_is_offered(monkeypatch: pytest.MonkeyPatch) -> None:
+    library, asked, refused = egl._egl(), [], [False]
+    create = library.create_context
+
+    def creating(display: Any, config: Any, share: Any, attributes: Any) -> Any:
+        asked.append(list(attributes))
+        return None if refused[0] and len(attributes) > 5 else create(display, config, share, attributes)
+
+    monkeypatch.setattr(library, "create_context", creating)
+    version, robust = [0x3098, 3, 0x30FB, 0], [0x30BF, 1, 0x3138, 0x31BF]
+    monkeypatch.setattr(library, "query_string", lambda *_: b"EGL_A EGL_EXT_create_context_robustness")
+    open_device(api="es").close()
+    assert asked == [[*version, *robust, 0x3038]]
+    refused[0] = True
+    open_device(api="es").close()
+    assert asked[1:] == [[*version, *robust, 0x3038], [*version, 0x3038]]
+    for said in (b"EGL_A EGL_EXT_create_context_robustness_2", None):
+        asked.clear()
+        monkeypatch.setattr(library, "query_string", lambda *_, said=said: said)
+        open_device(api="es").close()
+        assert asked == [[*version, 0x3038]]
+
+
+def test_resets_are_asked_for_by_the_name_that_the_driver_has() -> None:
+    def question(api: str, *extensions: str) -> str:
+        asked: list[str] = []
+        raw = types.SimpleNamespace(function=lambda name, *types: asked.append(name) or (lambda: 7))
+        status = faults.asks_for_resets(raw, extensions, api)()  # type: ignore[arg-type]
+        assert status == (7 if asked else 0)
+        return "".join(asked)
+
+    assert question("es", "GL_KHR_robustness", "GL_EXT_robustness") == "glGetGraphicsResetStatusKHR"
+    assert question("es", "GL_EXT_robustness") == "glGetGraphicsResetStatusEXT"
+    assert question("desktop", "GL_ARB_robustness") == "glGetGraphicsResetStatusARB"
+    assert question("desktop", "GL_KHR_robustness") == "glGetGraphicsResetStatus"
+    assert question("es", "GL_ARB_robustness") == ""
+    missing = RawGL.__new__(RawGL)
+
+    def none(name: str, *types: Any) -> Any:
+        raise ContextError(f"the OpenGL driver has no {name}")
+
+    missing.function = none
+    assert faults.asks_for_resets(missing, ["GL_KHR_robustness"], "es")() == 0
+
+
+# Interrupts
+
+
+def lines_of(*modules: types.ModuleType) -> set[str]:
+    return {str(module.__file__) for module in modules}
+
+
+def interrupted_at(place: int, files: set[str], act: Callable[[], object]) -> bool:
+    """Run something with a Ctrl-C before the n-th line that it runs of some files; whether there was such a line."""
+    left = [place]
+
+    def trace(frame: types.FrameType, event: str, argument: object) -> Any:
+        if frame.f_code.co_filename not in files:
+            return None
+        if event == "line":
+            left[0] -= 1
+            if left[0] == 0:
+                raise KeyboardInterrupt
+        return trace
+
+    before = sys.gettrace()
+    sys.settrace(trace)
+    try:
+        act()
+    except KeyboardInterrupt:
+        return True
+    finally:
+        sys.settrace(before)
+    return False
+
+
+def test_an_interrupt_anywhere_in_a_replay_leaves_the_next_one_right(device: Device) -> None:
+    """Uniforms keep their values and blending may be on: neither may be other than glinfer remembers."""
+    from glinfer.gl import program as program_module
+
+    held, target, other = texture(device), Texture(device, LAYOUT, "sum"), Texture(device, LAYOUT, "copy")
+    program = Program(device, "copy", {"COLS": 5}, ["x"])
+    files = lines_of(replay_module, program_module)
+
+    def draws() -> list[Draw]:
+        plain = Draw("a", program, target.framebuffer, (held,), (), (), (3, 5))
+        adding = dataclasses.replace(plain, name="b", adds=True)
+        return [plain, adding, dataclasses.replace(plain, name="c", framebuffer=other.framebuffer)]
+
+    place = 0
+    while interrupted_at(place + 1, files, lambda: replay(device, draws(), {})):
+        place += 1
+        replay(device, draws()[:1], {})
+        replay(device, draws(), {})
+        assert np.array_equal(target.read(), 2 * MATRIX), f"after line {place}"
+        assert np.array_equal(other.read(), MATRIX), f"after line {place}"
+    assert place > 60
+
+
+def test_a_uniform_is_what_was_set_last_wherever_an_interrupt_came(device: Device, tmp_path: Path) -> None:
+    from glinfer.gl import program as program_module
+
+    (tmp_path / "common").mkdir()
+    (tmp_path / "common" / "triangle.vert").write_text(
+        (ROOT / "shaders" / "common" / "triangle.vert").read_text(encoding="utf-8"), encoding="utf-8"
+    )
+    source = "#version 300 es\nprecision highp float;\nuniform float value;\nlayout(location = 0) out float y;\n"
+    (tmp_path / "set.frag").write_text(source + "void main() { y = value; }\n")
+    program, target = Program(device, "set", {}, [], root=tmp_path), Texture(device, LAYOUT, "y")
+    draw = Draw("set", program, target.framebuffer, (), (), (("value", "value"),), (3, 5))
+    replay(device, [draw], {"value": 1.0})
+    place = 0
+    while interrupted_at(place + 1, lines_of(program_module), lambda: program.set("value", 2.0)):
+        place += 1
+        replay(device, [draw], {"value": 1.0})
+        assert (target.read() == 1.0).all(), f"after line {place}"
+    assert place >= 5
+
+
+@pytest.mark.parametrize("kind", ["texture", "framebuffer", "program"])
+def test_an_interrupt_while_something_is_made_leaves_nothing(
+    device: Device, monkeypatch: pytest.MonkeyPatch, kind: str
+) -> None:
+    """Before it is there, and at any of the calls that follow."""
+    held, (check, activate) = texture(device), (device.check, device.activate)
+
+    def make() -> None:
+        if kind == "texture":
+            texture(device, "u")
+        elif kind == "framebuffer":
+            Framebuffer(device, [held])
+        else:
+            Program(device, "copy", {"COLS": 5}, ["x"])
+
+    def interrupt(*given: Any, **named: Any) -> None:
+        raise KeyboardInterrupt
+
+    for owner, name in ((device.gl, kind), (device, "check"), (device, "activate"), (device.gl, "vertex_array")):
+        if name == "vertex_array" and kind != "program":
+            continue
+        monkeypatch.setattr(owner, name, interrupt, raising=False)
+        with pytest.raises(KeyboardInterrupt):
+            make()
+        monkeypatch.undo()
+        device.check, device.activate = check, activate  # type: ignore[method-assign]
+        assert dict(device.live_objects()) == {"texture": 1}
+
+
+# What the driver refuses
+
+
+def test_a_program_that_does_not_link_names_its_shader(device: Device, tmp_path: Path) -> None:
+    (tmp_path / "common").mkdir()
+    (tmp_path / "common" / "triangle.vert").write_text("#version 300 es\nvoid main() { gl_Position = vec4(0.0); }\n")
+    head = "#version 300 es\nprecision highp float;\nlayout(location = 0) out float y;\n"
+    (tmp_path / "odd.frag").write_text(f"{head}in float never;\nvoid main() {{ y = never; }}\n")
+    with pytest.raises(ShaderError, match=r"^odd\.frag: GLSL Linker failed .*never") as caught:
+        Program(device, "odd", {}, [], root=tmp_path)
+    one_line(caught.value)
+
+
+# Another thread
+
+
+def in_another_thread(*uses: Callable[[], object]) -> list[str]:
+    """What each of some calls says there."""
+    said: list[str] = []
+
+    def work() -> None:
+        for use in uses:
+            try:
+                use()
+            except ContextError as error:
+                said.append(str(error))
+            else:
+                said.append("no error")
+
+    thread = threading.Thread(target=work)
+    thread.start()
+    thread.join()
+    return said
+
+
+def test_a_device_for_tensors_refuses_another_thread_and_goes_on() -> None:
+    with glinfer.Device() as dev:
+        x = dev.tensor(MATRIX)
+        expected = dev.ops.softmax(x).numpy()
+        y = dev.ops.silu(x)
+        said = in_another_thread(
+            lambda: dev.tensor(MATRIX),
+            lambda: dev.ops.softmax(x),
+            lambda: dev.ops.matmul(x, x.reshape(5, 3)),
+            lambda: dev.tensor(MATRIX).numpy(),
+            y.numpy,
+            lambda: y[0],
+            y.release,
+            dev.close,
+        )
+        assert said == [OTHER_THREAD] * len(said)
+        assert np.array_equal(dev.ops.softmax(x).numpy(), expected)
+        assert y.numpy().shape == (3, 5)
+
+
+# Forks
+
+FORKED = """
+import os, sys
+import numpy as np
+import glinfer
+from glinfer.errors import ContextError
+from glinfer.gl.context import open_device
+from glinfer.gl.layout import Layout
+from glinfer.gl.texture import Texture
+
+device, dev = open_device(), glinfer.Device()
+held = Texture(device, Layout.of((1, 4), "r32f", 64), "t", np.arange(4, dtype=np.float32)[None])
+held.read()
+x = dev.tensor(np.arange(8, dtype=np.float32))
+y = dev.ops.silu(x)
+expected = y.numpy()
+child = os.fork()
+if child == 0:
+    for use in (held.read, device.activate, lambda: dev.ops.silu(x), y.numpy, lambda: open_device(), glinfer.Device):
+        try:
+            print("used", use())
+        except ContextError as error:
+            print(error)
+    assert device.closed and dev.context.closed
+    y.release()
+    held.release()
+    dev.close()
+    device.close()
+    del x, y, dev, held, device
+    sys.exit(7)
+assert os.waitstatus_to_exitcode(os.waitpid(child, 0)[1]) == 7
+assert np.array_equal(held.read(), [[0, 1, 2, 3]]) and np.array_equal(y.numpy(), expected)
+assert np.array_equal(dev.ops.silu(x).numpy(), expected)
+dev.close()
+device.close()
+print("parent done")
+"""
+
+
+def ran(source: str) -> list[str]:
+    path = os.pathsep.join(filter(None, (str(ROOT), os.environ.get("PYTHONPATH"))))
+    done = subprocess.run(
+        [sys.executable, "-u", "-W", "ignore::DeprecationWarning", "-c", source],
+        env={**os.environ, "PYTHONPATH": path},
+        capture_output=True,
+        text=True,
+        timeout=60,
+        check=False,
+    )
+    assert (done.returncode, done.stderr) == (0, "")
+    return done.stdout.splitlines()
+
+
+@pytest.mark.skipif(not hasattr(os, "fork"), reason="this system has no fork")
+def test_a_forked_process_is_told_and_harms_nothing() -> None:
+    *said, last = ran(FORKED)
+    assert last == "parent done"
+    assert len(said) == 6
+    for line in said[:4]:
+        assert line.startswith("this device was opened in process ")
+        assert "multiprocessing's 'spawn'" in line
+    for line in said[4:]:
+        assert line.startswith("this process was forked from process ")
+        assert "multiprocessing's 'spawn'" in line
+
+
+def test_exit_handlers_of_drivers_do_not_run_in_forked_processes() -> None:
+    """Those of NVIDIA's take away what the parent has; here a handler kills whoever runs it."""
+    source = (
+        "import atexit, ctypes, os, sys\nfrom glinfer.gl import faults\nlibrary = ctypes.CDLL(None)\n"
+        "library.on_exit.argtypes = [ctypes.c_void_p, ctypes.c_void_p]\n"
+        "library.on_exit(ctypes.cast(library.abort, ctypes.c_void_p), None)\n"
+        "for guarded in (False, True, True):\n"
+        "    if guarded:\n        faults.guard_forks()\n"
+        "    child = os.fork()\n"
+        "    if child == 0:\n        atexit.register(print, 'Python has its say')\n        sys.exit(7)\n"
+        "    print(os.waitstatus_to_exitcode(os.waitpid(child, 0)[1]))\n"
+        "os._exit(0)\n"
+    )
+    assert ran(source) == ["Python has its say", "-6", *["Python has its say", "7"] * 2]
+
+
+@pytest.mark.parametrize("renderer", ["NVIDIA H100", "llvmpipe"])
+def test_hardware_is_guarded(monkeypatch: pytest.MonkeyPatch, renderer: str) -> None:
+    guarded: list[bool] = []
+    monkeypatch.setattr(faults, "guard_forks", lambda: guarded.append(True))
+    monkeypatch.setattr(faults, "in_main_memory", lambda name: renderer == "llvmpipe")
+    open_device(api="es").close()
+    assert guarded == ([] if renderer == "llvmpipe" else [True])
+
+
+def test_forking_before_anything_was_opened_is_fine() -> None:
+    source = (
+        "import os, glinfer\nfrom glinfer.gl.context import open_device\n"
+        "if os.fork() == 0:\n    open_device().close()\n    print('child')\n    raise SystemExit\n"
+        "os.wait()\nopen_device().close()\nprint('parent')\n"
+    )
+    assert ran(source) == ["child", "parent"]
+
+
+def test_leaving_python_with_everything_open_is_silent() -> None:
+    source = (
+        "import glinfer\nfrom glinfer.gl.context import open_device\n"
+        "dev, device = glinfer.Device(), open_device()\nx = dev.ops.silu(dev.tensor([1.0]))\nprint(x.numpy().shape)\n"
+    )
+    assert ran(source) == ["(1,)"]
