@@ -10,6 +10,7 @@ from typing import Any
 import pytest
 
 from glinfer.gl import egl
+from glinfer.gl.context import Device
 
 NO_NAME, REFUSED, UNSUPPORTED = "no name", "out of memory", "unsupported"
 """How an allocation fails: it gets no name, or no memory; or a framebuffer is no combination for the driver."""
@@ -125,3 +126,15 @@ class BrokenDriver:
         self.reads += 1
         if self.after_read is not None:
             self.after_read(given[6], given[4], (given[2], given[3]))
+
+
+def mended(driver: BrokenDriver, device: Device) -> Device:
+    """Mend the driver at the last moment of a device's life, when all that glinfer does is done."""
+    destroy = device.gl.release
+
+    def mend_and_destroy() -> None:
+        driver.mend()
+        destroy()
+
+    device.gl.release = mend_and_destroy
+    return device

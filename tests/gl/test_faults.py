@@ -7,7 +7,6 @@ from __future__ import annotations
 
 import dataclasses
 import os
-import subprocess
 import sys
 import threading
 import types
@@ -27,7 +26,9 @@ from broken_driver import (
     UNKNOWN,
     UNSUPPORTED,
     BrokenDriver,
+    mended,
 )
+from own_process import ran
 
 import glinfer
 from glinfer.errors import ContextError, GLError, GlinferError, InputError, PlanError, ShaderError
@@ -61,18 +62,6 @@ def device(driver: BrokenDriver) -> Iterator[Device]:
     with open_device(api="es") as opened:
         mended(driver, opened)
         yield opened
-
-
-def mended(driver: BrokenDriver, device: Device) -> Device:
-    """Mend the driver at the last moment of a device's life, when all that glinfer does is done."""
-    destroy = device.gl.release
-
-    def mend_and_destroy() -> None:
-        driver.mend()
-        destroy()
-
-    device.gl.release = mend_and_destroy
-    return device
 
 
 def one_line(error: BaseException) -> str:
@@ -663,20 +652,6 @@ dev.close()
 device.close()
 print("parent done")
 """
-
-
-def ran(source: str) -> list[str]:
-    path = os.pathsep.join(filter(None, (str(ROOT), os.environ.get("PYTHONPATH"))))
-    done = subprocess.run(
-        [sys.executable, "-u", "-W", "ignore::DeprecationWarning", "-c", source],
-        env={**os.environ, "PYTHONPATH": path},
-        capture_output=True,
-        text=True,
-        timeout=60,
-        check=False,
-    )
-    assert (done.returncode, done.stderr) == (0, "")
-    return done.stdout.splitlines()
 
 
 @pytest.mark.skipif(not hasattr(os, "fork"), reason="this system has no fork")

@@ -3,8 +3,6 @@
 from __future__ import annotations
 
 import os
-import subprocess
-import sys
 import threading
 from collections.abc import Callable, Iterator
 from pathlib import Path
@@ -12,6 +10,7 @@ from typing import Any
 
 import numpy as np
 import pytest
+from own_process import ran
 from scripted_models import random_file
 
 import glinfer
@@ -300,20 +299,6 @@ with multiprocessing.get_context("fork").Pool(1) as pool:
     print("\\n".join(pool.map(work, [1, 2])))
 print(len(model.generate([1], max_tokens=2)))
 """
-
-
-def ran(source: str, *arguments: str | Path) -> list[str]:
-    path = os.pathsep.join(filter(None, (str(ROOT), os.environ.get("PYTHONPATH"))))
-    done = subprocess.run(
-        [sys.executable, "-u", "-W", "ignore::DeprecationWarning", "-c", source, *map(str, arguments)],
-        env={**os.environ, "PYTHONPATH": path},
-        capture_output=True,
-        text=True,
-        timeout=60,
-        check=False,
-    )
-    assert (done.returncode, done.stderr) == (0, "")
-    return done.stdout.splitlines()
 
 
 @pytest.mark.skipif(not hasattr(os, "fork"), reason="this system has no fork")

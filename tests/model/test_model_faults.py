@@ -14,7 +14,7 @@ from typing import Any
 
 import numpy as np
 import pytest
-from broken_driver import GUILTY, INNOCENT, LOST, NO_NAME, REFUSED, UNKNOWN, BrokenDriver
+from broken_driver import GUILTY, INNOCENT, LOST, NO_NAME, REFUSED, UNKNOWN, BrokenDriver, mended
 
 import glinfer
 from glinfer.cli.app import run
@@ -79,18 +79,6 @@ def device(driver: BrokenDriver) -> Iterator[Device]:
     """A device over the driver that breaks, which works again before the audit looks at it."""
     with open_device(api="es") as made:
         yield mended(driver, made)
-
-
-def mended(driver: BrokenDriver, device: Device) -> Device:
-    """Mend the driver at the last moment of a device's life, when all that glinfer does is done."""
-    destroy = device.gl.release
-
-    def mend_and_destroy() -> None:
-        driver.mend()
-        destroy()
-
-    device.gl.release = mend_and_destroy
-    return device
 
 
 # Memory that runs out
