@@ -29,6 +29,7 @@ from glinfer.cli.models import models
 from glinfer.cli.products import products
 from glinfer.cli.profile import profile_command
 from glinfer.cli.same import same_command
+from glinfer.cli.soak import soak_command
 from glinfer.cli.tune import tune_command
 from glinfer.cli.verify import verify
 from glinfer.cli.web import export_command, serve_command
@@ -75,7 +76,7 @@ def cli(context: click.Context) -> None:
 
 
 _RUNNING = (generate, chat, demo)
-_LOOKING_INTO = (draws, profile_command, look, diff_command, same_command, verify)
+_LOOKING_INTO = (draws, profile_command, look, diff_command, same_command, verify, soak_command)
 _MEASURING = (eval_command, bench_command, tune_command, kernels, products)
 _FILES = (info, models, convert, export_command, serve_command)
 for command in (*_RUNNING, *_LOOKING_INTO, *_MEASURING, *_FILES):

@@ -8,7 +8,8 @@ from __future__ import annotations
 
 import re
 import struct
-from collections.abc import Mapping, Sequence
+from collections import Counter
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from functools import lru_cache
 from pathlib import Path
@@ -205,13 +206,22 @@ class Program:
         self.device.disown(self)
 
 
+KEPT = 128
+"""How many programs are kept that nothing uses any more; a software renderer has up to 3 MB of code for each."""
+
+
 class ProgramCache:
-    """Programs by content: shader names, defines as they are spelt, and samplers. Its owner releases it."""
+    """Programs by content: shader names, defines as they are spelt, and samplers. Its owner releases it.
+
+    Shapes are in the defines, so that a long life with ever new shapes makes ever new programs. Who uses programs says
+    so with :meth:`hold` and :meth:`give_back`; of those that nobody holds, the :data:`KEPT` last used ones stay.
+    """
 
     def __init__(self, device: Device, root: Path | None = None) -> None:
         """An empty cache; ``root`` replaces the shader folder (for trying out changed shaders)."""
         self._device, self._root = device, root
-        self._programs: dict[tuple[object, ...], Program] = {}
+        self._programs: dict[tuple[object, ...], Program] = {}  # the last used one at the end
+        self._holders: Counter[Program] = Counter()
 
     def __len__(self) -> int:
         """How many distinct programs were compiled."""
@@ -228,14 +238,27 @@ class ProgramCache:
         # By their text: 1 and 1.0 are equal in Python, but two types in GLSL.
         spelt = tuple(sorted((name, _literal(value)) for name, value in defines.items()))
         key = (shader, vertex_shader, spelt, tuple(samplers))
-        if key not in self._programs:
-            self._programs[key] = Program(
-                self._device, shader, defines, samplers, vertex_shader=vertex_shader, root=self._root
-            )
-        return self._programs[key]
+        program = self._programs.pop(key, None)
+        if program is None:
+            program = Program(self._device, shader, defines, samplers, vertex_shader=vertex_shader, root=self._root)
+        self._programs[key] = program
+        return program
+
+    def hold(self, programs: Iterable[Program]) -> None:
+        """Keep programs of this cache for one more user."""
+        self._holders.update(programs)
+
+    def give_back(self, programs: Iterable[Program]) -> None:
+        """One user of these programs less; releases those that were not used for longest, if there are too many."""
+        self._holders.subtract(programs)
+        self._holders = +self._holders
+        unused = [key for key, program in self._programs.items() if program not in self._holders]
+        for key in unused[: max(0, len(unused) - KEPT)]:
+            self._programs.pop(key).release()
 
     def release(self) -> None:
         """Release every program."""
         for program in self._programs.values():
             program.release()
         self._programs.clear()
+        self._holders.clear()

@@ -15,7 +15,7 @@ from glinfer.gl.faults import bytes_text, no_room
 from glinfer.gl.flat import FlatLayout
 from glinfer.gl.layout import FORMATS, Layout
 from glinfer.gl.memory import WORTH_ASKING, check_room
-from glinfer.gl.program import BLOCKS_SHADER, VERTEX_SHADER, ProgramCache
+from glinfer.gl.program import BLOCKS_SHADER, VERTEX_SHADER, Program, ProgramCache
 from glinfer.gl.replay import CELL_UNIFORMS, Draw, replay
 from glinfer.gl.texture import Framebuffer, Texture
 from glinfer.models.plan import Plan, PlanLimits
@@ -90,6 +90,7 @@ class Session:
         if owner is not None:
             programs = owner._programs
         self._own_programs = programs is None
+        self._held: set[Program] = set()
         self._programs: ProgramCache = ProgramCache(device, shader_root) if programs is None else programs
         if owner is not None:
             owner._sharers.append(self)
@@ -104,6 +105,8 @@ class Session:
                 if on_upload is not None and tensor.kind == "weight":
                     on_upload(self._textures[tensor.name].layout.nbytes)
             self.draws: tuple[Draw, ...] = tuple(self._bind(spec) for spec in plan.draws)
+            self._held.update(draw.program for draw in self.draws)
+            self._programs.hold(self._held)
         except BaseException:
             self.release()
             raise
@@ -336,8 +339,11 @@ class Session:
                 texture.release()
         if self._own_programs:
             self._programs.release()
-        elif self._owner is not None and self in self._owner._sharers:
-            self._owner._sharers.remove(self)
+        else:
+            self._programs.give_back(self._held)
+            if self._owner is not None and self in self._owner._sharers:
+                self._owner._sharers.remove(self)
+        self._held.clear()
         self._framebuffers.clear()
         self._textures.clear()
         self.draws = ()

@@ -11,14 +11,14 @@ import json
 import os
 import time
 from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from io import FileIO
 from pathlib import Path
 from types import TracebackType
 from typing import TYPE_CHECKING, Any
 
 from glinfer.errors import FormatError, InputError
-from glinfer.formats.files import AnyPath, kind_of, opened, reason, replacing, shown
+from glinfer.formats.files import AnyPath, inside, kind_of, opened, reason, shown
 from glinfer.formats.huggingface_files import CONFIG
 from glinfer.formats.jsonl import at_line, parse_object, read_lines, short
 from glinfer.generation.ids import check_ids, check_tokens, whole_numbers
@@ -31,7 +31,8 @@ if TYPE_CHECKING:
 
 MOST_LINE_BYTES = 16_000_000
 """Of one prompt."""
-MOST_RESULT_BYTES = 16 * MOST_LINE_BYTES
+MOST_RESULT_BYTES = 2 * MOST_LINE_BYTES
+"""Of one result: a million tokens have some 12 million."""
 
 _SAMPLING = tuple(field.name for field in dataclasses.fields(SamplingOptions))
 _OPTIONS = ("max_tokens", *_SAMPLING, "stop", "stop_ids")
@@ -61,11 +62,15 @@ class BatchLine:
 
 @dataclass(frozen=True)
 class Finished:
-    """What an earlier run left: the ids it finished, the bytes of its whole lines, and whether half a line follows."""
+    """What an earlier run left: the ids it finished, the bytes of its whole lines, and whether half a line follows.
+
+    ``total`` is the size of the file when it was read, in bytes; None where what it holds does not count.
+    """
 
     keys: Collection[Key] = ()
     size: int = 0
     torn: bool = False
+    total: int | None = field(default=None, compare=False)
 
 
 @dataclass
@@ -181,8 +186,7 @@ def check_out(out: AnyPath, source: AnyPath) -> None:
             raise FormatError(f"{shown(out)}: there is no such folder to write it to; make it first")
     except OSError as error:
         raise FormatError(f"{shown(out)}: cannot write it: {reason(error)}; check the path") from None
-    # A torn file is replaced, which takes the folder's permission as well.
-    if not os.access(target.parent, os.W_OK) or (target.exists() and not os.access(target, os.W_OK)):
+    if not os.access(target if target.exists() else target.parent, os.W_OK):
         raise FormatError(f"{shown(out)}: cannot write it: Permission denied; check it and its folder")
 
 
@@ -196,7 +200,7 @@ def read_finished(out: AnyPath, source: AnyPath, lines: Iterable[BatchLine], mad
         FormatError: the file cannot be read.
     """
     if not Path(out).exists():
-        return Finished()
+        return Finished(total=0)
     prompts = {line.key: line for line in lines}
     keys: set[Key] = set()
     size = 0
@@ -206,7 +210,7 @@ def read_finished(out: AnyPath, source: AnyPath, lines: Iterable[BatchLine], mad
             # Only what began as a result is dropped: the file may be something else, given by mistake.
             began_as_one = data.startswith(_RESULT_START) or _RESULT_START.startswith(data)
             if found is None and began_as_one and size + len(data) >= total:
-                return Finished(keys, size, torn=True)
+                return Finished(keys, size, torn=True, total=total)
             problem = _problem(found, prompts, keys, source, made_with)
             if found is None or problem:
                 raise InputError(
@@ -214,7 +218,7 @@ def read_finished(out: AnyPath, source: AnyPath, lines: Iterable[BatchLine], mad
                 )
             keys.add(found["id"])
             size += len(data)
-    return Finished(keys, size)
+    return Finished(keys, size, total=size)
 
 
 def _result(data: bytes) -> dict[str, Any] | None:
@@ -260,14 +264,21 @@ def file_digest(path: AnyPath) -> str:
     stands = folder.suffix == ".json" or (folder.suffix == ".safetensors" and (folder.parent / CONFIG).exists())
     if stands and not folder.is_dir():
         folder = folder.parent
-    parts = sorted(part for part in folder.iterdir() if part.suffix in _OF_MODELS) if folder.is_dir() else []
+    parts = _parts_of(folder) if folder.is_dir() else []
     for part in parts or [folder]:
         if parts:
-            digest.update(part.name.encode() + b"\0")
-        with opened(part) as (file, _):
+            digest.update(os.fsencode(part.name) + b"\0")
+        with opened(inside(part) if parts else part) as (file, _):
             while chunk := file.read(_CHUNK):
                 digest.update(chunk)
     return digest.hexdigest()[:16]
+
+
+def _parts_of(folder: Path) -> list[Path]:
+    try:
+        return sorted(part for part in folder.iterdir() if part.suffix in _OF_MODELS)
+    except OSError as error:
+        raise FormatError(f"{shown(folder)}: cannot read it: {reason(error)}; check its permissions") from None
 
 
 class ResultFile:
@@ -279,23 +290,25 @@ class ResultFile:
         self._file: FileIO | None = None
 
     def open(self) -> None:
-        """Open at the end, having cut off what of an earlier run is not finished.
+        """Open at the end, having cut off what of an earlier run is not finished: half a line, or all of it.
 
-        That is half a line, through a new file that takes its place, or all of it where nothing is finished.
+        The file is cut in place, which needs no room on a full disk, and locked for as long as it is open.
 
         Raises:
+            InputError: another run writes to it, or has since it was read.
             FormatError: the file cannot be written.
         """
         path, finished = self._path, self._finished
-        if finished.torn:
-            with replacing(path) as temporary, opened(path) as (source, _), temporary.open("wb") as target:
-                left = finished.size
-                while left and (chunk := source.read(min(left, _CHUNK))):
-                    target.write(chunk)
-                    left -= len(chunk)
         try:
             # Unbuffered: nothing is left to be written when the program is stopped.
-            self._file = Path(path).open("ab" if finished.size else "wb", buffering=0)  # noqa: SIM115
+            self._file = Path(path).open("ab", buffering=0)  # noqa: SIM115
+            alone = _locked(self._file)  # before its size is looked at
+            if not alone or finished.total not in (None, os.fstat(self._file.fileno()).st_size):
+                raise InputError(
+                    f"{shown(path)}: another run writes to it; wait for its end, or give another --out; "
+                    "the same command goes on with what is left"
+                )
+            self._file.truncate(finished.size)
         except OSError as error:
             raise self._failed(error) from None
 
@@ -334,6 +347,21 @@ class ResultFile:
         """Close the file."""
         if self._file is not None:
             self._file.close()
+
+
+def _locked(file: FileIO) -> bool:
+    """Keep other runs from writing to a file until it is closed; False where one does. Without locks, always True."""
+    try:
+        import fcntl
+    except ImportError:  # not on Windows
+        return True
+    try:
+        fcntl.flock(file.fileno(), fcntl.LOCK_EX | fcntl.LOCK_NB)
+    except BlockingIOError:
+        return False
+    except OSError:  # some network file systems have no locks
+        pass
+    return True
 
 
 def check_prompts(
