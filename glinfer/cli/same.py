@@ -12,7 +12,7 @@ from glinfer.generation.ids import check_ids
 from glinfer.generation.loading import read_model
 from glinfer.generation.sampler import SamplingOptions
 from glinfer.generation.tokenizer import Tokenizer, find_tokenizer
-from glinfer.models.choice import DEFAULT_PLAN, PLANS
+from glinfer.models.choice import DEFAULT_PLAN, PLANS, check_choice
 from glinfer.tools.info import list_devices
 from glinfer.tools.same import (
     Question,
@@ -37,6 +37,7 @@ _TEMPERATURE = 0.8
     show_default=True,
     help=f"How many texts are drawn at temperature {_TEMPERATURE}, beside the likeliest one.",
 )
+@click.option("--plans", default=",".join(PLANS), show_default=True, help="Which plans, comma separated.")
 @click.option("--weights", default="f32", show_default=True, help="Of the fast plan, comma separated.")
 @click.option(
     "--against",
@@ -50,6 +51,7 @@ def same_command(
     prompt: str,
     tokens: int,
     seeds: int,
+    plans: str,
     weights: str,
     against: str | None,
     tokenizer: str | None,
@@ -80,7 +82,9 @@ def same_command(
         drawn = [SamplingOptions(temperature=_TEMPERATURE, seed=seed) for seed in range(1, seeds + 1)]
         question = Question(tuple(ids), tokens, (SamplingOptions(temperature=0, seed=0), *drawn))
     with progress("writing") as advance:
-        result = compare_everywhere(checkpoint, _settings(weights), question, recorded=recorded, on_setting=advance)
+        result = compare_everywhere(
+            checkpoint, _settings(plans, weights), question, recorded=recorded, on_setting=advance
+        )
     if as_json:
         print_json(result.to_json())
     else:
@@ -96,14 +100,17 @@ def _read(path: str) -> bytes:
         raise InputError(f"{path}: cannot read it: {getattr(error, 'strerror', None) or error}") from None
 
 
-def _settings(weights: str) -> list[Setting]:
-    formats = [name.strip() for name in weights.split(",") if name.strip()]
+def _settings(plans: str, weights: str) -> list[Setting]:
+    named, formats = ([name.strip() for name in text.split(",") if name.strip()] for text in (plans, weights))
+    for plan in named:
+        for kept in formats:
+            check_choice(plan, kept if plan == DEFAULT_PLAN else "f32")
     renderers: list[tuple[int | None, str]] = [
         (entry.index, "es") for entry in list_devices() if entry.renderer is not None
     ]
     found = []
     for device, api in [*renderers, (None, "desktop")]:
-        for plan in PLANS:
+        for plan in named:
             for kept in formats if plan == DEFAULT_PLAN else ["f32"]:
                 found.append(Setting(plan, kept, device, api))
                 if plan == DEFAULT_PLAN:

@@ -83,7 +83,7 @@ def test_the_command_compares_with_another_machines_report(small: Path, tmp_path
     def run(*arguments: str) -> Any:
         return CliRunner().invoke(same_command, [str(small), "--prompt", "ab", *arguments])
 
-    first = run("--tokens", "6", "--seeds", "1", "--json")
+    first = run("--tokens", "6", "--seeds", "1", "--plans", "fast", "--json")
     assert first.exit_code == 0, first.output
     report = json.loads(first.stdout)
     assert report["passed"]
@@ -97,6 +97,8 @@ def test_the_command_compares_with_another_machines_report(small: Path, tmp_path
     third = run("--against", str(file))
     assert third.exit_code == 1
     assert "text 0, token 2: " in third.output
+    for option in ("--plans", "--weights"):
+        assert "'none'" in str(run("--tokens", "2", option, "none").exception)
     other = random_checkpoint(ModelConfig.from_options("blocks=1,heads=1,dim=4,vocab=9,context=9"))
     save_checkpoint(other, tmp_path / "other.gab")
     fourth = CliRunner().invoke(same_command, [str(tmp_path / "other.gab"), "--against", str(file)])
