@@ -3,7 +3,7 @@
 
 BIN := .venv/bin
 .DEFAULT_GOAL := help
-.PHONY: help demo test test-web test-slow lint format wheel clean setup-run setup-dev
+.PHONY: help demo test test-web test-slow lint format wheel supply clean setup-run setup-dev
 
 # The demo's settings reach the shell through the environment, letter for letter: spaces, quotes and dollar
 # signs in a prompt stay what they are.
@@ -43,6 +43,9 @@ format: setup-dev ## Put the code into the project's format, and mend what can b
 
 wheel: setup-dev ## Build the wheel into dist/
 	$(BIN)/python -m build --wheel --no-isolation
+
+supply: setup-dev ## Build, install and test at both ends of all dependencies, on every Python here (15 minutes)
+	$(BIN)/python scripts/check_supply.py
 
 clean: ## Remove everything that was made here: .venv, caches, built files
 	rm -rf .venv web/node_modules tests/web/node_modules .cache .mypy_cache .ruff_cache .pytest_cache .hypothesis build dist *.egg-info

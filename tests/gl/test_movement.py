@@ -493,7 +493,8 @@ def test_brackets_and_numpy_itself_work_on_tensors(dev: Device) -> None:
     assert [part.shape for part in tensor] == [(4, 5)] * 3
     assert np.array_equal(np.asarray(tensor), x)
     assert np.asarray(tensor, dtype=np.float64).dtype == np.float64
-    with pytest.raises(ValueError, match="a copy of them is needed"):
-        np.array(tensor, copy=False)
+    if np.lib.NumpyVersion(np.__version__) >= "2.0.0":  # NumPy 1 means by it: copy where that is needed
+        with pytest.raises(ValueError, match="a copy of them is needed"):
+            np.array(tensor, copy=False)
     with pytest.raises(InputError, match=r"^slice: x is \[3, 4, 5\] and the index \[3\]; "):
         tensor[3]

@@ -273,8 +273,7 @@ def test_scores_are_the_logarithms_of_probabilities(peer: Peer, fast: Model) -> 
 def test_half_precision_files_give_the_logits_of_their_rounded_weights(
     tmp_path: Path, case: str, dtype: str, texture: str
 ) -> None:
-    import torch
-
+    torch = pytest.importorskip("torch")
     kind, settings = CASES[case]
     theirs = saved(kind, tmp_path / "full", settings)
     before = peer_of(theirs, tmp_path).logits(prompt(7))

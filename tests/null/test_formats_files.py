@@ -158,3 +158,16 @@ def test_check_size_names_both_sizes_and_the_difference() -> None:
         check_size(7, 10, "f")
     with pytest.raises(FormatError, match=r"f: padded: found 12 bytes, .* promises 10: 2 bytes too long"):
         check_size(12, 10, "f")
+
+
+def test_a_file_that_a_library_writes_anew_has_the_usual_permissions(tmp_path: Path) -> None:
+    path = tmp_path / "x.safetensors"
+    plain = tmp_path / "plain"
+    plain.write_bytes(b"")
+    for _ in range(2):  # a new file, and one that replaces another
+        with replacing(path) as temporary:
+            temporary.unlink()
+            temporary.touch(mode=0o600)
+        assert path.stat().st_mode == plain.stat().st_mode
+        plain.chmod(0o640)
+        path.chmod(0o640)

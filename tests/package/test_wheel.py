@@ -1,141 +1,19 @@
-"""What a user gets: the wheel, built from clean source, installed into an empty environment, used elsewhere.
-
-The dependencies come from wherever pip is set up to look. Where it reaches nothing, they are borrowed from
-the environment that runs the tests; glinfer itself comes from the wheel either way. The output says which.
-"""
+"""What a user gets: the wheel, installed into an empty environment, used elsewhere."""
 
 from __future__ import annotations
 
 import json
-import os
-import shutil
-import subprocess
-import sys
-import sysconfig
-import warnings
+import re
 import zipfile
-from dataclasses import dataclass
+from email.parser import Parser
 from pathlib import Path
 
 import pytest
+from installs import ROOT, Installed, run, succeed
+from packaging.requirements import Requirement
+from test_source import CORE
 
 pytestmark = pytest.mark.package
-
-ROOT = Path(__file__).resolve().parents[2]
-SOURCES = ("glinfer", "shaders", "web", "pyproject.toml", "README.md", "LICENSE")
-
-
-def run(*command: str | Path, cwd: Path, timeout: float = 300) -> subprocess.CompletedProcess[str]:
-    """Run a command without this process's Python paths, so that it finds only installed packages."""
-    hidden = {"PYTHONPATH", "PYTHONHOME", "VIRTUAL_ENV", "__PYVENV_LAUNCHER__"}
-    environment = {name: value for name, value in os.environ.items() if name not in hidden}
-    return subprocess.run(
-        [str(part) for part in command],
-        cwd=cwd,
-        env=environment,
-        capture_output=True,
-        text=True,
-        timeout=timeout,
-        check=False,
-    )
-
-
-def succeed(done: subprocess.CompletedProcess[str]) -> str:
-    """The standard output of a command that ended well; anything else fails the test and shows all of it."""
-    assert done.returncode == 0, f"{done.args} exited {done.returncode}\n{done.stdout}\n{done.stderr}"
-    return done.stdout
-
-
-@dataclass(frozen=True)
-class Installed:
-    """An environment that holds the wheel, and an empty directory outside the repository to work in."""
-
-    venv: Path
-    work: Path
-
-    def tool(self, name: str) -> Path:
-        return self.venv / "bin" / name
-
-    def python(self, code: str) -> str:
-        return succeed(run(self.tool("python"), "-c", code, cwd=self.work))
-
-    def glinfer(self, *arguments: str) -> str:
-        return succeed(run(self.tool("glinfer"), *arguments, cwd=self.work))
-
-
-@pytest.fixture(scope="session")
-def wheel(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """The wheel, built from a copy that holds the source and nothing that a work tree collects beside it."""
-    place = tmp_path_factory.mktemp("wheel")
-    source = place / "source"
-    source.mkdir()
-    for name in SOURCES:
-        original = ROOT / name
-        assert original.exists(), f"{name} is missing, the wheel cannot be built without it"
-        if original.is_dir():
-            shutil.copytree(
-                original, source / name, ignore=shutil.ignore_patterns("__pycache__", "*.pyc", ".*", "node_modules")
-            )
-        else:
-            shutil.copy(original, source / name)
-    succeed(run(sys.executable, "-m", "build", "--wheel", "--no-isolation", "--outdir", place / "dist", cwd=source))
-    (built,) = (place / "dist").iterdir()
-    assert built.suffix == ".whl"
-    return built
-
-
-@pytest.fixture(scope="session")
-def installed(wheel: Path, tmp_path_factory: pytest.TempPathFactory, pytestconfig: pytest.Config) -> Installed:
-    """A new environment with the wheel in it, and its dependencies: downloaded, or else borrowed."""
-    place = tmp_path_factory.mktemp("installed")
-    here = Installed(venv=place / "venv", work=place / "work")
-    here.work.mkdir()
-    succeed(run(sys.executable, "-m", "venv", here.venv, cwd=place))
-    pip = (
-        here.tool("python"),
-        "-m",
-        "pip",
-        "--disable-pip-version-check",
-        "--retries",
-        "1",
-        "--timeout",
-        "20",
-    )
-    tried = run(*pip, "install", "--quiet", wheel, cwd=place)
-    if tried.returncode == 0:
-        announce(pytestconfig, "the wheel's dependencies were installed by pip")
-    else:
-        borrow_dependencies(here, pip, wheel)
-        reason = (tried.stderr.strip().splitlines() or ["no message"])[-1]
-        message = f"pip could not fetch the wheel's dependencies ({reason}); borrowed from {sys.prefix}"
-        announce(pytestconfig, message)
-        warnings.warn(message, stacklevel=1)
-    return here
-
-
-def borrow_dependencies(here: Installed, pip: tuple[str | Path, ...], wheel: Path) -> None:
-    """Install the wheel alone and let it see this environment's packages after its own.
-
-    pip then confirms that all the wheel asks for is there, so a dependency that does not exist still fails.
-    """
-    succeed(run(*pip, "install", "--quiet", "--no-index", "--no-deps", wheel, cwd=here.work))
-    own = here.python("import sysconfig; print(sysconfig.get_path('purelib'))").strip()
-    paths = dict.fromkeys(sysconfig.get_path(kind) for kind in ("purelib", "platlib"))
-    # Lines of a .pth file come after the environment's own packages, and .pth files found there are not read:
-    # a glinfer that is installed for development in the borrowed place stays unseen.
-    (Path(own) / "borrowed.pth").write_text("".join(f"{path}\n" for path in paths), "utf-8")
-    complaints = run(*pip, "check", cwd=here.work).stdout.splitlines()
-    assert not [line for line in complaints if line.startswith("glinfer ")], complaints
-
-
-def announce(config: pytest.Config, message: str) -> None:
-    """Write a line into pytest's own output, past its capturing."""
-    reporter = config.pluginmanager.getplugin("terminalreporter")
-    capture = config.pluginmanager.getplugin("capturemanager")
-    if reporter is not None and capture is not None:
-        with capture.global_and_fixture_disabled():
-            reporter.ensure_newline()
-            reporter.write_line(f"test_wheel: {message}")
 
 
 def test_the_wheel_holds_the_package_and_every_shader(wheel: Path) -> None:
@@ -158,12 +36,17 @@ def test_the_wheel_holds_nothing_else(wheel: Path) -> None:
         names = archive.namelist()
     top = {name.split("/")[0] for name in names}
     assert {part for part in top if not part.endswith(".dist-info")} == {"glinfer"}
-    known = (".py", ".typed", ".frag", ".vert", ".glsl")
     inside = [name for name in names if name.startswith("glinfer/")]
-    files = [name for name in inside if not name.endswith(known)]
-    models = [f"glinfer/bundled/{file.name}" for file in ROOT.glob("glinfer/bundled/*")]
-    assert sorted(files) == sorted([*models, *web_files()])
+    shaders = [file for file in inside if file.startswith("glinfer/shaders/")]
+    assert {Path(name).suffix for name in shaders} <= {".frag", ".vert", ".glsl"}
+    assert sorted(name for name in inside if name not in shaders) == sorted([*package_files(), *web_files()])
     assert [name for name in inside if "tests" in name.split("/") or "/test_" in name] == []
+
+
+def package_files() -> list[str]:
+    """What lies under glinfer/ in the repository: modules, and the data that they read."""
+    files = [file.relative_to(ROOT) for file in (ROOT / "glinfer").rglob("*") if file.is_file()]
+    return [file.as_posix() for file in files if file.suffix != ".pyc" and not file.name.startswith(".")]
 
 
 def web_files() -> list[str]:
@@ -219,3 +102,25 @@ def test_the_bundled_model_writes_verse_at_once(installed: Installed) -> None:
 def test_the_command_knows_its_version(installed: Installed) -> None:
     version = installed.python("from importlib.metadata import version; print(version('glinfer'))").strip()
     assert version in installed.glinfer("--version").split()
+
+
+def test_the_wheel_asks_for_what_it_imports_and_no_more(wheel: Path) -> None:
+    """One range each, with an end; a further line names a floor for newer Pythons alone."""
+    with zipfile.ZipFile(wheel) as archive:
+        (name,) = (name for name in archive.namelist() if name.endswith(".dist-info/METADATA"))
+        asked = Parser().parsestr(archive.read(name).decode()).get_all("Requires-Dist", [])
+    core = [Requirement(line) for line in asked if "extra ==" not in line]
+    assert {requirement.name for requirement in core} == CORE
+    everywhere = [requirement for requirement in core if requirement.marker is None]
+    assert sorted(requirement.name for requirement in everywhere) == sorted(CORE)
+    for requirement in everywhere:
+        assert {one.operator for one in requirement.specifier} == {">=", "<"}, str(requirement)
+
+
+def test_every_command_explains_itself_with_the_core_alone(installed: Installed) -> None:
+    listed = installed.glinfer("--help").partition("Commands:\n")[2]
+    commands = [line.split()[0] for line in listed.splitlines() if re.match(r"  \w", line)]
+    assert {"generate", "chat", "verify"} <= set(commands)
+    code = "import sys; from glinfer.cli.app import run; sys.exit(max(run([name, '--help']) for name in sys.argv[1:]))"
+    told = succeed(run(installed.tool("python"), "-c", code, *commands, cwd=installed.work))
+    assert told.count("Usage: ") == len(commands)
