@@ -3,7 +3,7 @@
 
 BIN := .venv/bin
 .DEFAULT_GOAL := help
-.PHONY: help demo test test-web test-slow lint format wheel supply clean setup-run setup-dev
+.PHONY: help demo test test-web test-slow lint format wheel fuzz soak supply clean setup-run setup-dev
 
 # The demo's settings reach the shell through the environment, letter for letter: spaces, quotes and dollar
 # signs in a prompt stay what they are.
@@ -43,6 +43,14 @@ format: setup-dev ## Put the code into the project's format, and mend what can b
 
 wheel: setup-dev ## Build the wheel into dist/
 	$(BIN)/python -m build --wheel --no-isolation
+
+fuzz: setup-dev ## Search each reader of files for what it cannot take, guided by coverage; FUZZ_SECONDS=60 each
+	$(BIN)/python -m pip install --quiet --disable-pip-version-check -e ".[fuzz]"
+	$(BIN)/python -m tests.fuzz.run --seconds $${FUZZ_SECONDS:-60} --lines
+
+soak: setup-run ## 100,000 tokens in thousands of sequences, and a batch of 10,000 prompts that is killed again and again
+	$(BIN)/glinfer soak
+	$(BIN)/python scripts/kill_batch.py
 
 supply: setup-dev ## Build, install and test at both ends of all dependencies, on every Python here (15 minutes)
 	$(BIN)/python scripts/check_supply.py

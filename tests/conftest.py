@@ -22,7 +22,7 @@ if TYPE_CHECKING:
 
 HERE = Path(__file__).resolve().parent
 SHARED = HERE.parent.parent / "shared"
-MARKED = ("gl", "model", "package", "web")
+MARKED = ("fuzz", "gl", "model", "package", "web")
 AUDITED = ("gl", "model")
 NAMES_ASKED = range(1, 1025)
 DRIVER_KINDS = ("Texture", "Framebuffer", "Renderbuffer", "Buffer", "Sampler", "VertexArray", "Program", "Shader")

@@ -18,7 +18,7 @@ from typing import Any, BinaryIO
 
 from glinfer.errors import FormatError
 from glinfer.formats.files import BPE1_MAGIC, GAB1_MAGIC, AnyPath, opened, replacing, shown
-from glinfer.formats.huggingface_json import is_whole, quoted, read_json
+from glinfer.formats.huggingface_json import is_unicode, is_whole, quoted, read_json
 
 _HEADER = struct.Struct("<4I")
 _MERGE = struct.Struct("<3I")
@@ -27,7 +27,9 @@ _COUNT = struct.Struct("<I")
 _VERSION = 1
 _BYTES = 256
 _LARGEST_JSON = 1 << 24  # bytes; that of 10 000 tokens has 103 000
-_LARGEST_VOCABULARY = 1 << 26  # bytes of all pieces: each can be twice as long as the one before it
+_MOST_MERGES = 1 << 18
+_MOST_RESERVED = 128  # control tokens; each is looked for in every piece
+_LARGEST_VOCABULARY = 1 << 22  # bytes of all pieces: each can be twice as long as the one before it
 _OWN_JSON = re.compile(rb'\s*\{\s*"(?:reserved|merges)"\s*:')
 
 
@@ -146,6 +148,8 @@ def _read_model(reader: _Reader, size: int) -> BpeModel:
     (entry_count,) = _COUNT.unpack(reader.take(_COUNT.size, "the vocabulary count"))
     if entry_count != next_id:
         raise FormatError(f"the vocabulary has {entry_count} entries; expected {next_id}, the next id")
+    if merge_count > _MOST_MERGES:
+        raise FormatError(f"found {merge_count} merges; expected at most {_MOST_MERGES}")
     vocabulary = _read_vocabulary(reader, entry_count)
     if reader.left:
         raise FormatError(
@@ -213,13 +217,19 @@ def read_merges_json(path: AnyPath) -> BpeModel:
         raise FormatError(f"{label}: merges is {quoted(found)}; expected a list of pairs of ids")
     if not isinstance(reserved, list) or not all(isinstance(text, str) for text in reserved):
         raise FormatError(f"{label}: reserved is {quoted(reserved)}; expected a list of texts")
+    if max(len(found), len(reserved)) > _MOST_MERGES or len(reserved) > _MOST_RESERVED:
+        raise FormatError(
+            f"{label}: found {len(found)} merges and {len(reserved)} reserved texts; expected at most {_MOST_MERGES} "
+            f"and {_MOST_RESERVED}"
+        )
     try:
         merges, pieces = _joined(found)
         # A reserved text of one byte is that byte: no text could be written without it.
-        longer = tuple(text for text in reserved if len(text.encode(errors="replace")) > 1)
+        longer = tuple(text for text in reserved if len(text) > 1 or not text.isascii())
         known = set(pieces)
         for text in longer:
-            if text.encode(errors="replace") not in known:
+            # Half a surrogate pair, which JSON can have, is in no piece.
+            if text.encode(errors="surrogatepass") not in known or not is_unicode(text):
                 raise FormatError(f"no merge makes the reserved text {quoted(text)}; expected one that does")
         return BpeModel(merges, pieces, longer)
     except FormatError as error:

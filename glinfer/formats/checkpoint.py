@@ -5,7 +5,7 @@ from __future__ import annotations
 import difflib
 import itertools
 import math
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field, replace
 
 import numpy as np
@@ -14,8 +14,10 @@ from glinfer.config import ModelConfig
 from glinfer.errors import FormatError, InputError
 from glinfer.formats.families import FAMILIES, GAB, GEMMA, tensor_count, weight_shapes
 from glinfer.formats.gab_layout import FloatArray, StoredArray, stored_arrays
+from glinfer.formats.huggingface_json import quoted
 from glinfer.formats.packed import PACKED_FORMATS, PackedTensor, block_weights
 
+_LONGEST_TRIED, _NAMES_TRIED = 128, 1000  # characters and names, where the nearest is looked for
 _CHUNK = 1 << 16  # floats looked at together by check_finite: small enough to stay in a CPU's cache
 
 
@@ -112,7 +114,7 @@ def check_tensors(config: ModelConfig, found: Mapping[str, tuple[str, tuple[int,
             wrong shape; names the first one and, for a wrong name, the nearest right one.
     """
     if config.model_type not in FAMILIES:
-        raise FormatError(f"{source}: model_type is {config.model_type!r}; expected one of {', '.join(FAMILIES)}")
+        raise FormatError(f"{source}: model_type is {quoted(config.model_type)}; expected one of {', '.join(FAMILIES)}")
     expected = tensor_count(config)
     # Before any list of names is made: the block count comes from a file and may be absurd.
     if config.num_hidden_layers > len(found):
@@ -125,19 +127,19 @@ def check_tensors(config: ModelConfig, found: Mapping[str, tuple[str, tuple[int,
     unknown = [name for name in found if name not in shapes]
     if missing:
         raise FormatError(
-            f"{source}: tensor {missing[0]!r} is missing{_nearest(missing[0], unknown, 'found')}; "
+            f"{source}: tensor {quoted(missing[0])} is missing{nearest(missing[0], unknown, 'found')}; "
             f"found {len(found)} tensors, expected {expected}"
         )
     if unknown:
         raise FormatError(
-            f"{source}: unknown tensor {unknown[0]!r}{_nearest(unknown[0], list(shapes), 'expected')}; "
+            f"{source}: unknown tensor {quoted(unknown[0])}{nearest(unknown[0], shapes, 'expected')}; "
             f"found {len(found)} tensors, expected {expected}"
         )
     for name, shape in shapes.items():
         kind, found_shape = found[name]
         if found_shape != shape:
             raise FormatError(
-                f"{source}: tensor {name!r} has shape {list(found_shape)}; "
+                f"{source}: tensor {name!r} has shape {quoted(list(found_shape))}; "
                 f"expected {list(shape)} from the configuration"
             )
         may_be_packed = config.model_type != GAB and len(shape) == 2
@@ -150,10 +152,16 @@ def check_tensors(config: ModelConfig, found: Mapping[str, tuple[str, tuple[int,
             )
 
 
-def _nearest(name: str, others: list[str], verb: str) -> str:
-    """A hint at the most similar of ``others``, if one is similar (of many only the first few are tried)."""
-    close = difflib.get_close_matches(name, itertools.islice(others, 2000), n=1)
-    return f" ({verb} {close[0]!r}, the nearest name)" if close else ""
+def nearest(name: str, others: Iterable[str], verb: str) -> str:
+    """A hint at the most similar of ``others``, for a message; empty where none is similar.
+
+    Of many only the first few are tried, and none that is absurdly long: the time grows with the square of a length.
+    """
+    if len(name) > _LONGEST_TRIED:
+        return ""
+    tried = itertools.islice((other for other in others if len(other) <= _LONGEST_TRIED), _NAMES_TRIED)
+    close = difflib.get_close_matches(name, tried, n=1)
+    return f" ({verb} {quoted(close[0])}, the nearest name)" if close else ""
 
 
 def check_checkpoint(checkpoint: Checkpoint) -> None:

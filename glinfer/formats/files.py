@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import itertools
 import os
 import secrets
 import shutil
@@ -13,6 +14,7 @@ from typing import BinaryIO
 
 from glinfer.errors import FormatError, InputError
 
+_BLOBS_ABOVE = 3  # folders up to the one that has the blobs, in the cache of Hugging Face's hub
 AnyPath = str | os.PathLike[str]
 
 GAB1_MAGIC = 0x47414231
@@ -31,6 +33,13 @@ def shown(path: AnyPath) -> str:
 def reason(error: OSError) -> str:
     """The operating system's own words for ``error``, without number and path, on one line."""
     return " ".join((error.strerror or str(error) or type(error).__name__).split())
+
+
+def words_of(error: object, most: int = 300) -> str:
+    """What a library said, for a message: on one line, all of it printable, and not long."""
+    text = " ".join(str(error).split())
+    text = text if len(text) <= most else f"{text[: most - 1]}…"
+    return text if text.isprintable() else ascii(text)[:most]
 
 
 def _usable(path: AnyPath) -> str:
@@ -82,6 +91,25 @@ def kind_of(mode: int) -> str:
         stat.S_IFBLK: "a device",
     }
     return kinds.get(stat.S_IFMT(mode), "not a regular file")
+
+
+def inside(path: Path) -> Path:
+    """``path``, if it lies in its own folder once links are followed: for files that a user did not name.
+
+    The cache of Hugging Face's hub is known: its ``snapshots/<revision>/config.json`` is a link into ``blobs``, which
+    lies beside ``snapshots``.
+
+    Raises:
+        FormatError: it is a link to somewhere else.
+    """
+    folder, real = Path(os.path.realpath(path.parent)), Path(os.path.realpath(path))
+    homes = [folder, *(above / "blobs" for above in itertools.islice(folder.parents, _BLOBS_ABOVE))]
+    if not any(real.is_relative_to(home) for home in homes):
+        raise FormatError(
+            f"{shown(path)}: found a link that leads out of its folder, to {shown(real)}; expected the file itself; "
+            "copy it there, or give the folder that it lies in"
+        )
+    return path
 
 
 def check_size(found: int, expected: int, label: str) -> None:
@@ -144,7 +172,9 @@ def replacing(path: AnyPath) -> Iterator[Path]:
         temporary.open("xb").close()
         if target.exists():
             shutil.copymode(target, temporary)
+        mode = stat.S_IMODE(temporary.stat().st_mode)
         yield temporary
+        temporary.chmod(mode)  # libraries that write a file anew give it permissions of their own
         temporary.replace(target)
     except OSError as error:
         raise FormatError(

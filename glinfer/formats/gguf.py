@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-import difflib
-import itertools
 from collections.abc import Mapping
 from types import MappingProxyType
 from typing import Any
@@ -13,7 +11,7 @@ import numpy.typing as npt
 
 from glinfer.config import ModelConfig
 from glinfer.errors import FormatError
-from glinfer.formats.checkpoint import Checkpoint
+from glinfer.formats.checkpoint import Checkpoint, nearest
 from glinfer.formats.families import LLAMA, tensor_count
 from glinfer.formats.files import AnyPath
 from glinfer.formats.gguf_config import config_of
@@ -23,7 +21,6 @@ from glinfer.formats.huggingface_json import quoted
 from glinfer.formats.packed import PACKED_FORMATS, PackedTensor, row_bytes
 
 _READ = ("F32", *(name for name in PACKED_FORMATS if not name.endswith("_ROW")))
-_NAMES_TRIED = 2000  # of very many names only so many are tried for the nearest
 
 
 def read_gguf(path: AnyPath) -> Checkpoint:
@@ -72,10 +69,10 @@ def _check(config: ModelConfig, stored: list[StoredTensor], file: GgufFile) -> N
     unknown = [name for name in file.tensors if name not in expected and name not in passed_over]
     counts = f"found {len(file.tensors)} tensors, expected {len(expected)} for {config.num_hidden_layers} blocks"
     if missing:
-        hint = _nearest(missing[0], unknown, "found")
+        hint = nearest(missing[0], unknown, "found")
         raise FormatError(f"{file.source}: tensor {quoted(missing[0])} is missing{hint}; {counts}")
     if unknown:
-        hint = _nearest(unknown[0], [name for name in expected if name not in file.tensors] or list(expected), "known")
+        hint = nearest(unknown[0], [name for name in expected if name not in file.tensors] or list(expected), "known")
         raise FormatError(f"{file.source}: unknown tensor {quoted(unknown[0])}{hint}; {counts}")
     for name, wanted in expected.items():
         found = file.tensors[name]
@@ -86,15 +83,9 @@ def _check(config: ModelConfig, stored: list[StoredTensor], file: GgufFile) -> N
             )
         if found.shape != wanted.shape:
             raise FormatError(
-                f"{file.source}: tensor {quoted(name)} has shape {list(found.shape)}; expected {list(wanted.shape)} "
-                "from the metadata (outermost first)"
+                f"{file.source}: tensor {quoted(name)} has shape {quoted(list(found.shape))}; expected "
+                f"{list(wanted.shape)} from the metadata (outermost first)"
             )
-
-
-def _nearest(name: str, others: list[str], verb: str) -> str:
-    """A hint at the most similar of ``others``, if one is similar."""
-    close = difflib.get_close_matches(name, itertools.islice(others, _NAMES_TRIED), n=1)
-    return f" ({verb} {quoted(close[0])}, the nearest name)" if close else ""
 
 
 def _parts(stored: StoredTensor, found: GgufTensor) -> Mapping[str, PackedTensor | npt.NDArray[np.float32]]:

@@ -17,6 +17,7 @@ from glinfer.errors import ConfigError, FormatError, InputError
 from glinfer.formats.gguf_file import GgufFile
 from glinfer.formats.gguf_names import ARCHITECTURES, EMBEDDING, HEAD, ROPE_FREQS
 from glinfer.formats.huggingface_json import quoted
+from glinfer.formats.huggingface_rope import check_scaling
 
 ACTIVATIONS = {"gpt2": "gelu_new", "llama": "silu", "qwen2": "silu", "qwen3": "silu", "gemma": "gelu_new"}
 """What the MLP of each architecture computes; no key says it."""
@@ -148,9 +149,11 @@ def config_of(file: GgufFile) -> ModelConfig:
     else:
         fields.update(_rotary_fields(keys, file, heads, width, fields["max_position_embeddings"]))
     try:
-        return ModelConfig(**fields)
+        config = ModelConfig(**fields)
     except ConfigError as error:
         raise FormatError(f"{file.source}: it describes no possible model: {error}") from None
+    check_scaling(config, file.source)
+    return config
 
 
 def _rotary_fields(keys: _Keys, file: GgufFile, heads: int, width: int, context: int) -> dict[str, Any]:

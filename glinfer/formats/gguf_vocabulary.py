@@ -13,6 +13,7 @@ from typing import Any
 
 from glinfer.errors import InputError
 from glinfer.formats.bpe import BpeModel
+from glinfer.formats.huggingface_json import is_unicode
 
 VOCABULARY_KEYS = "tokenizer."
 """What the keys of a vocabulary and a chat template begin with in the metadata of a GGUF file."""
@@ -24,6 +25,7 @@ _ENDS = ("<|end|>", "<|im_end|>", "<|eot_id|>", "<|end_of_text|>", "<|endoftext|
 _WORDS = r"(?i:'s|'t|'re|'ve|'m|'ll|'d)|[^\r\n\p{L}\p{N}]?\p{L}+|%s| ?[^\s\p{L}\p{N}]+[\r\n]*|\s*[\r\n]+|\s+(?!\S)|\s+"
 _PATTERNS = {_WORDS % r"\p{N}{1,3}": "llama-bpe", _WORDS % r"\p{N}": "qwen2"}
 """How text is cut before merging, and llama.cpp's names for it."""
+_NO_TOKENIZER = "the tokenizer is not what a tokenizer.json holds; leave it out, or give a BPE1 one"
 _UNCUT = "superbpe"  # cuts digits from what is around them, and nothing else
 
 
@@ -45,9 +47,10 @@ def vocabulary_metadata(tokenizer: BpeModel | Mapping[str, Any] | None, rows: in
         return {key: value for key, value in tokenizer.items() if key.startswith(VOCABULARY_KEYS)}
     try:
         found = _of_bpe1(tokenizer) if isinstance(tokenizer, BpeModel) else _of_json(tokenizer)
-    except (KeyError, TypeError, AttributeError, IndexError):
-        raise InputError("the tokenizer is not what a tokenizer.json holds; leave it out, or give a BPE1 one") from None
+    except (KeyError, TypeError, AttributeError, IndexError, ValueError):
+        raise InputError(_NO_TOKENIZER) from None
     tokens, kinds, merges, cut, first = found
+    _check_found(tokens, merges, first)
     if max(tokens, default=-1) >= rows:
         raise InputError(
             f"the tokenizer has {max(tokens) + 1} tokens, the model {rows}; they must be the pair that was trained "
@@ -74,6 +77,15 @@ def vocabulary_metadata(tokenizer: BpeModel | Mapping[str, Any] | None, rows: in
 
 _Found = tuple[dict[int, str], dict[int, int], list[str], str, "int | None"]
 """Tokens and their types by id, merges, how text is cut, and the token put before a text."""
+
+
+def _check_found(tokens: Mapping[int, str], merges: Iterable[str], first: int | None) -> None:
+    """Refuse what JSON lets through: ids that are no numbers, texts that are none or have no UTF-8 form."""
+    ids = [*tokens, *(() if first is None else (first,))]
+    texts = [*tokens.values(), *merges]
+    fine = all(type(token) is int and token >= 0 for token in ids)
+    if not fine or not all(isinstance(text, str) and is_unicode(text) for text in texts):
+        raise InputError(_NO_TOKENIZER)
 
 
 def _of_bpe1(model: BpeModel) -> _Found:
@@ -137,5 +149,5 @@ def _first(part: Mapping[str, Any] | None) -> int | None:
     for step in _steps(part, "processors"):
         if step["type"] == "TemplateProcessing" and "SpecialToken" in step["single"][0]:
             ids: Iterable[int] = step["special_tokens"][step["single"][0]["SpecialToken"]["id"]]["ids"]
-            return next(iter(ids))
+            return next(iter(ids), None)
     return None

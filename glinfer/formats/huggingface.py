@@ -7,8 +7,6 @@ others have the names and shapes of :func:`glinfer.formats.families.weight_shape
 
 from __future__ import annotations
 
-import difflib
-import itertools
 import re
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, replace
@@ -19,7 +17,7 @@ import numpy.typing as npt
 
 from glinfer.config import ModelConfig
 from glinfer.errors import FormatError
-from glinfer.formats.checkpoint import Checkpoint
+from glinfer.formats.checkpoint import Checkpoint, nearest
 from glinfer.formats.families import FAMILIES, weight_shapes
 from glinfer.formats.files import AnyPath, shown
 from glinfer.formats.huggingface_config import read_config
@@ -38,7 +36,6 @@ from glinfer.formats.packed import PackedTensor
 
 _GPT2_PREFIX, _ROTARY_PREFIX = "transformer.", "model."
 _HEAD = "lm_head.weight"
-_NAMES_TRIED = 2000  # of very many names only so many are tried for the nearest
 _BUFFER = re.compile(r"(.*\.)?rotary_emb\.inv_freq")
 
 
@@ -196,10 +193,10 @@ def _check(config: ModelConfig, stored: list[_Stored], found: Mapping[str, Found
             f"(tie_word_embeddings); {counts}; save the model together with its head"
         )
     if missing:
-        hint = _nearest(missing[0], unknown, "found")
+        hint = nearest(missing[0], unknown, "found")
         raise FormatError(f"{label}: tensor {quoted(missing[0])} is missing{hint}; {counts}")
     if unknown:
-        hint = _nearest(unknown[0], list(expected), "expected")
+        hint = nearest(unknown[0], list(expected), "expected")
         raise FormatError(f"{label}: unknown tensor {quoted(unknown[0])}{hint}; {counts}")
     for name, array in expected.items():
         tensor = found[name]
@@ -211,11 +208,5 @@ def _check(config: ModelConfig, stored: list[_Stored], found: Mapping[str, Found
             usual = "GPT-2's files have [in, out]" if array.transposed else "it has to be [out, in]"
             hint = f"; it is stored transposed, but {usual}" if turned else ""
             raise FormatError(
-                f"{where} has shape {list(tensor.shape)}; expected {list(array.shape)} from config.json{hint}"
+                f"{where} has shape {quoted(list(tensor.shape))}; expected {list(array.shape)} from config.json{hint}"
             )
-
-
-def _nearest(name: str, others: list[str], verb: str) -> str:
-    """A hint at the most similar of ``others``, if one is similar."""
-    close = difflib.get_close_matches(name, itertools.islice(others, _NAMES_TRIED), n=1)
-    return f" ({verb} {quoted(close[0])}, the nearest name)" if close else ""

@@ -14,6 +14,7 @@ from glinfer.errors import ConfigError, FormatError
 from glinfer.formats.families import GPT2
 from glinfer.formats.files import shown
 from glinfer.formats.huggingface_json import Settings, is_whole, quoted, read_json
+from glinfer.formats.huggingface_rope import check_scaling
 from glinfer.formats.huggingface_rotary import ROTARY_FAMILIES, rotary_config
 
 __all__ = ["CONFIG_FAMILIES", "quoted", "read_config", "read_json"]
@@ -53,9 +54,11 @@ def read_config(path: Path) -> ModelConfig:
         )
     settings = Settings(values, label)
     try:
-        return _gpt2(settings) if family == GPT2 else rotary_config(family, settings)
+        config = _gpt2(settings) if family == GPT2 else rotary_config(family, settings)
     except ConfigError as error:
         raise FormatError(f"{label}: it describes no possible model: {error}") from None
+    check_scaling(config, label)
+    return config
 
 
 def _gpt2(settings: Settings) -> ModelConfig:

@@ -22,8 +22,8 @@ import numpy.typing as npt
 from safetensors import SafetensorError, safe_open
 
 from glinfer.errors import FormatError
-from glinfer.formats.files import AnyPath, check_size, opened, shown
-from glinfer.formats.huggingface_json import quoted, read_json
+from glinfer.formats.files import AnyPath, check_size, inside, opened, shown, words_of
+from glinfer.formats.huggingface_json import MOST_HEADER_VALUES, check_values, quoted, read_json
 
 CONFIG = "config.json"
 WEIGHTS = "model.safetensors"
@@ -81,7 +81,7 @@ def locate(path: AnyPath) -> tuple[Path, Path]:
     if is_directory(path):
         folder = Path(path)
         _check_config(folder, f"{shown(path)}: found a directory without {CONFIG}")
-        return folder / CONFIG, _weights_in(folder)
+        return inside(folder / CONFIG), _weights_in(folder)
     name = Path(path).name
     with opened(path):
         pass  # there is such a file, whatever its name promises
@@ -97,7 +97,7 @@ def locate(path: AnyPath) -> tuple[Path, Path]:
         )
     _check_config(folder, f"{shown(path)}: found no {CONFIG} beside it")
     shard = _IS_A_SHARD.fullmatch(name)
-    return folder / CONFIG, folder / f"{shard[1]}.safetensors.index.json" if shard else Path(path)
+    return inside(folder / CONFIG), inside(folder / f"{shard[1]}.safetensors.index.json") if shard else Path(path)
 
 
 def _check_config(folder: Path, found: str) -> None:
@@ -111,7 +111,7 @@ def _check_config(folder: Path, found: str) -> None:
 def _weights_in(folder: Path) -> Path:
     for name in (WEIGHTS, INDEX):
         if os.path.lexists(folder / name):
-            return folder / name
+            return inside(folder / name)
     for name in OTHER_WEIGHTS:
         if os.path.lexists(folder / name):
             raise _save_as_safetensors(shown(folder), name)
@@ -145,7 +145,7 @@ def find_tensors(weights: Path) -> dict[str, FoundTensor]:
         )
     found: dict[str, FoundTensor] = {}
     for shard in shards:
-        held = read_header(weights.parent / shard)[0]
+        held = read_header(inside(weights.parent / shard))[0]
         absent = [name for name, place in placed.items() if place == shard and name not in held]
         if absent:
             raise FormatError(
@@ -196,7 +196,9 @@ def read_header(path: Path) -> tuple[dict[str, FoundTensor], dict[str, str]]:
             found = f"its first {_LENGTH.size} bytes {promise}" if most >= 0 else f"found {size} bytes in all"
             raise FormatError(f"{label}: {found}; the file is no safetensors file, or cut short; get it again")
         data_start = _LENGTH.size + length
-        header = _parsed(file.read(length))
+        text = file.read(length)
+        check_values(text, label, MOST_HEADER_VALUES)
+        header = _parsed(text)
         if header is not None:
             check_size(size, data_start + max((entry[2][1] for entry in header.values()), default=0), label)
         try:
@@ -205,9 +207,8 @@ def read_header(path: Path) -> tuple[dict[str, FoundTensor], dict[str, str]]:
             if header is None:
                 raise SafetensorError("its header is no JSON object of tensors")
         except SafetensorError as error:
-            words = " ".join(str(error).split())
             raise FormatError(
-                f"{label}: damaged safetensors file of {size} bytes: {words}; get the file again"
+                f"{label}: damaged safetensors file of {size} bytes: {words_of(error)}; get the file again"
             ) from None
     tensors = {
         name: FoundTensor(path, dtype, shape, data_start + offsets[0])

@@ -10,8 +10,12 @@ from reprlib import Repr
 from typing import Any
 
 from glinfer.errors import FormatError
-from glinfer.formats.files import opened, shown
+from glinfer.formats.files import opened, shown, words_of
 
+MOST_VALUES = 1 << 20
+"""Values in one file of settings; each takes some hundred bytes of memory, and as few as two in the file."""
+MOST_HEADER_VALUES = MOST_VALUES // 2
+"""Values in a safetensors header; a tensor has nine."""
 _LARGEST_NUMBER = 1e30
 
 _quoting = Repr()
@@ -20,25 +24,47 @@ quoted = _quoting.repr
 """A value or name out of a file for a message: in quotes, and shortened when it is absurdly long."""
 
 
-def read_json(path: Path, longest: int) -> dict[str, Any]:
-    """The JSON object in a file of at most ``longest`` bytes.
+def check_values(text: bytes, label: str, most: int = MOST_VALUES) -> None:
+    """Refuse JSON of more than ``most`` values, before anything is made of them.
 
     Raises:
-        FormatError: the file cannot be read, is longer, is no JSON, or holds something other than an object.
+        FormatError: there are more brackets and commas than that.
+    """
+    found = text.count(b",") + text.count(b"[") + text.count(b"{")
+    if found > most:
+        raise FormatError(f"{label}: found JSON of some {found} values; expected at most {most}")
+
+
+def read_json(path: Path, longest: int, most: int = MOST_VALUES) -> dict[str, Any]:
+    """The JSON object in a file of at most ``longest`` bytes and ``most`` values.
+
+    Raises:
+        FormatError: the file cannot be read, is longer or has more, is no JSON, or holds something other than an
+            object.
     """
     label = shown(path)
     with opened(path) as (file, size):
-        text = file.read(longest + 1)
+        text = file.read(min(size, longest) + 1)  # what is asked for is allocated at once
     if len(text) > longest:
         raise FormatError(f"{label}: found {max(size, len(text))} bytes; expected JSON of at most {longest} bytes")
+    check_values(text, label, most)
     try:
         values = json.loads(text)
     except (ValueError, RecursionError) as error:
-        words = " ".join(str(error).split())
+        words = words_of(error)
         raise FormatError(f"{label}: found no JSON in its {len(text)} bytes ({words}); get the file again") from None
     if not isinstance(values, dict):
         raise FormatError(f"{label}: found a JSON {type(values).__name__}; expected an object with names and values")
     return values
+
+
+def is_unicode(text: str) -> bool:
+    """Whether a text has a UTF-8 form: out of JSON it may have half a surrogate pair, which no library takes."""
+    try:
+        text.encode()
+    except UnicodeEncodeError:
+        return False
+    return True
 
 
 def is_whole(value: object, least: int) -> bool:
@@ -60,7 +86,8 @@ class Settings:
 
     def refused(self, name: str, expected: str) -> FormatError:
         """The error that says what a setting is, and what was expected."""
-        return FormatError(f"{self.label}: {name} is {quoted(self.values[name])}; expected {expected}")
+        found = quoted(self.values[name]) if name in self.values else "left out"
+        return FormatError(f"{self.label}: {name} is {found}; expected {expected}")
 
     def given(self, name: str) -> bool:
         """Whether a setting is there and is not null."""

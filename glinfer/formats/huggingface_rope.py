@@ -9,6 +9,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import Any
 
+from glinfer.config import ModelConfig
 from glinfer.errors import FormatError
 from glinfer.formats.huggingface_json import Settings, quoted
 
@@ -26,6 +27,7 @@ _NUMBERS: Mapping[str, tuple[tuple[str, ...], tuple[str, ...]]] = {
 _TYPES = ("default", *_NUMBERS)
 _WITH_ORIGINAL = ("llama3", "yarn", "longrope")
 _WITH_LONGEST = ("dynamic", "yarn", "longrope")
+_LEAST, _MOST = 1e-9, 1e9  # of every number: beyond, angles are no numbers any more
 _MAY_BE_0 = ("beta_fast", "beta_slow", "mscale", "mscale_all_dim")  # which is as if they were left out
 
 
@@ -86,6 +88,26 @@ def _scaling(kind: str, scaling: Settings, settings: Settings, positions: int, h
     if kind == "yarn" and "truncate" in scaling.values:
         found["truncate"] = bool(scaling.values["truncate"])
     return found
+
+
+def check_scaling(config: ModelConfig, label: str) -> None:
+    """Refuse scaling whose numbers cannot be calculated with, wherever a configuration is from.
+
+    Raises:
+        FormatError: a number is absurdly small or large; or ``longrope`` has an original context of one position, by
+            the logarithm of which it divides.
+    """
+    scaling = dict(config.rope_scaling)
+    least = 2 if scaling.get("rope_type", scaling.get("type")) == "longrope" else 1
+    for name, value in scaling.items():
+        for number in value if isinstance(value, tuple) else (value,):
+            if isinstance(number, (int, float)) and number != 0 and not _LEAST <= number <= _MOST:
+                raise FormatError(
+                    f"{label}: {quoted(name)} of the rope scaling is {quoted(number)}; expected {_LEAST:g} to {_MOST:g}"
+                )
+    original = scaling.get(_ORIGINAL) or config.max_position_embeddings
+    if isinstance(original, (int, float)) and original < least:
+        raise FormatError(f"{label}: {_ORIGINAL} is {original}; expected {least} or more for longrope")
 
 
 def _factors(scaling: Settings, name: str, head_dim: int) -> list[float]:

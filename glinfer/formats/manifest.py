@@ -27,7 +27,7 @@ from glinfer.config import ModelConfig
 from glinfer.errors import ConfigError, FormatError
 from glinfer.formats.checkpoint import Checkpoint, check_tensors
 from glinfer.formats.families import GIFT_OF_GAB
-from glinfer.formats.files import AnyPath, shown
+from glinfer.formats.files import AnyPath, inside, shown
 from glinfer.formats.huggingface_files import is_directory
 from glinfer.formats.huggingface_json import quoted, read_json
 from glinfer.formats.manifest_files import Place, Shards, find_shards, whole
@@ -84,8 +84,17 @@ def find_manifest(folder: AnyPath) -> Path | None:
         files = sorted(itertools.islice(Path(folder).glob("*.json"), _FILES_LOOKED_AT))
     except (OSError, ValueError):
         return None
-    found = [file for file in files if is_manifest(file)]
+    found = [file for file in files if _is_own(file) and is_manifest(file)]
     return next((file for file in found if "q8" not in file.stem), found[0] if found else None)
+
+
+def _is_own(file: Path) -> bool:
+    """Whether a file lies in its folder, and is no link to another place."""
+    try:
+        inside(file)
+    except FormatError:
+        return False
+    return True
 
 
 def read_manifest(path: AnyPath) -> Checkpoint:

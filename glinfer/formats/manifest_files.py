@@ -16,7 +16,7 @@ from typing import Any
 import numpy as np
 
 from glinfer.errors import FormatError
-from glinfer.formats.files import opened, shown
+from glinfer.formats.files import inside, opened, shown
 from glinfer.formats.huggingface_json import quoted
 from glinfer.ggml import Bytes
 
@@ -120,7 +120,7 @@ def find_shards(values: Mapping[str, Any], manifest: Path) -> Shards:
     shards: list[Shard] = []
     start = 0
     for name, length in named.items():
-        file = manifest.parent / name
+        file = inside(manifest.parent / name)
         with opened(file) as (_, size):
             pass
         if length is not None and size != length:

@@ -22,7 +22,9 @@ from glinfer.config import ModelConfig
 from glinfer.errors import ConfigError, FormatError, InputError
 from glinfer.formats.checkpoint import Checkpoint, check_checkpoint, check_tensors
 from glinfer.formats.families import FAMILIES, weight_shapes
-from glinfer.formats.files import AnyPath, check_size, opened, replacing, shown
+from glinfer.formats.files import AnyPath, check_size, opened, replacing, shown, words_of
+from glinfer.formats.huggingface_json import MOST_HEADER_VALUES, check_values, quoted
+from glinfer.formats.huggingface_rope import check_scaling
 from glinfer.formats.packed import F16, PackedTensor
 
 _LENGTH = struct.Struct("<Q")
@@ -44,7 +46,7 @@ def read_safetensors(path: AnyPath) -> Checkpoint:
     """
     label = shown(path)
     with opened(path) as (file, size):
-        _check_length(file, size, label)
+        _check_header(file, size, label)
         try:
             with safe_open(path, framework="numpy") as tensors:
                 return _read_open(tensors, file, label)
@@ -52,8 +54,8 @@ def read_safetensors(path: AnyPath) -> Checkpoint:
             raise _damage(file, size, label, error) from None
 
 
-def _check_length(file: BinaryIO, size: int, label: str) -> None:
-    """Refuse a header that cannot be in the file."""
+def _check_header(file: BinaryIO, size: int, label: str) -> None:
+    """Refuse a header that cannot be in the file, or has far more in it than a model needs."""
     start = file.read(_LENGTH.size)
     if len(start) < _LENGTH.size:
         raise FormatError(
@@ -67,13 +69,14 @@ def _check_length(file: BinaryIO, size: int, label: str) -> None:
             f"{label}: its first {_LENGTH.size} bytes promise a safetensors header of {length} bytes; "
             f"expected at most {most} in a file of {size}; the file is no safetensors file, or cut short"
         )
+    check_values(file.read(length), label, MOST_HEADER_VALUES)
 
 
 def _read_open(tensors: Any, file: BinaryIO, label: str) -> Checkpoint:
     """Check metadata, names, types and shapes, all before the first tensor is loaded."""
     metadata = tensors.metadata() or {}
     if metadata.get("format") != _FORMAT or "config" not in metadata:
-        found = f"format {metadata['format']!r}" if "format" in metadata else "no format"
+        found = f"format {quoted(metadata['format'])}" if "format" in metadata else "no format"
         config_too = "and a config" if "config" in metadata else "and no config"
         raise FormatError(
             f"{label}: its metadata has {found} {config_too}; expected format {_FORMAT!r} and a config; "
@@ -83,6 +86,7 @@ def _read_open(tensors: Any, file: BinaryIO, label: str) -> Checkpoint:
         config = ModelConfig.from_json(metadata["config"])
     except ConfigError as error:
         raise FormatError(f"{label}: the config in its metadata describes no possible model: {error}") from None
+    check_scaling(config, label)
     slices = {name: tensors.get_slice(name) for name in tensors.keys()}  # noqa: SIM118 (it is no mapping)
     found_tensors = {
         # Whichever it is stored as, it will be float32.
@@ -131,8 +135,7 @@ def _damage(file: BinaryIO, size: int, label: str, error: SafetensorError) -> Fo
         return wrong_size
     except (ValueError, TypeError, LookupError, AttributeError, RecursionError):
         pass  # the header is what is damaged: the library says how
-    words = " ".join(str(error).split())
-    return FormatError(f"{label}: damaged safetensors file of {size} bytes: {words}; get the file again")
+    return FormatError(f"{label}: damaged safetensors file of {size} bytes: {words_of(error)}; get the file again")
 
 
 def write_safetensors(checkpoint: Checkpoint, path: AnyPath, *, dtype: str = "float32") -> None:
@@ -158,9 +161,7 @@ def write_safetensors(checkpoint: Checkpoint, path: AnyPath, *, dtype: str = "fl
         try:
             save_file(tensors, temporary, metadata=metadata)
         except SafetensorError as error:
-            raise FormatError(
-                f"{shown(path)}: cannot write it: {' '.join(str(error).split())}; check the free space"
-            ) from None
+            raise FormatError(f"{shown(path)}: cannot write it: {words_of(error)}; check the free space") from None
 
 
 def _stored(name: str, checkpoint: Checkpoint, dtype: str) -> npt.NDArray[Any]:

@@ -6,13 +6,14 @@ from pathlib import Path
 from typing import Any
 
 from glinfer.formats.bpe import BpeModel, read_bpe
-from glinfer.formats.files import AnyPath, opened
+from glinfer.formats.files import AnyPath, inside, opened
 from glinfer.formats.gguf_file import GGUF_MAGIC, read_gguf_file
 from glinfer.formats.gguf_vocabulary import VOCABULARY_KEYS
 from glinfer.formats.huggingface_files import is_directory
 from glinfer.formats.huggingface_json import read_json
 
-_LARGEST = 1 << 27  # bytes of a tokenizer.json
+LARGEST_TOKENIZER, MOST_TOKENIZER_VALUES = 1 << 27, 5 << 19
+"""Bytes and values of a ``tokenizer.json``; those of vocabularies of 260 000 tokens have 35 million, and 2 million."""
 Vocabulary = BpeModel | dict[str, Any]
 """A BPE1 vocabulary, what a ``tokenizer.json`` holds, or the metadata of a GGUF file about its vocabulary."""
 
@@ -36,5 +37,7 @@ def vocabulary_beside(checkpoint: AnyPath) -> Vocabulary | None:
     folder = path if is_directory(path) else path.parent
     for candidate in (path.with_suffix(".bpe"), folder / "model.bpe", folder / "tokenizer.json"):
         if candidate.is_file():
-            return read_bpe(candidate) if candidate.suffix == ".bpe" else read_json(candidate, _LARGEST)
+            if candidate.suffix == ".bpe":
+                return read_bpe(inside(candidate))
+            return read_json(inside(candidate), LARGEST_TOKENIZER, MOST_TOKENIZER_VALUES)
     return None

@@ -26,11 +26,13 @@ from glinfer.formats.files import AnyPath, opened
 from glinfer.formats.gguf_file import GGUF_MAGIC, read_gguf_file
 from glinfer.formats.huggingface_json import quoted
 from glinfer.generation.gguf_words import BEGIN_WITH_BOS, EXPRESSIONS, WHOLE_WORDS
-from glinfer.generation.hf_tokenizer import HfModel, _from_byte_level
+from glinfer.generation.hf_tokenizer import HfModel, _from_byte_level, library_errors
 
 _PREFIX = "tokenizer.ggml."
 _UNKNOWN, _CONTROL, _USER_DEFINED, _BYTE = 2, 3, 4, 6  # of the types of tokens; 1 is normal, 5 unused
 _LONGEST_TOKEN = 1024  # characters; every place is tried at which one could be two
+_MOST_CHARACTERS = 1 << 22  # of all tokens together; a vocabulary of 262 144 has 2 million
+_MERGES_FOR_EACH, _MERGES_FOR_ALL = 4, 1 << 16  # of a vocabulary of 262 144 there are 2 for each token
 _BYTE_TOKEN = re.compile(r"<0x([0-9A-Fa-f]{2})>")
 _USUAL_IDS = {"llama": {"bos": 1, "eos": 2, "unknown": 0}}
 _NAMED = ("bos", "eos", "eot", "eom", "unknown")
@@ -221,6 +223,13 @@ def _byte_level(vocabulary: _Vocabulary) -> tokenizers.Tokenizer:
     for text in vocabulary.values("merges", str):
         left, _, right = text[1:].partition(" ")  # a merge may begin with a space that is no border
         merges.append((text[:1] + left, right))
+    for number, (left, right) in enumerate(merges):
+        for text in (left, right, left + right):
+            if text not in vocabulary.ids:
+                raise vocabulary.error(
+                    f"its merges do not go with its tokens: merge {number} is of {quoted(left)} and {quoted(right)}, "
+                    f"and there is no token {quoted(text)}"
+                )
     library = _library(vocabulary, merges, ignore_merges=name in WHOLE_WORDS)
     cuts = [pre_tokenizers.Split(Regex(expression), "isolated") for expression in EXPRESSIONS[name]]
     in_bytes = pre_tokenizers.ByteLevel(add_prefix_space=False, use_regex=False)
@@ -237,7 +246,9 @@ def _piece_level(vocabulary: _Vocabulary) -> tokenizers.Tokenizer:
     apart = vocabulary.control() | vocabulary.of_type(_USER_DEFINED)
     apart |= {token for token in range(len(tokens)) if vocabulary.is_byte(token)}
     ids = {text: token for text, token in vocabulary.ids.items() if token not in apart}
-    merges = _merges(ids, scores)
+    if sum(map(len, ids)) > _MOST_CHARACTERS:
+        raise vocabulary.error(f"its tokens have more than {_MOST_CHARACTERS} characters together; expected fewer")
+    merges = _merges(vocabulary, ids, scores)
     # Without words a whole text is one, which hardly comes twice: the library's cache of words is switched off.
     unknown = tokens[vocabulary.named["unknown"]] if "unknown" in vocabulary.named else None
     library = _library(vocabulary, merges, unk_token=unknown, fuse_unk=True, byte_fallback=True, cache_capacity=0)
@@ -248,24 +259,27 @@ def _piece_level(vocabulary: _Vocabulary) -> tokenizers.Tokenizer:
     return library
 
 
-def _merges(ids: Mapping[str, int], scores: Sequence[float]) -> list[tuple[str, str]]:
+def _merges(vocabulary: _Vocabulary, ids: Mapping[str, int], scores: Sequence[float]) -> list[tuple[str, str]]:
     """Every way in which a token is two others, the best-scored token first."""
-    found = [
-        (scores[token], text[:place], text[place:])
-        for text, token in ids.items()
-        for place in range(1, len(text))
-        if text[:place] in ids and text[place:] in ids
-    ]
-    found.sort(key=lambda merge: (-merge[0], -len(merge[1]), -len(merge[2])))
-    return [(left, right) for _, left, right in found]
+    most = _MERGES_FOR_EACH * len(ids) + _MERGES_FOR_ALL
+    found: list[tuple[float, int, int]] = []  # ids, since the texts are there already
+    for text, token in ids.items():
+        for place in range(1, len(text)):
+            left, right = ids.get(text[:place]), ids.get(text[place:])
+            if left is not None and right is not None:
+                found.append((scores[token], left, right))
+        if len(found) > most:
+            raise vocabulary.error(
+                f"its {len(ids)} tokens can be made of each other in more than {most} ways; expected fewer"
+            )
+    texts = vocabulary.tokens
+    found.sort(key=lambda merge: (-merge[0], -len(texts[merge[1]]), -len(texts[merge[2]])))
+    return [(texts[left], texts[right]) for _, left, right in found]
 
 
 def _library(vocabulary: _Vocabulary, merges: list[tuple[str, str]], **options: Any) -> tokenizers.Tokenizer:
-    try:
+    with library_errors(f"{vocabulary.source}: its merges do not go with its tokens", FormatError):
         return tokenizers.Tokenizer(BPE(vocab=vocabulary.ids, merges=merges, **options))
-    except Exception as error:  # the library has no kind of error of its own
-        words = " ".join(str(error).split())[:200]
-        raise vocabulary.error(f"its merges do not go with its tokens ({words})") from None
 
 
 def _from_pieces(text: str) -> bytes:

@@ -21,13 +21,14 @@ from typing import Any
 import tokenizers
 
 from glinfer.errors import FormatError, GlinferError, InputError
-from glinfer.formats.files import AnyPath, opened, shown
+from glinfer.formats.files import AnyPath, inside, opened, shown, words_of
 from glinfer.formats.huggingface_files import is_directory
-from glinfer.formats.huggingface_json import quoted, read_json
+from glinfer.formats.huggingface_json import check_values, is_unicode, quoted, read_json
+from glinfer.formats.vocabularies import LARGEST_TOKENIZER, MOST_TOKENIZER_VALUES
+from glinfer.generation.hf_check import check_kind, check_tokenizer
 
 TOKENIZER_FILE = "tokenizer.json"
 CONFIG_FILE = "tokenizer_config.json"
-_LARGEST = 1 << 27  # bytes; those of vocabularies of 260 000 entries have 35 million
 _LARGEST_CONFIG = 1 << 24  # bytes; it may list thousands of added tokens
 _LONGEST_ID = 10  # digits
 _FLAGS = ("single_word", "lstrip", "rstrip", "normalized", "special")
@@ -62,7 +63,7 @@ class HfModel:
             InputError: the vocabulary has no way to write the text.
         """
         library = self.library if allow_special else self._plain
-        with _library_errors("the tokenizer cannot encode this text", InputError):
+        with library_errors("the tokenizer cannot encode this text", InputError):
             return list(library.encode(text, add_special_tokens=allow_special).ids)
 
     @cached_property
@@ -74,6 +75,10 @@ class HfModel:
         are not taken out, since ids of later added tokens are counted on from there. A single character (some models
         pad with ``!``) keeps its name: text could not be written without it.
         """
+        with library_errors("the tokenizer cannot encode text without its special tokens", InputError):
+            return self._without_special()
+
+    def _without_special(self) -> tokenizers.Tokenizer:
         values = json.loads(self.library.to_str())
         names = {text: f" {token} " for text, token in self.control_tokens.items() if len(text) > 1}
         for added in values["added_tokens"]:
@@ -116,24 +121,33 @@ def read_hf_tokenizer(path: AnyPath) -> HfModel:
                 f"{shown(path.parent)}: found a directory without {TOKENIZER_FILE}; expected a Hugging Face model "
                 "with a fast tokenizer; save its tokenizer with save_pretrained of transformers"
             )
+        inside(path)
     label = shown(path)
     with opened(path) as (file, size):
-        if size > _LARGEST:
-            raise FormatError(f"{label}: found {size} bytes; expected a {TOKENIZER_FILE} of at most {_LARGEST}")
+        if size > LARGEST_TOKENIZER:
+            raise FormatError(
+                f"{label}: found {size} bytes; expected a {TOKENIZER_FILE} of at most {LARGEST_TOKENIZER}"
+            )
         data = file.read(size)
-    with _library_errors(f"{label}: this is no {TOKENIZER_FILE}, or a damaged one", FormatError):
+    check_values(data, label, MOST_TOKENIZER_VALUES)
+    damaged = f"{label}: this is no {TOKENIZER_FILE}, or a damaged one"
+    with library_errors(damaged, FormatError):
+        values = json.loads(data)
+    if not isinstance(values, dict) or not isinstance(values.get("model"), dict):
+        raise FormatError(f"{damaged}: found no model in it")
+    check_tokenizer(values, label)
+    del values  # it takes many times the size of the file
+    with library_errors(damaged, FormatError):
         library = tokenizers.Tokenizer.from_buffer(data)
-    kind = type(library.model).__name__
-    if kind not in ("BPE", "Unigram"):
-        raise FormatError(f"{label}: its model is {kind}; expected BPE or Unigram; use token ids with this model")
+    check_kind(type(library.model).__name__, label)
     library.no_truncation()
     library.no_padding()
     decode, prefix = _decoder(library, label)
     beside = path.with_name(CONFIG_FILE)
-    config = read_json(beside, _LARGEST_CONFIG) if os.path.lexists(beside) else {}
+    config = read_json(inside(beside), _LARGEST_CONFIG) if os.path.lexists(beside) else {}
     named = _named_tokens(config)
     _add_tokens(library, config.get("added_tokens_decoder"), named, shown(beside))
-    _mark_special(library, named)
+    _mark_special(library, named, shown(beside))
     pieces, control = _pieces(library, decode)
     if not pieces:
         raise FormatError(f"{label}: its vocabulary is empty; expected at least one token; get the file again")
@@ -165,7 +179,7 @@ def _named_tokens(config: Mapping[str, Any]) -> list[str]:
         more = config.get(key)
         named += more if isinstance(more, list) else more.values() if isinstance(more, dict) else ()
     texts = [value.get("content") if isinstance(value, dict) else value for value in named]
-    return [text for text in texts if isinstance(text, str) and text]
+    return [text for text in texts if isinstance(text, str) and text and is_unicode(text)]
 
 
 def _add_tokens(library: tokenizers.Tokenizer, listed: object, named: list[str], label: str) -> None:
@@ -178,7 +192,8 @@ def _add_tokens(library: tokenizers.Tokenizer, listed: object, named: list[str],
     tokens = {}
     for number, entry in entries.items():
         content = entry.get("content") if isinstance(entry, dict) else None
-        if not (number.isascii() and number.isdecimal() and len(number) < _LONGEST_ID and isinstance(content, str)):
+        is_text = isinstance(content, str) and is_unicode(content)
+        if not (number.isascii() and number.isdecimal() and len(number) < _LONGEST_ID and is_text):
             raise FormatError(
                 f"{label}: added_tokens_decoder has {quoted(entry)} for {quoted(number)}; expected a token's id, and "
                 "an object with its content and flags"
@@ -186,15 +201,17 @@ def _add_tokens(library: tokenizers.Tokenizer, listed: object, named: list[str],
         flags = {name: bool(entry[name]) for name in _FLAGS if name in entry}
         flags["special"] = flags.get("special", False) or content in named
         tokens[int(number)] = tokenizers.AddedToken(content, **flags)
-    library.add_tokens([tokens[number] for number in sorted(tokens)])
+    with library_errors(f"{label}: its added_tokens_decoder does not go with {TOKENIZER_FILE}", FormatError):
+        library.add_tokens([tokens[number] for number in sorted(tokens)])
 
 
-def _mark_special(library: tokenizers.Tokenizer, named: list[str]) -> None:
+def _mark_special(library: tokenizers.Tokenizer, named: list[str], label: str) -> None:
     """Make those tokens special that ``tokenizer_config.json`` names."""
     # One that is special already keeps its own flags: whether it takes the spaces around it, for one.
     already = {added.content for added in library.get_added_tokens_decoder().values() if added.special}
     known = [text for text in named if text not in already and library.token_to_id(text) is not None]
-    library.add_special_tokens([tokenizers.AddedToken(text, special=True, normalized=False) for text in known])
+    with library_errors(f"{label}: the tokens that it names do not go with {TOKENIZER_FILE}", FormatError):
+        library.add_special_tokens([tokenizers.AddedToken(text, special=True, normalized=False) for text in known])
 
 
 def _decoder(library: tokenizers.Tokenizer, label: str) -> tuple[Callable[[str], bytes], int]:
@@ -275,12 +292,11 @@ def _from_byte_level(text: str) -> bytes:
 
 
 @contextlib.contextmanager
-def _library_errors(what: str, kind: type[GlinferError]) -> Iterator[None]:
+def library_errors(what: str, kind: type[GlinferError]) -> Iterator[None]:
     """Turn whatever the library raises into one line; a panic of its own is no ``Exception``."""
     try:
         yield
     except BaseException as error:
         if not isinstance(error, Exception) and type(error).__name__ != "PanicException":
             raise
-        words = " ".join(str(error).split())[:200]
-        raise kind(f"{what}: {words if words.isprintable() else ascii(words)}") from None
+        raise kind(f"{what}: {words_of(error)}") from None

@@ -8,7 +8,7 @@ from pathlib import Path
 from glinfer.config import ModelConfig
 from glinfer.errors import FormatError
 from glinfer.formats.families import GAB, GIFT_OF_GAB
-from glinfer.formats.files import AnyPath, shown
+from glinfer.formats.files import AnyPath, inside, shown
 from glinfer.formats.gguf_file import read_gguf_file
 from glinfer.formats.huggingface_files import is_directory
 from glinfer.formats.huggingface_json import quoted, read_json
@@ -46,7 +46,7 @@ def stop_ids_of(path: AnyPath) -> tuple[int, ...]:
         file = folder / name
         if not os.path.lexists(file):
             continue
-        found = read_json(file, _LONGEST).get("eos_token_id")
+        found = read_json(inside(file), _LONGEST).get("eos_token_id")
         ids = found if isinstance(found, list) else [] if found is None else [found]
         for token in ids:
             if isinstance(token, bool) or not isinstance(token, int):

@@ -19,7 +19,7 @@ from pathlib import Path
 from typing import Any
 
 from glinfer.errors import FormatError, InputError
-from glinfer.formats.files import AnyPath, opened, shown
+from glinfer.formats.files import AnyPath, inside, opened, shown, words_of
 from glinfer.formats.gguf_file import read_gguf_file
 from glinfer.formats.huggingface_files import is_directory
 from glinfer.formats.huggingface_json import quoted, read_json
@@ -89,9 +89,7 @@ class JinjaTemplate:
         }
         answer = self._answer({"source": self.source, "variables": variables, "most": LONGEST_TEXT})
         if "text" not in answer:
-            words = " ".join(str(answer.get("error")).split())[:300]
-            words = words if words.isprintable() else ascii(words)
-            raise self._error(f"cannot be used: {words}")
+            raise self._error(f"cannot be used: {words_of(answer.get('error'))}")
         return str(answer["text"])
 
     def _error(self, words: str) -> InputError:
@@ -138,15 +136,15 @@ def find_template(path: AnyPath) -> JinjaTemplate | None:
         return _in_gguf(path)
     folder = Path(path) if is_directory(path) else Path(path).parent
     config_file = folder / CONFIG_FILE
-    config = read_json(config_file, _LARGEST_CONFIG) if os.path.lexists(config_file) else {}
+    config = read_json(inside(config_file), _LARGEST_CONFIG) if os.path.lexists(config_file) else {}
     named = {name: value.get("content") if isinstance(value, dict) else value for name, value in config.items()}
     tokens = {name: value for name, value in named.items() if name.endswith("_token") and isinstance(value, str)}
     if os.path.lexists(file := folder / _JINJA_FILE):
-        return JinjaTemplate(_text_of(file), tokens, shown(file))
+        return JinjaTemplate(_text_of(inside(file)), tokens, shown(file))
     found, file = config.get("chat_template"), config_file
     if os.path.lexists(folder / _JSON_FILE):
         file = folder / _JSON_FILE
-        found = read_json(file, _LARGEST_CONFIG).get("chat_template")
+        found = read_json(inside(file), _LARGEST_CONFIG).get("chat_template")
     found = _default_of(found, shown(file)) if isinstance(found, list) else found
     return None if found is None else JinjaTemplate(found, tokens, shown(file))
 
@@ -164,7 +162,7 @@ def _in_gguf(path: AnyPath) -> JinjaTemplate | None:
 
 def _text_of(file: Path) -> str:
     with opened(file) as (stream, size):
-        data = stream.read(4 * LONGEST_TEMPLATE + 1)  # a character has at most four bytes
+        data = stream.read(min(size, 4 * LONGEST_TEMPLATE) + 1)  # a character has at most four bytes
     try:
         return data.decode("utf-8")
     except UnicodeDecodeError as error:

@@ -22,7 +22,7 @@ from tokenizers.trainers import BpeTrainer
 from glinfer.config import ModelConfig
 from glinfer.errors import FormatError, InputError
 from glinfer.formats.bpe import BpeModel, is_merges_json, read_bpe, read_merges_json
-from glinfer.formats.files import AnyPath, opened
+from glinfer.formats.files import AnyPath, inside, opened
 from glinfer.formats.huggingface_files import is_directory
 from glinfer.generation.gguf_tokenizer import is_gguf, read_gguf_tokenizer
 from glinfer.generation.hf_tokenizer import TOKENIZER_FILE, HfModel, read_hf_tokenizer
@@ -267,7 +267,7 @@ def find_tokenizer(
         if not candidate.is_file():
             continue
         try:
-            beside = Tokenizer.from_file(candidate)
+            beside = Tokenizer.from_file(inside(candidate))
         except FormatError as error:  # nobody asked for this file, and ids need none
             whose = "the checkpoint's own tokenizer" if candidate == own else "the tokenizer beside the checkpoint"
             reasons.append(f"{whose} cannot be used: {error}; {advice}")

@@ -31,6 +31,8 @@ VERSION = 1
 
 _MAX_BYTES = 1 << 16
 _MAX_NUMBER = 1 << 12  # above any sensible field of Kernels
+_MAX_UNROLL = 64  # of those that are written out in a shader, which a driver then compiles
+_MAX_MILLISECONDS = 1e9
 _THREADS = "LP_NUM_THREADS"  # how many threads llvmpipe draws with; default: one a core
 
 
@@ -142,7 +144,7 @@ def load_tuned(key: TuningKey) -> Tuned | None:
         with opened(path) as (file, size):
             found = json.loads(file.read(_MAX_BYTES)) if size <= _MAX_BYTES else None
         return _tuned(found, key)
-    except (GlinferError, ValueError, TypeError, KeyError, RecursionError):
+    except (GlinferError, ValueError, TypeError, KeyError, OverflowError, RecursionError):
         return None
 
 
@@ -151,6 +153,8 @@ def _tuned(found: Any, key: TuningKey) -> Tuned | None:
     if not isinstance(found, dict) or {name: found.get(name) for name in about} != about:
         return None
     times = [float(found[name]) for name in ("milliseconds", "default_milliseconds")]
+    if not all(0 < milliseconds < _MAX_MILLISECONDS for milliseconds in times):
+        return None
     return Tuned(_kernels(found["kernels"]), *times)
 
 
@@ -161,7 +165,8 @@ def _kernels(values: Mapping[str, Any]) -> Kernels:
         raise ValueError("other fields than Kernels has")
     for name, default in fields.items():
         value = values[name]
-        if type(value) is not type(default) or (isinstance(value, int) and not 0 <= value <= _MAX_NUMBER):
+        most = _MAX_UNROLL if name in ("unroll", "part_steps") else _MAX_NUMBER
+        if type(value) is not type(default) or (isinstance(value, int) and not 0 <= value <= most):
             raise ValueError(f"{name} is {value!r}")
     return Kernels(**values)
 

@@ -25,6 +25,14 @@ _ORIGINAL = "original_max_position_embeddings"
 _LONGEST = "max_position_embeddings"
 
 
+def _float(number: float) -> float:
+    """A number as a float; infinite where it is a whole number beyond all floats."""
+    try:
+        return float(number)
+    except OverflowError:
+        return math.inf
+
+
 class _Settings:
     """Reads the numbers of one scaling dict, and names what is missing."""
 
@@ -37,7 +45,7 @@ class _Settings:
         if not self.has(key):
             return self._missing(key) if default is None else default
         whole_or_not = isinstance(value, (int, float, np.integer, np.floating)) and not isinstance(value, bool)
-        if not whole_or_not or not 0 < float(value) < math.inf:
+        if not whole_or_not or not 0 < _float(value) < math.inf:
             raise InputError(f"rope scaling of type {self.kind!r} has {key} {value!r}; expected a number above 0")
         return float(value)
 
@@ -55,7 +63,7 @@ class _Settings:
             self._missing(key)
         try:
             found = np.asarray(self._scaling[key], dtype=np.float64)
-        except (TypeError, ValueError):
+        except (TypeError, ValueError, OverflowError):
             found = np.empty(0)
         if found.shape != (count,) or not (np.isfinite(found) & (found > 0)).all():
             raise InputError(f"rope scaling of type {self.kind!r}: {key} needs {count} numbers above 0, one a pair")
@@ -159,7 +167,7 @@ def rope_frequencies(length: int, rotary_dim: int, theta: float, scaling: Scalin
     """
     if rotary_dim < 2 or rotary_dim % 2:
         raise InputError(f"rope: rotary_dim is {rotary_dim}; expected an even number, as elements turn in pairs")
-    if isinstance(theta, bool) or not isinstance(theta, (int, float, np.number)) or not 1 < float(theta) < math.inf:
+    if isinstance(theta, bool) or not isinstance(theta, (int, float, np.number)) or not 1 < _float(theta) < math.inf:
         raise InputError(f"rope: theta is {theta!r}; expected a number above 1, such as 10000.0")
     if scaling is not None and not isinstance(scaling, Mapping):
         raise InputError(
@@ -173,7 +181,12 @@ def rope_frequencies(length: int, rotary_dim: int, theta: float, scaling: Scalin
     kind = scaling.get("rope_type", scaling.get("type", "default"))
     if kind not in _KINDS:
         raise InputError(f"rope: there is no scaling of type {kind!r}; known: {', '.join(_KINDS)}")
-    angles, factor = _KINDS[kind](_Settings(kind, scaling), rotary_dim, float(theta), length)
+    try:
+        angles, factor = _KINDS[kind](_Settings(kind, scaling), rotary_dim, float(theta), length)
+    except (OverflowError, ZeroDivisionError, ValueError):
+        raise InputError(
+            f"rope scaling of type {kind!r}: its settings give no numbers; expected those of the model"
+        ) from None
     return np.asarray(angles, dtype=np.float64), float(factor)
 
 

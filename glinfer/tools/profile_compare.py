@@ -108,7 +108,7 @@ def read_side(path: AnyPath) -> Side:
         raise _no_report(path, f"a report of version {_short(found.get('version'))}, not {VERSION}")
     try:
         return _side(found)
-    except (KeyError, TypeError, ValueError, AttributeError) as error:
+    except (KeyError, TypeError, ValueError, OverflowError, AttributeError) as error:
         raise _no_report(path, f"a report that is damaged ({type(error).__name__}: {error})") from None
 
 

@@ -266,7 +266,7 @@ def recorded_texts(report: bytes) -> list[list[int]]:
         rows = [row["texts"] for row in found["rows"] if not row["problem"]]
         count = len(found["question"]["samplings"])
         texts = [[int(token) for token in text] for text in rows[0]]
-    except (KeyError, IndexError, TypeError, ValueError):
+    except (KeyError, IndexError, TypeError, ValueError, OverflowError):
         raise InputError(_NO_REPORT) from None
     if len(texts) != count or not texts:
         raise InputError(_NO_REPORT)

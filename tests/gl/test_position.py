@@ -219,6 +219,12 @@ def test_a_scaling_reaches_the_elements(dev: Device) -> None:
             {"type": "longrope", **YARN, "short_factor": [1.0, 2.0]},
             "rope scaling of type 'longrope': short_factor needs 4 numbers above 0, one a pair",
         ),
+        ({"type": "linear", "factor": 10**400}, "expected a number above 0"),
+        (
+            {"type": "longrope", "factor": 2, "original_max_position_embeddings": 1}
+            | {"short_factor": [1.0] * 4, "long_factor": [1.0] * 4},
+            "rope scaling of type 'longrope': its settings give no numbers; expected those of the model",
+        ),
         ({"rope_theta": 5e5}, "rope: theta is 10000.0 and the scaling has rope_theta 500000.0; expected one theta"),
         ("linear", "rope: scaling is 'linear'; expected settings such as {'rope_type': 'linear', 'factor': 2}"),
     ],

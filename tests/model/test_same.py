@@ -22,6 +22,9 @@ SHAPES = {
     "gab": "blocks=2,heads=2,dim=20,vocab=101,context=40",
     "llama": "family=llama,blocks=1,heads=4,kv_heads=2,dim=24,inner=28,vocab=101,context=40",
 }
+ENDLESS = (
+    b'{"question": {"samplings": [1], "tokens": 1e999, "prompt": [1]}, "rows": [{"problem": "", "texts": [[1e999]]}]}'
+)
 SETTINGS = [Setting(), Setting(limits=Limits.webgl2_minimum()), Setting("reference"), Setting(device=99)]
 QUESTION = Question((3, 100, 7), 30, (SamplingOptions(temperature=0, seed=0), SamplingOptions(seed=5)))
 
@@ -73,7 +76,7 @@ def test_what_cannot_be_compared_is_refused() -> None:
     with pytest.raises(InputError, match="beyond the context of 40"):
         compare_everywhere(checkpoint, SETTINGS, dataclasses.replace(QUESTION, tokens=38))
     assert not compare_everywhere(checkpoint, SETTINGS[3:], QUESTION).passed
-    for report in (b"", b"[]", b"{}", b'{"question": {"prompt": 3}, "rows": []}', b"\xff", b"[" * 100_000):
+    for report in (b"", b"[]", b"{}", b'{"question": {"prompt": 3}, "rows": []}', b"\xff", b"[" * 100_000, ENDLESS):
         for read in (lambda data: question_of(data, checkpoint.config), recorded_texts):
             with pytest.raises(InputError, match="expected what 'glinfer same --json' prints"):
                 read(report)

@@ -153,7 +153,7 @@ def doubling() -> list[list[int]]:
         ({"reserved": [], "merges": [[97, 98], [97, 98]]}, "ids 256 and 257 are both b'ab'"),
         ({"reserved": ["<|end|>"], "merges": []}, "no merge makes the reserved text '<|end|>'"),
         ({"reserved": ["\udc80\udc80"], "merges": []}, "no merge makes the reserved text"),
-        ({"reserved": [], "merges": doubling()}, "bytes; expected 67108864 at most"),
+        ({"reserved": [], "merges": doubling()}, "bytes; expected 4194304 at most"),
     ],
 )
 def test_a_bad_file_is_one_line_that_names_it(tmp_path: Path, values: Any, said: str) -> None:
