@@ -74,7 +74,7 @@ def text_with(bug: Callable[[Session], None] | None) -> str:
         if bug is not None:
             bug(model.bound)
         try:
-            return repr(model.generate(PROMPT, max_tokens=16, temperature=0))
+            return repr(model.generate(PROMPT, max_tokens=9, temperature=0))
         except glinfer.GlinferError as error:
             return f"{type(error).__name__}: {error}"
 
@@ -85,7 +85,7 @@ for bug in BUGS:
     print(f"{'as it is' if bug is None else bug.__name__.replace('_', ' ')}")
     print(f"  writes {text_with(bug)}")
     with open_device() as device:
-        checks = verify_draws(checkpoint, plan, device, [82, 79, 77, 69], on_bound=bug)
+        checks = verify_draws(checkpoint, plan, device, [82, 79], on_bound=bug)
     wrong = next((check for check in checks if not check.passed), None)
     if wrong is None:
         print(f"  verify: {len(checks)} draws, all within tolerance")

@@ -34,6 +34,10 @@ settings.register_profile("same", deadline=None, derandomize=True)
 settings.register_profile("explore", deadline=None, print_blob=True)
 settings.load_profile(os.environ.get("HYPOTHESIS_PROFILE", "same"))
 
+# Beside each other, workers with a core each are faster than workers whose renderers have threads on all of them.
+if "PYTEST_XDIST_WORKER" in os.environ:
+    os.environ.setdefault("LP_NUM_THREADS", "0")
+
 # What was tuned or chosen on this machine before must not decide what a test runs.
 os.environ["GLINFER_CACHE"] = ""
 

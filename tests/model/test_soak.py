@@ -188,7 +188,7 @@ class TestPlanted:
         kept: list[Any] = []
 
         def keep() -> None:
-            kept.append((bytearray(os.urandom(1 << 20)), (tmp_path / "x").open("w")))
+            kept.append((bytearray(os.urandom(1 << 23)), (tmp_path / "x").open("w")))
 
         one_use("mistakes", keep)
         asked, logits = 0, DecodeSession.logits
@@ -209,7 +209,7 @@ class TestPlanted:
         assert found.keys() >= {"texture", "framebuffer", "driver: texture", "driver: framebuffer", "texture bytes"}
         assert found.keys() >= {"memory of the process", "open files", "answers as at first"}
         assert "logits of a prompt, logits of a fork, logits token by token" in found["answers as at first"]
-        assert any(__file__ in grown.place and grown.bytes > 1 << 20 for grown in report.grown)
+        assert any(__file__ in grown.place and grown.bytes > 1 << 23 for grown in report.grown)
 
     def test_a_mistake_that_is_let_pass(self, model: Model, monkeypatch: pytest.MonkeyPatch) -> None:
         traffic = Traffic(model, 0, 9.0)

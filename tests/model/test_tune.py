@@ -272,7 +272,7 @@ class TestRows:
         assert 0 < report.prompt.milliseconds <= report.prompt.default_milliseconds
         small = report.trials[1].ratio
         assert small is not None
-        assert small > 1.5, "38 chunks of 16 tokens cost more than a few large ones"
+        assert small > 1.2, "38 chunks of 16 tokens cost more than a few large ones"
 
     def test_a_candidate_takes_in_what_a_session_does(self, long: Path, device: Device) -> None:
         with glinfer.load(long, device=device, plan="fast") as model:
