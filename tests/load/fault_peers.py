@@ -1,8 +1,8 @@
 """The same faults for glinfer, llama.cpp and transformers, each in a process of its own: what does a user get.
 
-The same random Llama for all, see soak_peers.py. A fault ends in one of these ways: ``said`` (an exception whose message
-is printed here), ``as before`` (the same logits as without the fault), ``other numbers`` (an answer that is another
-one, without a word), ``not numbers`` (NaN, without a word), ``died`` (the process, by a signal), ``hung``.
+The same random Llama for all, see soak_peers.py. A fault ends in one of these ways: ``said`` (an exception, whose
+message is printed), ``as before`` (the same logits as without the fault), ``other numbers`` (another answer, without a
+word), ``not numbers`` (NaN, without a word), ``died`` (the process, by a signal), ``hung``.
 
     .venv/bin/python tests/load/fault_peers.py
 
