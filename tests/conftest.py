@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import contextlib
 import ctypes
+import importlib.util
 import os
 from collections import Counter
 from collections.abc import Iterator
@@ -37,6 +38,11 @@ settings.load_profile(os.environ.get("HYPOTHESIS_PROFILE", "same"))
 # Beside each other, workers with a core each are faster than workers whose renderers have threads on all of them.
 if "PYTEST_XDIST_WORKER" in os.environ:
     os.environ.setdefault("LP_NUM_THREADS", "0")
+
+# llvmpipe and triton, which transformers imports where PyTorch is for CUDA, each bring an LLVM of their own, and triton's
+# breaks down where it comes second.
+if importlib.util.find_spec("triton") is not None:
+    importlib.import_module("triton")
 
 # What was tuned or chosen on this machine before must not decide what a test runs.
 os.environ["GLINFER_CACHE"] = ""

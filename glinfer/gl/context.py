@@ -144,8 +144,7 @@ class Device:
         if api == "desktop":
             self.gl.enable(moderngl.PROGRAM_POINT_SIZE)  # which OpenGL ES has always on
         self.check("reading the limits")
-        if not self.in_main_memory:
-            faults.guard_forks()
+        faults.guard_forks()
         if "llvmpipe" in self.renderer:
             self._awake = keep_awake()
 
