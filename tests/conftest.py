@@ -39,8 +39,8 @@ settings.load_profile(os.environ.get("HYPOTHESIS_PROFILE", "same"))
 if "PYTEST_XDIST_WORKER" in os.environ:
     os.environ.setdefault("LP_NUM_THREADS", "0")
 
-# llvmpipe and triton, which transformers imports where PyTorch is for CUDA, each bring an LLVM of their own, and triton's
-# breaks down where it comes second.
+# llvmpipe and triton, which transformers imports where PyTorch is for CUDA, each bring an LLVM of their own, and
+# triton's breaks down where it comes second.
 if importlib.util.find_spec("triton") is not None:
     importlib.import_module("triton")
 

@@ -107,8 +107,8 @@ def guard_forks() -> None:
 
     NVIDIA's free what the driver holds, in a forked process too: that of the process it was forked from, which dies of
     it at its next readback. Mesa's wait for threads that a forked process does not have. What Python itself has to do
-    at its end is done before. Where there is no ``on_exit``, as outside of the GNU C library, nothing is done; processes
-    of multiprocessing end so anyway.
+    at its end is done before. Where there is no ``on_exit``, as outside of the GNU C library, nothing is done;
+    processes of multiprocessing end so anyway.
     """
     if not hasattr(os, "register_at_fork"):
         return
