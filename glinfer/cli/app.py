@@ -7,39 +7,56 @@ import io
 import os
 import sys
 import warnings
-from collections.abc import Sequence
+from collections.abc import Callable, Mapping, Sequence
+from importlib import import_module
 from pathlib import Path
 from typing import Any, NoReturn, TextIO
 
 import click
 
 from glinfer import __version__
-from glinfer.cli.bench import bench_command
-from glinfer.cli.chat import chat
-from glinfer.cli.convert import convert
-from glinfer.cli.demo import demo
-from glinfer.cli.diff import diff_command
-from glinfer.cli.draws import draws
-from glinfer.cli.evaluate import eval_command
-from glinfer.cli.generate import generate
-from glinfer.cli.info import info
-from glinfer.cli.kernels import kernels
-from glinfer.cli.look import look
-from glinfer.cli.models import models
-from glinfer.cli.products import products
-from glinfer.cli.profile import profile_command
-from glinfer.cli.same import same_command
-from glinfer.cli.soak import soak_command
-from glinfer.cli.tune import tune_command
-from glinfer.cli.verify import verify
-from glinfer.cli.web import export_command, serve_command
 from glinfer.errors import GlinferError, GlinferWarning
 
 _EXIT_BAD_INPUT = 2
 _EXIT_INTERRUPTED = 130
 
 
+_COMMANDS: Mapping[str, Callable[[], click.Command]] = {
+    "bench": lambda: import_module("glinfer.cli.bench").bench_command,
+    "chat": lambda: import_module("glinfer.cli.chat").chat,
+    "convert": lambda: import_module("glinfer.cli.convert").convert,
+    "demo": lambda: import_module("glinfer.cli.demo").demo,
+    "diff": lambda: import_module("glinfer.cli.diff").diff_command,
+    "draws": lambda: import_module("glinfer.cli.draws").draws,
+    "eval": lambda: import_module("glinfer.cli.evaluate").eval_command,
+    "export-web": lambda: import_module("glinfer.cli.web").export_command,
+    "generate": lambda: import_module("glinfer.cli.generate").generate,
+    "info": lambda: import_module("glinfer.cli.info").info,
+    "kernels": lambda: import_module("glinfer.cli.kernels").kernels,
+    "look": lambda: import_module("glinfer.cli.look").look,
+    "models": lambda: import_module("glinfer.cli.models").models,
+    "products": lambda: import_module("glinfer.cli.products").products,
+    "profile": lambda: import_module("glinfer.cli.profile").profile_command,
+    "same": lambda: import_module("glinfer.cli.same").same_command,
+    "serve-web": lambda: import_module("glinfer.cli.web").serve_command,
+    "soak": lambda: import_module("glinfer.cli.soak").soak_command,
+    "tune": lambda: import_module("glinfer.cli.tune").tune_command,
+    "verify": lambda: import_module("glinfer.cli.verify").verify,
+}
+"""Every command; a run imports only the module of its own."""
+
+
 class _Commands(click.Group):
+    def list_commands(self, ctx: click.Context) -> list[str]:
+        """The names of all commands, without importing any."""
+        return sorted({*_COMMANDS, *super().list_commands(ctx)})
+
+    def get_command(self, ctx: click.Context, cmd_name: str) -> click.Command | None:
+        """Import a command when it is first asked for."""
+        if cmd_name in _COMMANDS and cmd_name not in self.commands:
+            self.add_command(_COMMANDS[cmd_name](), cmd_name)
+        return super().get_command(ctx, cmd_name)
+
     def invoke(self, ctx: click.Context) -> Any:
         """Run a command. A closed pipe is caught here because click has its own answer to it, exit status 1."""
         try:
@@ -73,14 +90,6 @@ def cli(context: click.Context) -> None:
     """
     if context.invoked_subcommand is None:
         click.echo(context.get_help())
-
-
-_RUNNING = (generate, chat, demo)
-_LOOKING_INTO = (draws, profile_command, look, diff_command, same_command, verify, soak_command)
-_MEASURING = (eval_command, bench_command, tune_command, kernels, products)
-_FILES = (info, models, convert, export_command, serve_command)
-for command in (*_RUNNING, *_LOOKING_INTO, *_MEASURING, *_FILES):
-    cli.add_command(command)
 
 
 def main(arguments: Sequence[str] | None = None) -> NoReturn:

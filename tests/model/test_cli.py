@@ -22,7 +22,7 @@ from glinfer.models.fold import WEIGHT_FORMATS
 from glinfer.tools.demo import demo_folder, demo_tokenizer, write_demo
 from glinfer.tools.draws import DrawReport
 
-COMMANDS = sorted(cli.commands)
+COMMANDS = cli.list_commands(click.Context(cli))
 Capture = pytest.CaptureFixture[str]
 CLOSING = re.compile(
     rf"^{FAST_SMALL_DRAWS} draws/token · (\d+) tokens · [\d.]+ tok/s · OpenGL ES 3\.\d .* · .+$", re.MULTILINE
@@ -60,7 +60,9 @@ class TestHelp:
         out, err = ran(capsys, command, option)
         assert out.startswith(f"Usage: glinfer {command} [OPTIONS]")
         assert err == ""
-        for parameter in cli.commands[command].params:
+        found = cli.get_command(click.Context(cli), command)
+        assert found is not None
+        for parameter in found.params:
             if isinstance(parameter, click.Option):
                 assert parameter.help, f"{parameter.name} has no help"
                 assert parameter.opts[0] in out

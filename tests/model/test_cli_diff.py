@@ -3,28 +3,16 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Iterator
 from pathlib import Path
 
 import numpy as np
 import pytest
 from test_diff import OUT_PROJ, with_tensor
 
-from glinfer.cli.app import cli, run
-from glinfer.cli.diff import diff_command
+from glinfer.cli.app import run
 
 Capture = pytest.CaptureFixture[str]
 IDS = "13,132,251,7"
-
-
-@pytest.fixture(autouse=True)
-def command() -> Iterator[None]:
-    """The command, whether or not the application has it by itself."""
-    had = "diff" in cli.commands
-    cli.add_command(diff_command)
-    yield
-    if not had:
-        del cli.commands["diff"]
 
 
 def ran(capsys: Capture, *arguments: object, status: int = 0) -> str:

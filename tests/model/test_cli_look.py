@@ -11,8 +11,7 @@ import numpy as np
 import pytest
 
 import glinfer
-from glinfer.cli.app import cli, run
-from glinfer.cli.look import look as look_command
+from glinfer.cli.app import run
 from glinfer.config import ModelConfig
 from glinfer.errors import ContextError
 from glinfer.formats import load_checkpoint, random_checkpoint, save_checkpoint
@@ -35,11 +34,6 @@ MODELS = {
         "float16",
     ),
 }
-
-
-@pytest.fixture(autouse=True)
-def command(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setitem(cli.commands, "look", look_command)
 
 
 def ran(capsys: Capture, *arguments: str | Path, status: int = 0) -> tuple[str, str]:

@@ -10,7 +10,7 @@ from typing import Any
 import pytest
 
 from glinfer.cli import profile as command
-from glinfer.cli.app import cli, run
+from glinfer.cli.app import run
 from glinfer.config import ModelConfig
 from glinfer.formats import random_checkpoint
 from glinfer.generation.loading import bind
@@ -19,11 +19,6 @@ from glinfer.tools.profile import profile
 
 SHAPE = ["--config", "blocks=1,dim=32,heads=4,vocab=300,context=64"]
 QUICK = ["--runs", "2", "--no-ceiling"]
-
-
-@pytest.fixture(autouse=True)
-def registered(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setitem(cli.commands, "profile", command.profile_command)
 
 
 def output(capsys: pytest.CaptureFixture[str], *arguments: str | Path, status: int = 0) -> tuple[str, str]:
