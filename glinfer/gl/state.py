@@ -40,7 +40,8 @@ SWITCHES = {
     "GL_STENCIL_TEST": 0x0B90,
 }
 """What can keep fragments from their target, or change what is written there."""
-_NAMES_ASKED = 4096
+_FEWEST_NAMES = 1 << 14
+"""So many names of each kind are asked for at least."""
 
 
 @dataclass(frozen=True)
@@ -128,14 +129,23 @@ class GLState:
         return kind, value[0]
 
 
-def live_names(device: Device) -> dict[str, int]:
-    """How many objects of each kind the driver itself knows, among the names 1 to 4,095."""
+def driver_objects(device: Device) -> dict[str, int]:
+    """How many objects of each kind the driver itself has.
+
+    Names are asked for one by one up to the newest, as drivers may never give a name a second time.
+    """
     device.activate()
-    raw, names = device.raw, range(1, _NAMES_ASKED)
+    newest_texture = device.gl.texture((1, 1), 4)
+    newest_framebuffer = device.gl.framebuffer([newest_texture])
+    device.gl.screen.use()  # what is bound cannot be released
+    textures, framebuffers = (max(_FEWEST_NAMES, each.glo) for each in (newest_texture, newest_framebuffer))
+    newest_framebuffer.release()
+    newest_texture.release()
+    raw = device.raw
     asked = {
-        "texture": raw.is_texture,
-        "framebuffer": raw.is_framebuffer,
-        "program": raw.is_program,
-        "vertex array": raw.is_vertex_array,
+        "texture": (raw.is_texture, textures),
+        "framebuffer": (raw.is_framebuffer, framebuffers),
+        "program": (raw.is_program, _FEWEST_NAMES),
+        "vertex array": (raw.is_vertex_array, _FEWEST_NAMES),
     }
-    return {kind: sum(map(bool, map(is_one, names))) for kind, is_one in asked.items()}
+    return {kind: sum(map(bool, map(is_one, range(1, last + 1)))) for kind, (is_one, last) in asked.items()}

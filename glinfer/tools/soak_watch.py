@@ -30,6 +30,7 @@ from glinfer.generation.loading import bind
 from glinfer.generation.model import Model, StreamOptions
 from glinfer.generation.sampler import Sampler, SamplingOptions
 from glinfer.gl.context import Device
+from glinfer.gl.state import driver_objects
 from glinfer.gl.texture import Texture
 from glinfer.tools.draws import example_ids
 from glinfer.tools.verify_stress import resident_bytes
@@ -41,8 +42,6 @@ _SEED = 7
 _PERCENTILE = 10
 _TINY, _TINY_PROMPT = "vocab=256,dim=32,heads=4,blocks=2,context=64", 20
 _EDGE, _PRODUCTS = 512, 8
-_FEWEST_NAMES = 1 << 14
-"""So many names of each kind are asked for at least."""
 _SHOWN_LINES = 12
 
 
@@ -234,27 +233,6 @@ def look(model: Model, probe: Probe, tokens: int, sequences: int, seconds: float
         calibration_seconds,
         differs,
     )
-
-
-def driver_objects(device: Device) -> dict[str, int]:
-    """How many objects of each kind the driver itself has.
-
-    Names are asked for one by one up to the newest, as drivers may never give a name a second time.
-    """
-    newest_texture = device.gl.texture((1, 1), 4)
-    newest_framebuffer = device.gl.framebuffer([newest_texture])
-    device.gl.screen.use()  # what is bound cannot be released
-    textures, framebuffers = (max(_FEWEST_NAMES, each.glo) for each in (newest_texture, newest_framebuffer))
-    newest_framebuffer.release()
-    newest_texture.release()
-    raw = device.raw
-    asked = {
-        "texture": (raw.is_texture, textures),
-        "framebuffer": (raw.is_framebuffer, framebuffers),
-        "program": (raw.is_program, _FEWEST_NAMES),
-        "vertex array": (raw.is_vertex_array, _FEWEST_NAMES),
-    }
-    return {kind: sum(map(bool, map(is_one, range(1, last + 1)))) for kind, (is_one, last) in asked.items()}
 
 
 def texture_bytes(device: Device) -> int:

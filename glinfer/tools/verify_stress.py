@@ -23,7 +23,7 @@ from glinfer.generation.loading import bind
 from glinfer.ggml import BLOCK_FORMATS
 from glinfer.gl.context import Device
 from glinfer.gl.layout import FORMATS
-from glinfer.gl.state import live_names
+from glinfer.gl.state import driver_objects
 from glinfer.models.oracle import relative_error
 from glinfer.ops.spec import Array
 from glinfer.tensors.device import Device as TensorDevice
@@ -314,7 +314,7 @@ class _Stress:
 
 def objects_of(device: Device) -> dict[str, int]:
     """OpenGL's objects by kind, as the driver counts them, and together those that glinfer counts."""
-    return {**live_names(device), "owned by glinfer": sum(device.live_objects().values())}
+    return {**driver_objects(device), "owned by glinfer": sum(device.live_objects().values())}
 
 
 def resident_bytes() -> int | None:

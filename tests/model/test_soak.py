@@ -19,9 +19,10 @@ from glinfer.errors import GLError, InputError
 from glinfer.generation.cached import CachedSession
 from glinfer.generation.decode import DecodeSession
 from glinfer.generation.model import Model
+from glinfer.gl.state import driver_objects
 from glinfer.tools.soak import Check, SoakReport, judge, soak
 from glinfer.tools.soak_traffic import Traffic
-from glinfer.tools.soak_watch import Probe, Sample, Tracer, driver_objects, texture_bytes
+from glinfer.tools.soak_watch import Probe, Sample, Tracer, texture_bytes
 
 
 @pytest.fixture
