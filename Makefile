@@ -3,7 +3,7 @@
 
 BIN := .venv/bin
 .DEFAULT_GOAL := help
-.PHONY: help demo test test-web test-slow lint format wheel fuzz soak supply clean setup-run setup-dev
+.PHONY: help demo test test-all test-web lint format wheel fuzz soak supply clean setup-run setup-dev setup-all
 
 # The demo's settings reach the shell through the environment, letter for letter: spaces, quotes and dollar
 # signs in a prompt stay what they are.
@@ -19,8 +19,12 @@ demo: setup-run ## Write text with a model; MODEL=file TOKENIZER=file PROMPT="so
 	@$(BIN)/glinfer demo $${MODEL:+--model "$$MODEL"} $${TOKENIZER:+--tokenizer "$$TOKENIZER"} \
 	    $${PROMPT:+--prompt "$$PROMPT"} $${TOKENS:+--max-tokens "$$TOKENS"}
 
-test: lint ## Check everything: lint, types, and every test
+test: lint ## Check lint, types, and every feature once (8 minutes on two cores, the set-up included)
 	$(BIN)/python -m pytest -n auto --maxprocesses 4 --dist worksteal
+
+test-all: setup-all ## Check the rest: every form, format and limit, PyTorch, transformers, llama.cpp, long searches
+	$(BIN)/mypy
+	$(BIN)/python -m pytest -m slow -n auto --maxprocesses 4 --dist worksteal
 
 test-web: setup-dev ## Check the web page: its JavaScript, and exported sites in Chromium
 	@scripts/setup_web.sh
@@ -28,9 +32,6 @@ test-web: setup-dev ## Check the web page: its JavaScript, and exported sites in
 	@if node -e 'process.exit(Number(parseInt(process.versions.node) < 20))' 2>/dev/null; then npm --silent --prefix web test; \
 	    else echo "no JavaScript tests: no Node.js 20"; fi
 	$(BIN)/python -m pytest -m web -n auto --maxprocesses 2
-
-test-slow: setup-dev ## What takes long: every form, and llama.cpp if it is there (.venv/bin/pip install -e ".[peers]")
-	$(BIN)/python -m pytest -m slow -s
 
 lint: setup-dev ## Check style and types
 	$(BIN)/ruff check .
@@ -64,3 +65,6 @@ setup-run:
 
 setup-dev:
 	@scripts/setup.sh dev
+
+setup-all:
+	@scripts/setup.sh all

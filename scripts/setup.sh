@@ -3,6 +3,10 @@
 #
 #   scripts/setup.sh run     what `make demo` needs
 #   scripts/setup.sh dev     that, and the tools that `make test` needs
+#   scripts/setup.sh all     that, and what `make test-all` compares with: PyTorch, transformers, llama.cpp
+#
+# A larger environment stays as large: `dev` after `all` changes nothing. What only tests want and cannot be had here is
+# named in a line, and those tests skip.
 #
 # PYTHON=/path/to/python3.12 picks the interpreter. Run it as often as you like: what is in place is left alone.
 # Exit status: 0 when ready, 1 when a download or an installation failed (its own output is shown),
@@ -13,6 +17,10 @@ CDPATH='' cd -- "$(dirname -- "${BASH_SOURCE[0]}")/.."
 readonly VENV=.venv
 readonly STAMP=$VENV/.glinfer-setup
 readonly GL_PACKAGES=(libegl1 libgles2 libgl1-mesa-dri)
+readonly LLAMA_CPP='llama-cpp-python>=0.3.36,<1'
+# For its numbers, not for its speed: no code for this machine alone, and the shortest way through the compiler.
+readonly LLAMA_CPP_OPTIONS=(-DGGML_NATIVE=OFF -DGGML_CPU_REPACK=OFF -DGGML_LLAMAFILE=OFF -DLLAVA_BUILD=OFF
+    -DLLAMA_OPENSSL=OFF -DCMAKE_C_FLAGS_RELEASE=-O2 -DCMAKE_CXX_FLAGS_RELEASE=-O0)
 APT=(apt-get -qq -o DPkg::Lock::Timeout=120 -o Acquire::Retries=1 -o Acquire::http::Timeout=20)
 
 say() { printf 'setup: %s\n' "$*" >&2; }
@@ -75,7 +83,10 @@ may_install() {
 apt_install() {
     say "installing $* with apt-get"
     # A third-party source that is down makes the update fail, and need not matter: the installation decides.
-    quietly "${as_root[@]}" DEBIAN_FRONTEND=noninteractive "${APT[@]}" update || true
+    if [ -z "$apt_updated" ]; then
+        quietly "${as_root[@]}" DEBIAN_FRONTEND=noninteractive "${APT[@]}" update || true
+        apt_updated=yes
+    fi
     quietly "${as_root[@]}" DEBIAN_FRONTEND=noninteractive "${APT[@]}" install -y --no-install-recommends "$@"
 }
 
@@ -126,6 +137,24 @@ install_system_packages() {
     warn_gpu_only "; to have both: $line"
 }
 
+# Bring in what only tests want, given the interpreter that looks for it; whether they may skip for want of it is up to
+# whoever reads the line.
+install_test_packages() {
+    local packages=() line
+    "$1" -I -c 'import ctypes; ctypes.CDLL("libGL.so.1")' 2>/dev/null || packages+=(libgl1)
+    command -v glslangValidator >/dev/null || packages+=(glslang-tools)
+    if [ "$2" = all ] && ! { command -v cc && command -v c++; } >/dev/null; then packages+=(gcc g++); fi
+    if [ ${#packages[@]} -eq 0 ] || [ "$(uname -s)" != Linux ]; then return; fi
+    if ! command -v apt-get >/dev/null; then
+        say "some tests skip without desktop OpenGL, glslangValidator or a compiler (Debian: ${packages[*]})"
+        return
+    fi
+    if may_install && apt_install "${packages[@]}"; then return; fi
+    line="apt-get update && apt-get install -y --no-install-recommends ${packages[*]}"
+    if [ "$(id -u)" -ne 0 ]; then line=${line//apt-get/sudo apt-get}; fi
+    say "some tests skip without these packages; to run them too: $line"
+}
+
 warn_gpu_only() { say "warning: missing: $gl_missing; the GPU's own driver works and will be used${1:-}"; }
 
 join_words() {
@@ -143,30 +172,56 @@ make_venv() {
     quietly "$python" -m venv "$VENV" || { say "could not make $VENV with $python"; exit 1; }
 }
 
+# How much a mode brings: each has what those before it have.
+size_of() {
+    case $1 in run) echo 1 ;; dev) echo 2 ;; all) echo 3 ;; *) echo 0 ;; esac
+}
+
+pip_install() { quietly "$VENV/bin/python" -m pip install --quiet --disable-pip-version-check "$@"; }
+
 # Install the package unless the stamp says that it was done: for this pyproject.toml, in this mode or a larger one.
 install_package() {
     local mode=$1 key done_mode='' done_key='' what=.
     key=$(cksum <pyproject.toml)
     if [ -f "$STAMP" ] && [ -x "$VENV/bin/glinfer" ]; then
         { read -r done_mode && read -r _ && read -r _ && read -r done_key; } <"$STAMP" || done_key=''
-        if [ "$done_key" = "$key" ] && { [ "$done_mode" = "$mode" ] || [ "$done_mode" = dev ]; }; then return; fi
-        # Once a developer's environment, always one: a changed pyproject.toml must not leave its tools behind.
-        if [ "$done_mode" = dev ]; then mode=dev; fi
+        if [ "$(size_of "$done_mode")" -ge "$(size_of "$mode")" ]; then
+            if [ "$done_key" = "$key" ]; then return; fi
+            # Once a developer's environment, always one: a changed pyproject.toml must not leave its tools behind.
+            mode=$done_mode
+        fi
     fi
-    if [ "$mode" = dev ]; then what='.[dev]'; fi
+    case $mode in
+        dev) what='.[dev]' ;;
+        all) what='.[all-tests]' ;;
+    esac
+    if [ "$mode" != run ]; then install_test_packages "$VENV/bin/python" "$mode"; fi
     say "installing glinfer into $VENV (pip install -e $what)"
     rm -f "$STAMP"
-    quietly "$VENV/bin/python" -m pip install --quiet --disable-pip-version-check -e "$what" ||
-        { say "pip could not install glinfer; its own message is above"; exit 1; }
+    pip_install -e "$what" || { say "pip could not install glinfer; its own message is above"; exit 1; }
+    if [ "$mode" = all ]; then install_llama_cpp; fi
     printf '%s\n' "$mode" "$(version_of "$VENV/bin/python")" "$PWD" "$key" >"$STAMP"
+}
+
+# There are no wheels of it: pip compiles it, and keeps what it has made in its cache.
+install_llama_cpp() {
+    local log
+    if "$VENV/bin/python" -I -c 'import llama_cpp' 2>/dev/null; then return; fi
+    say "building llama.cpp with its compiler (two to five minutes on two cores; pip keeps it)"
+    log=$(mktemp)
+    if ! CMAKE_ARGS="${LLAMA_CPP_OPTIONS[*]}" CMAKE_BUILD_PARALLEL_LEVEL=$(getconf _NPROCESSORS_ONLN) \
+        "$VENV/bin/python" -m pip install --quiet --disable-pip-version-check "$LLAMA_CPP" >"$log" 2>&1; then
+        say "llama-cpp-python could not be built, and what compares with it skips: $(grep -m 1 -i error "$log" || tail -n 1 "$log")"
+    fi
+    rm -f "$log"
 }
 
 main() {
     case "${1:-}" in
-        run | dev) ;;
-        *) fail "got '${1:-}'; expected: scripts/setup.sh run, or scripts/setup.sh dev" ;;
+        run | dev | all) ;;
+        *) fail "got '${1:-}'; expected: scripts/setup.sh run, scripts/setup.sh dev or scripts/setup.sh all" ;;
     esac
-    python='' version=''
+    python='' version='' apt_updated=''
     if [ -n "${PYTHON:-}" ]; then find_python; fi
     if venv_is_good; then
         python=''

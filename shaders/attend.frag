@@ -19,16 +19,16 @@ EACH_ROW(DECLARE_TARGET)
 const float MASKED = -1e30;
 
 #define K(i) TEXEL(k, keys[i] * K_TEXELS + column, K_WIDTH, K_HEIGHT)
-#define BEGIN(n, X, R, Y, V, A, B, C, D, E, S) \
+#define BEGIN(n, X, R, Y, V, A, B, C, D, E, F, S) \
     vec4 A = vec4(0.0); \
     int S = min(ROWS * at.y + n, V_TEXELS - 1);
 #define V_AT(i, S) TEXEL(v, keys[i] * V_TEXELS + S, V_WIDTH, V_HEIGHT)
-#define GATHER(n, X, R, Y, V, A, B, C, D, E, S) \
+#define GATHER(n, X, R, Y, V, A, B, C, D, E, F, S) \
     A = A * shrunk + ((w.x * V_AT(0, S) + w.y * V_AT(1, S)) + (w.z * V_AT(2, S) + w.w * V_AT(3, S)));
 #if PARTS > 1
-#define STORE(n, X, R, Y, V, A, B, C, D, E, S) Y = ROWS * at.y + n == V_TEXELS ? vec4(peak, total, 0.0, 0.0) : A;
+#define STORE(n, X, R, Y, V, A, B, C, D, E, F, S) Y = ROWS * at.y + n == V_TEXELS ? vec4(peak, total, 0.0, 0.0) : A;
 #else
-#define STORE(n, X, R, Y, V, A, B, C, D, E, S) Y = A / total;
+#define STORE(n, X, R, Y, V, A, B, C, D, E, F, S) Y = A / total;
 #endif
 
 void main() {

@@ -1,8 +1,8 @@
 #version 300 es
-// Attention scores of one query against every cached key: score[token] = q · k[token], for each head.
-// cache [positions, q | k | v] in blocks, a head HEAD_TEXELS texels wide; the query is the one of slot position.
-// Output: a slot is 64 tokens, a block of it one head, a fragment four tokens. Tokens after position get -1e30; the
-// cache has room for whole slots of them.
+// Attention scores of one query against every cached key: score[token] = SCORE_SCALE · q · k[token], for each head.
+// cache [positions, k | v | q] in blocks, a head HEAD_TEXELS texels wide, HEADS / KV_HEADS of queries to each of keys;
+// the query is the one of slot position. Output: a slot is 64 tokens, a block of it one head, a fragment four tokens.
+// Tokens after position, and those that a WINDOW leaves out, get -1e30; the cache has room for whole slots of them.
 // With MANY there is a query for each of MANY sequences: rows has its position, and the slot, a multiple of 64, where
 // its keys begin; its scores of group g lie in slot MANY · g + row.
 #include "common/block_pass.glsl"
@@ -19,6 +19,16 @@ layout(location = 0) out vec4 y;
 ivec2 place(int slot, int texel) {
     return block_origin(slot, texel >> 4, CACHE_TILES, CACHE_PITCH, CACHE_SLOT_STEP, CACHE_BLOCK_STEP, CACHE_COLUMNS) +
            lane_offset(texel & 15);
+}
+
+// The same of a query, which may be kept for its whole sequence once.
+ivec2 query_place(int slot, int texel) {
+#ifdef CACHE_ASIDE
+    return aside_origin(slot / CACHE_EVERY, (texel >> 4) - CACHE_ASIDE, CACHE_ASIDE_SLOTS, CACHE_COLUMNS, CACHE_ASIDE_LINE) +
+           lane_offset(texel & 15);
+#else
+    return place(slot, texel);
+#endif
 }
 
 #if QUAD
@@ -38,18 +48,23 @@ void main() {
     const int base = 0;
     int group = at.slot;
 #endif
-    int query = at.block * HEAD_TEXELS, key = (HEADS + at.block) * HEAD_TEXELS;
+    int query = QUERY_AT + at.block * HEAD_TEXELS, key = at.block / (HEADS / KV_HEADS) * HEAD_TEXELS;
     int own = 64 * group + 4 * at.lane;
     int member = at.lane & (SHARE - 1), first = own - 4 * member;
     vec4 sum[GROUPS];
     for (int g = 0; g < GROUPS; g++) sum[g] = vec4(0.0);
+    int end = HEAD_TEXELS;
 #ifdef MANY
-    int end = first <= position ? HEAD_TEXELS : 0;  // other sequences may be longer
+    if (first > position) end = 0;  // other sequences may be longer
+#endif
+#if WINDOW
+    int oldest = position - WINDOW + 1;
+    if (first + 4 * SHARE <= oldest) end = 0;
 #else
-    const int end = HEAD_TEXELS;
+    const int oldest = 0;
 #endif
     for (int i = member; i < end; i += SHARE) {
-        vec4 q = FETCH(cache, place(base + position, query + i), CACHE_SIZE);
+        vec4 q = FETCH(cache, query_place(base + position, query + i), CACHE_SIZE);
         ivec2 from = place(base + first, key + i);
         vec4 k[4 * GROUPS];
         for (int n = 0; n < 4 * GROUPS; n++) k[n] = FETCH(cache, (from + ivec2(4 * n, 0)), CACHE_SIZE);
@@ -66,5 +81,9 @@ void main() {
 #else
     vec4 total = sum[0];
 #endif
+    total *= float(SCORE_SCALE);
     y = mix(vec4(-1e30), total, lessThanEqual(own + next, ivec4(position)));
+#if WINDOW
+    y = mix(vec4(-1e30), y, greaterThanEqual(own + next, ivec4(oldest)));
+#endif
 }

@@ -1,6 +1,6 @@
 #version 300 es
 // One query's attention: softmax of its scores over the cached tokens, times their values, for each head.
-// scores as shaders/cached_scores.frag wrote them, cache [positions, q | k | v] in blocks, a head HEAD_TEXELS texels
+// scores as shaders/cached_scores.frag wrote them, cache [positions, k | v | q] as there, a head HEAD_TEXELS texels
 // wide. Output [1, heads · HEAD_TEXELS · 4] in blocks, the heads one after the other.
 // With QUAD the four fragments of a quad share the tokens out. Each subtracts its own largest score, rounded up to a
 // whole number: whole numbers pass between fragments exactly, so all four agree on the largest of all.
@@ -47,13 +47,17 @@ void main() {
 #endif
     int texel = at.block * 16 + at.lane;
     int head = texel / HEAD_TEXELS;
-    int value = 2 * HEADS * HEAD_TEXELS + texel;
+    // The head's values, and the texel of them that is this fragment's.
+    int value = (KV_HEADS + min(head, HEADS - 1) / (HEADS / KV_HEADS)) * HEAD_TEXELS + texel % HEAD_TEXELS;
     int groups = position / 4 + 1;
 #if QUAD
     int start = at.lane & 3, stride = 4;
     value -= start;
 #else
     int start = 0, stride = 1;
+#endif
+#if WINDOW
+    start += max(position - WINDOW + 1, 0) / 16 * 4;  // what lies before is seen by nobody
 #endif
     vec4 peaks = vec4(LEAST);
     for (int group = start; group < groups; group += stride) peaks = max(peaks, score(at.slot, head, group));
@@ -63,7 +67,7 @@ void main() {
     vec4 weights = vec4(0.0);
 #ifdef PARTS
     for (int group = start; group < groups; group += stride) weights += exp(score(at.slot, head, group) - peak);
-    for (int group = 16 * part + start; group < min(groups, 16 * part + 16); group += stride) {
+    for (int group = max(16 * part + (start & (stride - 1)), start); group < min(groups, 16 * part + 16); group += stride) {
 #else
     for (int group = start; group < groups; group += stride) {
 #endif

@@ -1,10 +1,9 @@
 #version 300 es
-// The embedding of one token at one position: wte[token] + wpe[position], [1, DIM] in blocks.
+// The embedding of one token at one position: EMBEDDING_SCALE · wte[token] + wpe[position], [1, DIM] in blocks.
 // token ≥ 0 is taken as it is; token -1 means the best of the 16 candidates that shaders/pick.frag left in slot
 // position - 1 of picks: the largest score, the lowest id where equal.
 #include "common/block_pass.glsl"
-uniform sampler2D wte;
-uniform sampler2D wpe;
+#include "common/table.glsl"
 uniform sampler2D picks;
 uniform int token;
 uniform int position;
@@ -24,10 +23,5 @@ void main() {
     Place at = output_place();
     int column = at.block * 16 + at.lane;
     int id = token >= 0 ? token : best_candidate();
-    y = vec4(0.0);
-    if (column < WTE_TEXELS) {
-        y = FETCH(wte, ivec2((id / WTE_STACK) * WTE_TEXELS + column, id % WTE_STACK), ivec2(WTE_WIDTH, WTE_HEIGHT)) +
-            FETCH(wpe, ivec2((position / WPE_STACK) * WPE_TEXELS + column, position % WPE_STACK),
-                  ivec2(WPE_WIDTH, WPE_HEIGHT));
-    }
+    y = column < DIM_TEXELS ? embedding(id, position, column) : vec4(0.0);
 }

@@ -7,7 +7,7 @@
 EACH_ROW(DECLARE_INPUT)
 layout(location = 0) out vec4 y;
 
-#define PICK(n, X, R, Y, V, A, B, C, D, E, S) \
+#define PICK(n, X, R, Y, V, A, B, C, D, E, F, S) \
     if (member == n) sum = TEXEL(X, (group * X0_TEXELS + at.y), X0_WIDTH, X0_HEIGHT);
 
 void main() {

@@ -1,32 +1,52 @@
 #version 300 es
-// ROWS products at once: y[r, o] = activation(norm · sum over i of weight[o, i] · x[r, i] + bias[o]) + residual[r, o];
-// a fragment computes four outputs o of the ROWS rows r of one slot. Everything else, and every sum's order, is that
-// of shaders/gemv.frag: a row gives the same numbers here and there.
+// ROWS products at once: y[r, o] = activation(norm · sum over i of weight[o, i] · gain[i] · x[r, i] + bias[o]) +
+// residual[r, o]; a fragment computes four outputs o of the ROWS rows r of one slot. Everything else, and every sum's
+// order, is that of shaders/gemv.frag: a row gives the same numbers here and there.
 // With NORM the norm is taken along in the loop, with NORMS it is what shaders/row_norms.frag has left.
 // Row ROWS · slot + n lies in slot `slot` of texture n (x, residual and y), or with TOGETHER in slot ROWS · slot + n of
 // the one texture x.
 #include "common/block_pass.glsl"
 #include "common/each_row.glsl"
+#if !GROUPED
 #include "common/unpack.glsl"
+#define WEIGHT_SIZE ivec2(WEIGHT_WIDTH, WEIGHT_HEIGHT)
+uniform WEIGHT_SAMPLER weight;
+#else
+#define SHARED_BY_QUAD QUAD
+#endif
 #include "common/activation.glsl"
 #define X_PLACES X_TILES, X_PITCH, X_SLOT_STEP, X_BLOCK_STEP, X_COLUMNS
 #define X_SIZE ivec2(X_WIDTH, X_HEIGHT)
-#define WEIGHT_SIZE ivec2(WEIGHT_WIDTH, WEIGHT_HEIGHT)
 #define CONSTANT(i) FETCH(consts, (here + ivec2(16 * (i), 0)), ivec2(CONSTS_WIDTH, CONSTS_HEIGHT))
 #if TOGETHER
 uniform sampler2D x;
 #else
 EACH_ROW(DECLARE_INPUT)
 #endif
-uniform WEIGHT_SAMPLER weight;
 uniform sampler2D consts;
 uniform int share;
+#include "common/settled.glsl"
+#ifdef GAIN
+uniform sampler2D gain;
+// Behind the last input V is zero, and the last gain stands in.
+#define FETCH_GAIN(column) vec4 factor = FETCH(gain, ivec2(min(column, GAIN_WIDTH - 1), 0), ivec2(GAIN_WIDTH, 1));
+#define GAINED(V) V = settled(V * factor);
+#else
+#define FETCH_GAIN(column)
+#define GAINED(V)
+#endif
+#ifdef ROPE
+#include "common/rope.glsl"
+#include "common/row_info.glsl"
+#endif
 #ifdef RESIDUAL
 EACH_ROW(DECLARE_SECOND)
 #endif
 #ifdef NORMS
 uniform sampler2D norms;
 #define NORMS_PLACES NORMS_TILES, NORMS_PITCH, NORMS_SLOT_STEP, NORMS_BLOCK_STEP, NORMS_COLUMNS
+#define NORM_TEXEL(quad) FETCH(norms, (block_origin(at.slot, 0, NORMS_PLACES) + lane_offset(4 * (quad) + (at.lane & 3))), \
+                               ivec2(NORMS_WIDTH, NORMS_HEIGHT))
 #endif
 EACH_ROW(DECLARE_TARGET)
 #ifdef PARTS
@@ -35,12 +55,53 @@ flat in int part;
 const int part = 0;
 #endif
 
-#if SCALED
-#define BIAS_AT 4
+// Where the bias is among a block's constants.
+#define BIAS_AT (4 * SCALED + CENTRED)
+
+// One texel of every row, four inputs; `from` is where it lies in a slot's texture, `inner` where in its block `block`.
+#if TOGETHER
+#define FETCH_INPUT(n, X, R, Y, V, A, B, C, D, E, F, S) \
+    V = FETCH(x, (block_origin(ROWS * at.slot + n, block, X_PLACES) + inner), X_SIZE);
+#define FETCH_OTHER(n, X, R, Y, V, A, B, C, D, E, F, S) \
+    F = FETCH(x, (block_origin(ROWS * at.slot + n, block, X_PLACES) + inner), X_SIZE);
 #else
-#define BIAS_AT 0
+#define FETCH_INPUT(n, X, R, Y, V, A, B, C, D, E, F, S) V = FETCH(X, from, X_SIZE);
+#define FETCH_OTHER(n, X, R, Y, V, A, B, C, D, E, F, S) F = FETCH(X, from, X_SIZE);
+#endif
+#define GAIN_INPUT(n, X, R, Y, V, A, B, C, D, E, F, S) GAINED(V)
+#define GAIN_OTHER(n, X, R, Y, V, A, B, C, D, E, F, S) GAINED(F)
+
+// Of each row: a texel, or two; four sums; what the gate gave; and the sums of squares and of inputs, and those of the
+// two texels.
+#define DECLARE_SUMS(n, X, R, Y, V, A, B, C, D, E, F, S) \
+    vec4 V, A = vec4(0.0), B = vec4(0.0), C = vec4(0.0), D = vec4(0.0), E, F, S = vec4(0.0);
+#define START_SUMS(n, X, R, Y, V, A, B, C, D, E, F, S) \
+    A = vec4(0.0); B = vec4(0.0); C = vec4(0.0); D = vec4(0.0); S = vec4(0.0);
+#define SQUARE(n, X, R, Y, V, A, B, C, D, E, F, S) S.x += dot(V, V);
+#define ADD_UP(n, X, R, Y, V, A, B, C, D, E, F, S) S.y += settled((V.x + V.y) + (V.z + V.w));
+#if CENTRED
+#define GATHER EACH_ROW(SQUARE) EACH_ROW(ADD_UP)
+#else
+#define GATHER EACH_ROW(SQUARE)
 #endif
 
+#if GROUPED
+#define LINE_WORDS LINE_TEXELS
+#include "common/grouped.glsl"
+#if HAS_LEAST
+#define ADD_LEAST(A, S) A += LEAST_TIMES(s, S.z, S.w);
+#else
+#define ADD_LEAST(A, S)
+#endif
+#define TIMES_A(n, X, R, Y, V, A, B, C, D, E, F, S) A += GROUP_TIMES(w, s, V, F); ADD_LEAST(A, S)
+#define TIMES_B(n, X, R, Y, V, A, B, C, D, E, F, S) B += GROUP_TIMES(w, s, V, F); ADD_LEAST(B, S)
+#define TIMES_C(n, X, R, Y, V, A, B, C, D, E, F, S) C += GROUP_TIMES(w, s, V, F); ADD_LEAST(C, S)
+#define TIMES_D(n, X, R, Y, V, A, B, C, D, E, F, S) D += GROUP_TIMES(w, s, V, F); ADD_LEAST(D, S)
+#define SUM_HALVES(n, X, R, Y, V, A, B, C, D, E, F, S) S.z = sum_of(V); S.w = sum_of(F);
+#define SQUARE_OTHER(n, X, R, Y, V, A, B, C, D, E, F, S) S.x += dot(F, F);
+#define ADD_UP_OTHER(n, X, R, Y, V, A, B, C, D, E, F, S) S.y += settled((F.x + F.y) + (F.z + F.w));
+#else
+#define LINE_WORDS (4 * PIECE)
 // The words of a 4×4 piece, fetched once for all rows, and its product with a texel of one row.
 #define WEIGHT(a, e) FETCH(weight, (line + ivec2(8 * (PIECE * (a) + (e)), 0)), WEIGHT_SIZE)
 #if PIECE == 4
@@ -53,23 +114,11 @@ const int part = 0;
 #define FETCH_PIECE(a) WORDS w0 = WEIGHT(a, 0);
 #define PRODUCT(V) piece(w0, V)
 #endif
-
-// One texel of every row, 4 inputs, out of the 16 of a step.
-#define TEXEL(step) 2 * ivec2((step) & 1, ((step) >> 1) & 1) + member_offset
-#if TOGETHER
-#define FETCH_INPUT(n, X, R, Y, V, A, B, C, D, E, S) \
-    V = FETCH(x, (block_origin(ROWS * at.slot + n, step >> 2, X_PLACES) + TEXEL(step)), X_SIZE);
-#else
-#define FETCH_INPUT(n, X, R, Y, V, A, B, C, D, E, S) V = FETCH(X, from, X_SIZE);
+#define ADD_A(n, X, R, Y, V, A, B, C, D, E, F, S) A += PRODUCT(V);
+#define ADD_B(n, X, R, Y, V, A, B, C, D, E, F, S) B += PRODUCT(V);
+#define ADD_C(n, X, R, Y, V, A, B, C, D, E, F, S) C += PRODUCT(V);
+#define ADD_D(n, X, R, Y, V, A, B, C, D, E, F, S) D += PRODUCT(V);
 #endif
-
-#define DECLARE_SUMS(n, X, R, Y, V, A, B, C, D, E, S) \
-    vec4 V, A = vec4(0.0), B = vec4(0.0), C = vec4(0.0), D = vec4(0.0); float S = 0.0;
-#define ADD_A(n, X, R, Y, V, A, B, C, D, E, S) A += PRODUCT(V);
-#define ADD_B(n, X, R, Y, V, A, B, C, D, E, S) B += PRODUCT(V);
-#define ADD_C(n, X, R, Y, V, A, B, C, D, E, S) C += PRODUCT(V);
-#define ADD_D(n, X, R, Y, V, A, B, C, D, E, S) D += PRODUCT(V);
-#define SQUARE(n, X, R, Y, V, A, B, C, D, E, S) S += dot(V, V);
 
 // What is done to a row's four sums once they are whole.
 #if SCALED
@@ -79,13 +128,18 @@ const int part = 0;
 #endif
 #if QUAD
 #define TOTAL(A, B, C, D) quad_share(vec4[4](A, B, C, D), at.lane)
-#define MEAN_SQUARE(S) quad_sum(vec4(S), at.lane).x / float(DIM)
+#define GATHERED(S) quad_sum(vec4(S.xy, 0.0, 0.0), at.lane) / float(DIM)
 #else
 #define TOTAL(A, B, C, D) (A + B) + (C + D)
-#define MEAN_SQUARE(S) S / float(DIM)
+#define GATHERED(S) S / float(DIM)
 #endif
-#if defined(NORM)
-#define NORMALISE(n, S) total *= inversesqrt(MEAN_SQUARE(S) + float(EPS));
+#if defined(NORM) && CENTRED
+#define NORMALISE(n, S) gathered = GATHERED(S); \
+    total -= gathered.y * sums; total *= inversesqrt(max(gathered.x - gathered.y * gathered.y, 0.0) + float(EPS));
+#elif defined(NORM)
+#define NORMALISE(n, S) gathered = GATHERED(S); total *= inversesqrt(gathered.x + float(EPS));
+#elif defined(NORMS) && CENTRED
+#define NORMALISE(n, S) total -= means[n / 4][n % 4] * sums; total *= norm[n / 4][n % 4];
 #elif defined(NORMS)
 #define NORMALISE(n, S) total *= norm[n / 4][n % 4];
 #else
@@ -96,43 +150,141 @@ const int part = 0;
 #else
 #define ADD_RESIDUAL(R, Y)
 #endif
-#define FINISH(n, X, R, Y, V, A, B, C, D, E, S) \
+#ifdef ROPE
+#define TURN(n, Y) Y = turned(Y, 16 * at.block + at.lane, int(ROW_TEXEL(ROWS * at.slot + n, 0).y));
+#else
+#define TURN(n, Y)
+#endif
+#if GATED
+#define OPEN_GATE(Y, E) if (half_block == 0) E = Y; else Y = E * total;
+#else
+#define OPEN_GATE(Y, E)
+#endif
+#define FINISH(n, X, R, Y, V, A, B, C, D, E, F, S) \
     SCALE(A, B, C, D) \
     total = TOTAL(A, B, C, D); \
     NORMALISE(n, S) \
     if (part == 0) total += bias; \
     Y = vec4(activation(total.x), activation(total.y), activation(total.z), activation(total.w)); \
+    OPEN_GATE(Y, E) \
+    TURN(n, Y) \
     ADD_RESIDUAL(R, Y)
 
 void main() {
     Place at = output_place();
+    int member = at.lane & 3;
     EACH_ROW(DECLARE_SUMS)
     int first = part * share;
+#if GATED
+    // The gate's block first, then the one that is multiplied with it: the inputs are fetched twice, which costs less
+    // than as many more sums.
+    for (int half_block = 0; half_block < 2; half_block++) {
+        int matrix_block = 2 * at.block + half_block;
+        EACH_ROW(START_SUMS)
+#else
+        int matrix_block = at.block;
+#endif
     // The line of this fragment's half block and step; the words of accumulator a begin 8 · PIECE · a texels on.
-    ivec2 line = ivec2((at.block / WEIGHT_STACK) * (32 * PIECE) + (at.lane & 7),
-                       (2 * (at.block % WEIGHT_STACK) + (at.lane >> 3)) * STEPS + first);
+    ivec2 line = ivec2((matrix_block / WEIGHT_STACK) * (8 * LINE_WORDS) + (at.lane & 7),
+                       (2 * (matrix_block % WEIGHT_STACK) + (at.lane >> 3)) * STEPS + first);
     // The test comes last: llvmpipe runs a body once more, for nothing, before it sees that a test at the top has failed.
+#if GROUPED
+#if QUAD
+    Scales of_a, of_b, of_c, of_d;
+#endif
+    // Words 0 to 3 of a group one after the other, or of four groups: the loop is not unrolled.
+#if QUAD
+    int turn = 4 * first, turns = 4 * (first + share);
+#else
+    int turn = 16 * first, turns = 16 * (first + share);
+    Scales s;
+#endif
+    do {
+        int w = turn & 3;
+#if QUAD
+        int group = turn - w + member;
+        if (w == 0) {
+            of_a = SCALES_OF(0);
+            of_b = SCALES_OF(1);
+            of_c = SCALES_OF(2);
+            of_d = SCALES_OF(3);
+        }
+#else
+        int group = turn >> 2, a = group & 3;
+        if (w == 0) s = SCALES_OF(a);
+#endif
+        // Numbers behind the last input have scale zero; what they are multiplied with has to be a number too.
+        int own = min(group, GROUPS - 1), block = own >> 1;
+        ivec2 corner = ivec2(w & 1, 2 * (own & 1) + (w >> 1));
+        {
+            ivec2 inner = corner;
+            ivec2 from = block_origin(at.slot, block, X_PLACES) + inner;
+            EACH_ROW(FETCH_INPUT)
+        }
+        {
+            ivec2 inner = corner + ivec2(2, 0);
+            ivec2 from = block_origin(at.slot, block, X_PLACES) + inner;
+            EACH_ROW(FETCH_OTHER)
+        }
+#ifdef NORM
+        if (group < GROUPS) {
+            EACH_ROW(SQUARE)
+            EACH_ROW(SQUARE_OTHER)
+#if CENTRED
+            EACH_ROW(ADD_UP)
+            EACH_ROW(ADD_UP_OTHER)
+#endif
+        }
+#endif
+        { FETCH_GAIN(8 * own + w) EACH_ROW(GAIN_INPUT) }
+        { FETCH_GAIN(8 * own + w + 4) EACH_ROW(GAIN_OTHER) }
+#if HAS_LEAST
+        EACH_ROW(SUM_HALVES)
+#endif
+#if QUAD
+        { Scales s = of_a; DECLARE_HIGH(0) DECLARE_WORDS(0, w) EACH_ROW(TIMES_A) }
+        { Scales s = of_b; DECLARE_HIGH(1) DECLARE_WORDS(1, w) EACH_ROW(TIMES_B) }
+        { Scales s = of_c; DECLARE_HIGH(2) DECLARE_WORDS(2, w) EACH_ROW(TIMES_C) }
+        { Scales s = of_d; DECLARE_HIGH(3) DECLARE_WORDS(3, w) EACH_ROW(TIMES_D) }
+        turn++;
+        if ((turn & 3) == 0) line.y++;
+#else
+        DECLARE_HIGH(a)
+        DECLARE_WORDS(a, w)
+        if (a == 0) { EACH_ROW(TIMES_A) }
+        if (a == 1) { EACH_ROW(TIMES_B) }
+        if (a == 2) { EACH_ROW(TIMES_C) }
+        if (a == 3) { EACH_ROW(TIMES_D) }
+        turn++;
+        if ((turn & 15) == 0) line.y++;
+#endif
+    } while (turn < turns);
+#else
     int step = first;
     do {
+        int block = step >> 2;
+        ivec2 corner = 2 * ivec2(step & 1, (step >> 1) & 1);
 #if QUAD
-        ivec2 member_offset = ivec2(at.lane & 1, (at.lane >> 1) & 1);
-        ivec2 from = block_origin(at.slot, step >> 2, X_PLACES) + TEXEL(step);
+        ivec2 inner = corner + ivec2(at.lane & 1, (at.lane >> 1) & 1);
+        ivec2 from = block_origin(at.slot, block, X_PLACES) + inner;
         EACH_ROW(FETCH_INPUT)
 #ifdef NORM
-        EACH_ROW(SQUARE)
+        GATHER
 #endif
+        { FETCH_GAIN(4 * step + member) EACH_ROW(GAIN_INPUT) }
         { FETCH_PIECE(0) EACH_ROW(ADD_A) }
         { FETCH_PIECE(1) EACH_ROW(ADD_B) }
         { FETCH_PIECE(2) EACH_ROW(ADD_C) }
         { FETCH_PIECE(3) EACH_ROW(ADD_D) }
 #else
         for (int a = 0; a < 4; a++) {
-            ivec2 member_offset = ivec2(a & 1, a >> 1);
-            ivec2 from = block_origin(at.slot, step >> 2, X_PLACES) + TEXEL(step);
+            ivec2 inner = corner + ivec2(a & 1, a >> 1);
+            ivec2 from = block_origin(at.slot, block, X_PLACES) + inner;
             EACH_ROW(FETCH_INPUT)
 #ifdef NORM
-            EACH_ROW(SQUARE)
+            GATHER
 #endif
+            { FETCH_GAIN(4 * step + a) EACH_ROW(GAIN_INPUT) }
             FETCH_PIECE(a)
             if (a == 0) { EACH_ROW(ADD_A) }
             if (a == 1) { EACH_ROW(ADD_B) }
@@ -143,18 +295,26 @@ void main() {
         line.y++;
         step++;
     } while (step < first + share);
-    ivec2 here = ivec2((at.block / CONSTS_STACK) * (16 * (BIAS_AT + 1)) + at.lane, at.block % CONSTS_STACK);
-    vec4 bias = CONSTANT(BIAS_AT), total;
+#endif
+    ivec2 here = ivec2((matrix_block / CONSTS_STACK) * (16 * (BIAS_AT + 1)) + at.lane, matrix_block % CONSTS_STACK);
+    vec4 bias = CONSTANT(BIAS_AT), total, gathered;
+#if CENTRED
+    vec4 sums = CONSTANT(BIAS_AT - 1);
+#endif
 #if SCALED
     vec4 scale[4] = vec4[4](CONSTANT(0), CONSTANT(1), CONSTANT(2), CONSTANT(3));
     for (int a = 0; a < 4; a++) scale[a] *= 1.0 / UNIT;
 #endif
 #ifdef NORMS
     vec4 norm[(ROWS + 3) / 4];
-    for (int i = 0; i < (ROWS + 3) / 4; i++) {
-        ivec2 from = block_origin(at.slot, 0, NORMS_PLACES) + lane_offset(4 * i + (at.lane & 3));
-        norm[i] = FETCH(norms, from, ivec2(NORMS_WIDTH, NORMS_HEIGHT));
-    }
+    for (int i = 0; i < (ROWS + 3) / 4; i++) norm[i] = NORM_TEXEL(i);
+#if CENTRED
+    vec4 means[(ROWS + 3) / 4];
+    for (int i = 0; i < (ROWS + 3) / 4; i++) means[i] = NORM_TEXEL(2 + i);
+#endif
 #endif
     EACH_ROW(FINISH)
+#if GATED
+    }
+#endif
 }

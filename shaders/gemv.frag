@@ -1,21 +1,42 @@
 #version 300 es
-// y[o] = activation(norm · sum over i of weight[o, i] · x[i] + bias[o]) + residual[o], one vector x, four outputs a
-// fragment. With NORM, norm is 1 / sqrt(mean(x²) + EPS), the mean over DIM inputs; else 1.
-// x, residual and y lie in blocks; weight and consts (bias, and with SCALED the scales) as glinfer/gl/packing.py says.
+// y[o] = activation(norm · sum over i of weight[o, i] · gain[i] · x[i] + bias[o]) + residual[o], one vector x, four
+// outputs a fragment. With NORM, norm is 1 / sqrt(mean(x²) + EPS), the mean over DIM inputs; with CENTRED the mean of x is
+// taken away too, by way of the weights' sums; else 1. GAIN multiplies the inputs, where weights keep their file's bits.
+// With GATED the matrix has two blocks for each block of outputs, y = activation(first) · second. With ROPE outputs are
+// queries and keys among others, which rotary positions turn in pairs.
+// x, residual and y lie in blocks; weight and consts (bias, and with SCALED the scales) as glinfer/gl/packing.py says, or
+// with GROUPED the weights as glinfer/gl/grouped.py.
 // With QUAD each fragment gathers a quarter of the inputs for all 16 outputs of its quad, and the quad adds up.
 // With PARTS each instance takes its share of the STEPS, and blending adds them to what y holds already. The share is
 // a uniform, not a constant: unrolled altogether the loop would be larger than a GPU's instruction cache.
 #include "common/block_pass.glsl"
+#if !GROUPED
 #include "common/unpack.glsl"
+#define WEIGHT_SIZE ivec2(WEIGHT_WIDTH, WEIGHT_HEIGHT)
+uniform WEIGHT_SAMPLER weight;
+#else
+#define SHARED_BY_QUAD QUAD
+#endif
 #include "common/activation.glsl"
 #define X_PLACES X_TILES, X_PITCH, X_SLOT_STEP, X_BLOCK_STEP, X_COLUMNS
 #define X_SIZE ivec2(X_WIDTH, X_HEIGHT)
-#define WEIGHT_SIZE ivec2(WEIGHT_WIDTH, WEIGHT_HEIGHT)
 #define CONSTANT(i) FETCH(consts, (here + ivec2(16 * (i), 0)), ivec2(CONSTS_WIDTH, CONSTS_HEIGHT))
+#define HALVES (1 + GATED)
 uniform sampler2D x;
-uniform WEIGHT_SAMPLER weight;
 uniform sampler2D consts;
 uniform int share;
+#include "common/settled.glsl"
+#ifdef GAIN
+uniform sampler2D gain;
+// Behind the last input v is zero, and the last gain stands in.
+#define GAINED(v, column) settled(v * FETCH(gain, ivec2(min(column, GAIN_WIDTH - 1), 0), ivec2(GAIN_WIDTH, 1)))
+#else
+#define GAINED(v, column) v
+#endif
+#ifdef ROPE
+#include "common/rope.glsl"
+uniform int position;
+#endif
 #ifdef RESIDUAL
 uniform sampler2D residual;
 #endif
@@ -26,11 +47,8 @@ const int part = 0;
 #endif
 layout(location = 0) out vec4 y;
 
-#if SCALED
-#define BIAS_AT 4
-#else
-#define BIAS_AT 0
-#endif
+// Where the bias is among a block's constants.
+#define BIAS_AT (4 * SCALED + CENTRED)
 // Texels of x that a fragment takes in a step.
 #if QUAD
 #define TAKEN 1
@@ -43,36 +61,131 @@ vec4 input_of(int step, int member) {
     return FETCH(x, (from + ivec2(member & 1, member >> 1)), X_SIZE);
 }
 
+// Texel t, four inputs, of a group of 32.
+vec4 group_input(int group, int t) {
+    ivec2 from = block_origin(0, group >> 1, X_PLACES);
+    return FETCH(x, (from + ivec2(2 * (t >> 2) + (t & 1), 2 * (group & 1) + ((t >> 1) & 1))), X_SIZE);
+}
+
+// The first line of this fragment's half of a block of the matrix, at a step or round.
+ivec2 first_line(int block, int lane, int words, int step) {
+    return ivec2((block / WEIGHT_STACK) * (8 * words) + (lane & 7), (2 * (block % WEIGHT_STACK) + (lane >> 3)) * STEPS + step);
+}
+
+#if GROUPED
+#include "common/grouped.glsl"
+#endif
+
 void main() {
     Place at = output_place();
     int member = at.lane & 3;
-    vec4 sum[4] = vec4[4](vec4(0.0), vec4(0.0), vec4(0.0), vec4(0.0));
-    float squares = 0.0;
-    // Asked for first, needed last.
-    ivec2 here = ivec2((at.block / CONSTS_STACK) * (16 * (BIAS_AT + 1)) + at.lane, at.block % CONSTS_STACK);
-    vec4 bias = CONSTANT(BIAS_AT);
-#if SCALED
-    vec4 scale[4] = vec4[4](CONSTANT(0), CONSTANT(1), CONSTANT(2), CONSTANT(3));
-#endif
-    // The line of this fragment's half block and step; the words of accumulator a begin 8 · PIECE · a texels on.
+    vec4 sum[4 * HALVES];
+    for (int n = 0; n < 4 * HALVES; n++) sum[n] = vec4(0.0);
+    float squares = 0.0, whole = 0.0;
     int first = part * share;
-    ivec2 line = ivec2((at.block / WEIGHT_STACK) * (32 * PIECE) + (at.lane & 7),
-                       (2 * (at.block % WEIGHT_STACK) + (at.lane >> 3)) * STEPS + first);
+    // Asked for first, needed last.
+    vec4 bias[HALVES];
+#if CENTRED
+    vec4 sums[HALVES];
+#endif
+#if SCALED
+    vec4 scale[4 * HALVES];
+#endif
+    for (int h = 0; h < HALVES; h++) {
+        int block = HALVES * at.block + h;
+        ivec2 here = ivec2((block / CONSTS_STACK) * (16 * (BIAS_AT + 1)) + at.lane, block % CONSTS_STACK);
+        bias[h] = CONSTANT(BIAS_AT);
+#if CENTRED
+        sums[h] = CONSTANT(BIAS_AT - 1);
+#endif
+#if SCALED
+        for (int a = 0; a < 4; a++) scale[4 * h + a] = CONSTANT(a);
+#endif
+    }
+#if GROUPED
+    ivec2 lines[HALVES];
+    for (int h = 0; h < HALVES; h++) lines[h] = first_line(HALVES * at.block + h, at.lane, LINE_TEXELS, first);
+    for (int round = first; round < first + share; round++) {
+#if QUAD
+        int group = 4 * round + member;
+#else
+        for (int group = 4 * round; group < 4 * round + 4; group++) {
+            int a = group & 3;
+#endif
+        // Numbers behind the last input have scale zero; what they are multiplied with has to be a number too.
+        int from = min(group, GROUPS - 1);
+        vec4 v[8];
+        for (int t = 0; t < 8; t++) {
+            v[t] = group_input(from, t);
+        }
+#ifdef NORM
+        // In the order of shaders/gemm.frag and shaders/row_norms.frag.
+        if (group < GROUPS) {
+            for (int t = 0; t < 8; t++) {
+                vec4 own = v[4 * (t & 1) + (t >> 1)];
+                squares += dot(own, own);
+#if CENTRED
+                whole += settled((own.x + own.y) + (own.z + own.w));
+#endif
+            }
+        }
+#endif
+#ifdef GAIN
+        for (int t = 0; t < 8; t++) v[t] = GAINED(v[t], 8 * from + t);
+#endif
+        for (int h = 0; h < HALVES; h++) {
+            ivec2 line = lines[h];
+#if QUAD
+            for (int a = 0; a < 4; a++) {
+#endif
+            Scales s = SCALES_OF(a);
+            DECLARE_HIGH(a)
+            for (int w = 0; w < 4; w++) {
+                DECLARE_WORDS(a, w)
+                sum[4 * h + a] += GROUP_TIMES(w, s, v[w], v[4 + w]);
+#if HAS_LEAST
+                sum[4 * h + a] += LEAST_TIMES(s, sum_of(v[w]), sum_of(v[4 + w]));
+#endif
+            }
+#if QUAD
+            }
+#endif
+        }
+#if !QUAD
+        }
+#endif
+        for (int h = 0; h < HALVES; h++) lines[h].y++;
+    }
+#else
+    // The words of accumulator a begin 8 · PIECE · a texels on.
+    ivec2 lines[HALVES];
+    for (int h = 0; h < HALVES; h++) lines[h] = first_line(HALVES * at.block + h, at.lane, 4 * PIECE, first);
     for (int step = first; step < first + share; step += UNROLL) {
 #if UNROLL > 1
         // Everything is asked for before anything is used: the latency of memory is paid once for all of it.
         vec4 v[UNROLL * TAKEN];
-        WORDS w[UNROLL * 4 * PIECE];
+        WORDS w[UNROLL * 4 * PIECE * HALVES];
         for (int i = 0; i < UNROLL; i++) {
             for (int t = 0; t < TAKEN; t++) v[TAKEN * i + t] = input_of(step + i, TAKEN == 1 ? member : t);
-            for (int n = 0; n < 4 * PIECE; n++) {
-                w[4 * PIECE * i + n] = FETCH(weight, (line + ivec2(8 * n, i)), WEIGHT_SIZE);
+            for (int n = 0; n < 4 * PIECE * HALVES; n++) {
+                w[4 * PIECE * HALVES * i + n] =
+                    FETCH(weight, (lines[n / (4 * PIECE)] + ivec2(8 * (n % (4 * PIECE)), i)), WEIGHT_SIZE);
             }
         }
         for (int i = 0; i < UNROLL; i++) {
-            for (int a = 0; a < 4; a++) {
-                vec4 from = v[TAKEN * i + (TAKEN == 1 ? 0 : a)];
-                int n = 4 * PIECE * i + PIECE * a;
+            for (int t = 0; t < TAKEN; t++) {
+                vec4 from = v[TAKEN * i + t];
+#ifdef NORM
+                squares += dot(from, from);
+#if CENTRED
+                whole += settled((from.x + from.y) + (from.z + from.w));
+#endif
+#endif
+                v[TAKEN * i + t] = GAINED(from, 4 * (step + i) + (TAKEN == 1 ? member : t));
+            }
+            for (int a = 0; a < 4 * HALVES; a++) {
+                vec4 from = v[TAKEN * i + (TAKEN == 1 ? 0 : a & 3)];
+                int n = 4 * PIECE * HALVES * i + PIECE * a;
 #if PIECE == 4
                 sum[a] += piece(w[n], w[n + 1], w[n + 2], w[n + 3], from);
 #elif PIECE == 2
@@ -81,53 +194,86 @@ void main() {
                 sum[a] += piece(w[n], from);
 #endif
             }
-#ifdef NORM
-            for (int t = 0; t < TAKEN; t++) squares += dot(v[TAKEN * i + t], v[TAKEN * i + t]);
-#endif
         }
 #else
         // Used as soon as fetched: llvmpipe would have to keep what waits in memory.
-#define WEIGHT(a, e) FETCH(weight, (line + ivec2(8 * (PIECE * (a) + (e)), 0)), WEIGHT_SIZE)
+#define WEIGHT(h, a, e) FETCH(weight, (lines[h] + ivec2(8 * (PIECE * (a) + (e)), 0)), WEIGHT_SIZE)
+#ifdef NORM
+#define GATHER(v) squares += dot(v, v); CENTRE(v)
+#else
+#define GATHER(v)
+#endif
+#if CENTRED
+#define CENTRE(v) whole += settled((v.x + v.y) + (v.z + v.w));
+#else
+#define CENTRE(v)
+#endif
 #if QUAD
         vec4 from = input_of(step, member);
-#ifdef NORM
-        squares += dot(from, from);
-#endif
+        GATHER(from)
+        from = GAINED(from, 4 * step + member);
 #endif
         for (int a = 0; a < 4; a++) {
 #if !QUAD
             vec4 from = input_of(step, a);
-#ifdef NORM
-            squares += dot(from, from);
+            GATHER(from)
+            from = GAINED(from, 4 * step + a);
 #endif
-#endif
+            for (int h = 0; h < HALVES; h++) {
 #if PIECE == 4
-            sum[a] += piece(WEIGHT(a, 0), WEIGHT(a, 1), WEIGHT(a, 2), WEIGHT(a, 3), from);
+                sum[4 * h + a] += piece(WEIGHT(h, a, 0), WEIGHT(h, a, 1), WEIGHT(h, a, 2), WEIGHT(h, a, 3), from);
 #elif PIECE == 2
-            sum[a] += piece(WEIGHT(a, 0), WEIGHT(a, 1), from);
+                sum[4 * h + a] += piece(WEIGHT(h, a, 0), WEIGHT(h, a, 1), from);
 #else
-            sum[a] += piece(WEIGHT(a, 0), from);
+                sum[4 * h + a] += piece(WEIGHT(h, a, 0), from);
 #endif
+            }
         }
 #endif
-        line.y += UNROLL;
+        for (int h = 0; h < HALVES; h++) lines[h].y += UNROLL;
     }
+#endif
+#ifdef NORM
+#if QUAD
+    vec4 gathered = quad_sum(vec4(squares, whole, 0.0, 0.0), at.lane);
+    squares = gathered.x;
+    whole = gathered.y;
+#endif
+#if CENTRED
+    // Of the squares of what is left when the mean is taken away.
+    float mean = whole / float(DIM);
+    float norm = inversesqrt(max(squares / float(DIM) - mean * mean, 0.0) + float(EPS));
+#else
+    float norm = inversesqrt(squares / float(DIM) + float(EPS));
+#endif
+#endif
+    vec4 totals[HALVES];
+    for (int h = 0; h < HALVES; h++) {
+        vec4 own[4] = vec4[4](sum[4 * h], sum[4 * h + 1], sum[4 * h + 2], sum[4 * h + 3]);
 #if SCALED
-    for (int a = 0; a < 4; a++) sum[a] *= scale[a] * (1.0 / UNIT);
+        for (int a = 0; a < 4; a++) own[a] *= scale[4 * h + a] * (1.0 / UNIT);
 #endif
 #if QUAD
-    vec4 total = quad_share(sum, at.lane);
-#ifdef NORM
-    squares = quad_sum(vec4(squares), at.lane).x;
-#endif
+        vec4 total = quad_share(own, at.lane);
 #else
-    vec4 total = (sum[0] + sum[1]) + (sum[2] + sum[3]);
+        vec4 total = (own[0] + own[1]) + (own[2] + own[3]);
+#endif
+#if CENTRED
+        total -= mean * sums[h];
 #endif
 #ifdef NORM
-    total *= inversesqrt(squares / float(DIM) + float(EPS));
+        total *= norm;
 #endif
-    if (part == 0) total += bias;
-    y = vec4(activation(total.x), activation(total.y), activation(total.z), activation(total.w));
+        if (part == 0) total += bias[h];
+        totals[h] = total;
+    }
+    y = vec4(activation(totals[0].x), activation(totals[0].y), activation(totals[0].z), activation(totals[0].w));
+#if GATED
+    y *= totals[1];
+#endif
+#ifdef ROPE
+    y = turned(y, 16 * at.block + at.lane, position);
+#endif
 #ifdef RESIDUAL
     y += FETCH(residual, ivec2(gl_FragCoord.xy), ivec2(OUT_WIDTH, OUT_HEIGHT));
 #endif

@@ -19,14 +19,14 @@ flat in int part;
 #endif
 EACH_ROW(DECLARE_TARGET)
 
-#define BEGIN(n, X, R, Y, V, A, B, C, D, E, S) \
+#define BEGIN(n, X, R, Y, V, A, B, C, D, E, F, S) \
     vec4 A = vec4(0.0); \
     int S = (X_BATCH(batch) * M + min(row + n, M - 1)) * X_TEXELS;
-#define FETCH_X(n, X, R, Y, V, A, B, C, D, E, S) vec4 V = TEXEL(x, S + k, X_WIDTH, X_HEIGHT);
-#define ADD_ROWS(n, X, R, Y, V, A, B, C, D, E, S) A += vec4(dot(V, w0), dot(V, w1), dot(V, w2), dot(V, w3));
-#define ADD_COLUMNS(n, X, R, Y, V, A, B, C, D, E, S) A += (V.x * w0 + V.y * w1) + (V.z * w2 + V.w * w3);
-#define STORE(n, X, R, Y, V, A, B, C, D, E, S) Y = A;
-#define FINISH(n, X, R, Y, V, A, B, C, D, E, S) Y = finished(A, at);
+#define FETCH_X(n, X, R, Y, V, A, B, C, D, E, F, S) vec4 V = TEXEL(x, S + k, X_WIDTH, X_HEIGHT);
+#define ADD_ROWS(n, X, R, Y, V, A, B, C, D, E, F, S) A += vec4(dot(V, w0), dot(V, w1), dot(V, w2), dot(V, w3));
+#define ADD_COLUMNS(n, X, R, Y, V, A, B, C, D, E, F, S) A += (V.x * w0 + V.y * w1) + (V.z * w2 + V.w * w3);
+#define STORE(n, X, R, Y, V, A, B, C, D, E, F, S) Y = A;
+#define FINISH(n, X, R, Y, V, A, B, C, D, E, F, S) Y = finished(A, at);
 
 void main() {
     ivec2 at = output_place();

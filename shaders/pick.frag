@@ -11,7 +11,7 @@
 #include "common/each_row.glsl"
 #include "common/row_info.glsl"
 EACH_ROW(DECLARE_INPUT)
-#define FETCH_LOGITS(n, X, R, Y, V, A, B, C, D, E, S) if (at.slot % ROWS == n) v[j] = FETCH(X, texel, LOGITS_SIZE);
+#define FETCH_LOGITS(n, X, R, Y, V, A, B, C, D, E, F, S) if (at.slot % ROWS == n) v[j] = FETCH(X, texel, LOGITS_SIZE);
 #define UNROLL 1
 #else
 uniform sampler2D logits;

@@ -10,19 +10,19 @@ EACH_ROW(DECLARE_INPUT)
 EACH_ROW(DECLARE_TARGET)
 
 #define LEAST -3.4e38
-#define DECLARE(n, X, R, Y, V, A, B, C, D, E, S) \
+#define DECLARE(n, X, R, Y, V, A, B, C, D, E, F, S) \
     vec4 V; float S = 0.0; Y = vec4(LEAST, 0.0, 0.0, LEAST); \
     int R = int(ROW_TEXEL(ROWS * at.slot + n, 0).w);
 #define KNOWN(V) mix(vec4(LEAST), V, lessThan(token + next, ivec4(VOCAB)))
 #define LOGITS(X) KNOWN(FETCH(X, from, ivec2(X_WIDTH, X_HEIGHT)))
-#define LARGEST(n, X, R, Y, V, A, B, C, D, E, S) \
+#define LARGEST(n, X, R, Y, V, A, B, C, D, E, F, S) \
     V = LOGITS(X); \
     for (int i = 0; i < 4; i++) { \
         if (V[i] > Y.x) { Y.x = V[i]; Y.z = float(token + i); } \
         if (token + i == R) Y.w = V[i]; \
     }
-#define ADD(n, X, R, Y, V, A, B, C, D, E, S) V = exp(LOGITS(X) - Y.x); S += (V.x + V.y) + (V.z + V.w);
-#define FINISH(n, X, R, Y, V, A, B, C, D, E, S) Y.y = Y.x > LEAST ? S : 0.0;
+#define ADD(n, X, R, Y, V, A, B, C, D, E, F, S) V = exp(LOGITS(X) - Y.x); S += (V.x + V.y) + (V.z + V.w);
+#define FINISH(n, X, R, Y, V, A, B, C, D, E, F, S) Y.y = Y.x > LEAST ? S : 0.0;
 
 void main() {
     Place at = output_place();

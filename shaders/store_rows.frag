@@ -1,5 +1,5 @@
 #version 300 es
-// Queries, keys and values of several rows into the cache, each into the slot of its token: what shaders/gemm.frag left,
+// Keys, values and queries of several rows into the cache, each into the slot of its token: what shaders/gemm.frag left,
 // row ROWS · slot + n in slot `slot` of texture n. With STRIP the rows follow each other in one sequence, and a strip of
 // the cache is drawn; else the vertex shader says which row a block of the cache takes.
 #include "common/block_pass.glsl"
@@ -13,7 +13,7 @@ flat in int row;
 #endif
 layout(location = 0) out vec4 y;
 
-#define TAKE(n, X, R, Y, V, A, B, C, D, E, S) if (source == n) y = FETCH(X, from, ivec2(X_WIDTH, X_HEIGHT));
+#define TAKE(n, X, R, Y, V, A, B, C, D, E, F, S) if (source == n) y = FETCH(X, from, ivec2(X_WIDTH, X_HEIGHT));
 
 void main() {
     Place at = output_place();

@@ -7,7 +7,7 @@ EACH_ROW(DECLARE_INPUT)
 uniform int row;
 layout(location = 0) out vec4 y;
 
-#define TAKE(n, X, R, Y, V, A, B, C, D, E, S) if (source == n) y = FETCH(X, from, ivec2(X_WIDTH, X_HEIGHT));
+#define TAKE(n, X, R, Y, V, A, B, C, D, E, F, S) if (source == n) y = FETCH(X, from, ivec2(X_WIDTH, X_HEIGHT));
 
 void main() {
     Place at = output_place();

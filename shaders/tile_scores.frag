@@ -1,10 +1,12 @@
 #version 300 es
-// Attention scores of ROWS queries at a time against cached keys: score[r, token] = q[r] · k[token], for each head.
+// Attention scores of ROWS queries at a time against cached keys: score[r, token] = SCORE_SCALE · q[r] · k[token], for
+// each head.
 // The rows of a slot follow each other in one sequence: row n is its token number position + n, and the sequence's
-// keys begin at cache slot base, a multiple of 16. cache [slots, q | k | v] and the queries, row ROWS · tile + n in
-// slot tile of texture n, lie in blocks, a head HEAD_TEXELS texels wide.
+// keys begin at cache slot base, a multiple of 16. cache [slots, k | v | q] and the queries, the same of row ROWS · tile +
+// n in slot tile of texture n, lie in blocks, a head HEAD_TEXELS texels wide, HEADS / KV_HEADS of queries to each of keys.
 // Output: slot row_slots · group + tile, block head: of each row 64 tokens from 64 · group on, four a fragment; -1e30
-// after the row's own token, and nothing at all where 16 tokens together come after all rows of the slot. Summed as in shaders/cached_scores.frag: a row gives the same numbers here and there.
+// after the row's own token and before its WINDOW, and nothing at all where 16 tokens together come after all rows of
+// the slot. Summed as in shaders/cached_scores.frag: a row gives the same numbers here and there.
 #include "common/block_pass.glsl"
 #include "common/each_row.glsl"
 #include "common/row_info.glsl"
@@ -22,15 +24,15 @@ EACH_ROW(DECLARE_TARGET)
 #define SHARE 1
 #endif
 
-#define DECLARE_SUMS(n, X, R, Y, V, A, B, C, D, E, S) vec4 V, A = vec4(0.0), B = vec4(0.0), C = vec4(0.0), D = vec4(0.0);
-#define FETCH_QUERY(n, X, R, Y, V, A, B, C, D, E, S) V = FETCH(X, query_at, ivec2(X_WIDTH, X_HEIGHT));
+#define DECLARE_SUMS(n, X, R, Y, V, A, B, C, D, E, F, S) vec4 V, A = vec4(0.0), B = vec4(0.0), C = vec4(0.0), D = vec4(0.0);
+#define FETCH_QUERY(n, X, R, Y, V, A, B, C, D, E, F, S) V = FETCH(X, query_at, ivec2(X_WIDTH, X_HEIGHT));
 #define KEY(i) FETCH(cache, (from + ivec2(4 * (i), 0)), CACHE_SIZE)
 #define FETCH_KEYS(g) vec4 k0 = KEY(4 * g), k1 = KEY(4 * g + 1), k2 = KEY(4 * g + 2), k3 = KEY(4 * g + 3);
 #define DOTS(V) vec4(dot(V, k0), dot(V, k1), dot(V, k2), dot(V, k3))
-#define ADD_A(n, X, R, Y, V, A, B, C, D, E, S) A += DOTS(V);
-#define ADD_B(n, X, R, Y, V, A, B, C, D, E, S) B += DOTS(V);
-#define ADD_C(n, X, R, Y, V, A, B, C, D, E, S) C += DOTS(V);
-#define ADD_D(n, X, R, Y, V, A, B, C, D, E, S) D += DOTS(V);
+#define ADD_A(n, X, R, Y, V, A, B, C, D, E, F, S) A += DOTS(V);
+#define ADD_B(n, X, R, Y, V, A, B, C, D, E, F, S) B += DOTS(V);
+#define ADD_C(n, X, R, Y, V, A, B, C, D, E, F, S) C += DOTS(V);
+#define ADD_D(n, X, R, Y, V, A, B, C, D, E, F, S) D += DOTS(V);
 #define KEPT(n, g, A) mix(vec4(0.0), A, lessThanEqual((first + 4 * (g) + next), ivec4(position + n)))
 #if QUAD
 // What lies after a row's own token must not reach the sums, as in shaders/cached_scores.frag.
@@ -38,23 +40,36 @@ EACH_ROW(DECLARE_TARGET)
 #else
 #define TOTAL(n, A, B, C, D) A
 #endif
-#define FINISH(n, X, R, Y, V, A, B, C, D, E, S) \
+#define FINISH(n, X, R, Y, V, A, B, C, D, E, F, S) \
     total = TOTAL(n, A, B, C, D); \
-    Y = mix(vec4(-1e30), total, lessThanEqual(own + next, ivec4(position + n)));
+    total *= float(SCORE_SCALE); \
+    Y = mix(vec4(-1e30), total, lessThanEqual(own + next, ivec4(position + n))); \
+    LEAVE_OUT(n, Y)
+#if WINDOW
+#define LEAVE_OUT(n, Y) Y = mix(vec4(-1e30), Y, greaterThan(own + next, ivec4(position + n - WINDOW)));
+#else
+#define LEAVE_OUT(n, Y)
+#endif
 
 void main() {
     Place at = output_place();
     int group = at.slot / row_slots, tile = at.slot % row_slots;
     uvec4 info = ROW_TEXEL(ROWS * tile, 0);
     int position = int(info.y), base = int(info.z);
-    int query = at.block * HEAD_TEXELS, key = (HEADS + at.block) * HEAD_TEXELS;
+    int query = QUERY_AT + at.block * HEAD_TEXELS, key = at.block / (HEADS / KV_HEADS) * HEAD_TEXELS;
     int own = 64 * group + 4 * at.lane;
     int member = at.lane & (SHARE - 1), first = own - 4 * member;
     // Beyond all rows' own tokens there is nothing to do, and nobody reads it.
     if (first >= position + ROWS) discard;
     EACH_ROW(DECLARE_SUMS)
     int i = member;
+#if WINDOW
+    // Before all rows' windows there is nothing to add up.
+    if (first + 4 * SHARE <= position - WINDOW + 1) i = HEAD_TEXELS;
+    while (i < HEAD_TEXELS) {
+#else
     do {
+#endif
         ivec2 query_at = block_origin(tile, (query + i) >> 4, X_PLACES) + lane_offset((query + i) & 15);
         ivec2 from = block_origin(base + first, (key + i) >> 4, CACHE_PLACES) + lane_offset((key + i) & 15);
         EACH_ROW(FETCH_QUERY)
@@ -65,7 +80,11 @@ void main() {
         { FETCH_KEYS(3) EACH_ROW(ADD_D) }
 #endif
         i += SHARE;
+#if WINDOW
+    }
+#else
     } while (i < HEAD_TEXELS);
+#endif
     ivec4 next = ivec4(0, 1, 2, 3);
     vec4 total;
     EACH_ROW(FINISH)

@@ -21,19 +21,19 @@ EACH_ROW(DECLARE_TARGET)
 #define SHARE 1
 #endif
 
-#define DECLARE_SUMS(n, X, R, Y, V, A, B, C, D, E, S) \
+#define DECLARE_SUMS(n, X, R, Y, V, A, B, C, D, E, F, S) \
     vec4 V = vec4(LEAST), A = vec4(0.0), B = vec4(0.0), C = vec4(0.0), D = vec4(0.0), E = vec4(0.0); float S;
 #define SCORE(X) FETCH(X, scores_at, ivec2(X_WIDTH, X_HEIGHT))
-#define PEAKS(n, X, R, Y, V, A, B, C, D, E, S) V = max(V, SCORE(X));
-#define PEAK(n, X, R, Y, V, A, B, C, D, E, S) S = ceil(max(max(V.x, V.y), max(V.z, V.w)));
-#define WEIGHT(n, X, R, Y, V, A, B, C, D, E, S) V = exp(SCORE(X) - S); E += V;
+#define PEAKS(n, X, R, Y, V, A, B, C, D, E, F, S) V = max(V, SCORE(X));
+#define PEAK(n, X, R, Y, V, A, B, C, D, E, F, S) S = ceil(max(max(V.x, V.y), max(V.z, V.w)));
+#define WEIGHT(n, X, R, Y, V, A, B, C, D, E, F, S) V = exp(SCORE(X) - S); E += V;
 // The values of four tokens side by side, of one texel of the quad.
 #define VALUE(t, a) FETCH(cache, (from + ivec2(4 * (t) + ((a) & 1), (a) >> 1)), CACHE_SIZE)
 #define FETCH_VALUES(a) vec4 t0 = VALUE(0, a), t1 = VALUE(1, a), t2 = VALUE(2, a), t3 = VALUE(3, a);
-#define ADD_A(n, X, R, Y, V, A, B, C, D, E, S) A += V.x * t0; A += V.y * t1; A += V.z * t2; A += V.w * t3;
-#define ADD_B(n, X, R, Y, V, A, B, C, D, E, S) B += V.x * t0; B += V.y * t1; B += V.z * t2; B += V.w * t3;
-#define ADD_C(n, X, R, Y, V, A, B, C, D, E, S) C += V.x * t0; C += V.y * t1; C += V.z * t2; C += V.w * t3;
-#define ADD_D(n, X, R, Y, V, A, B, C, D, E, S) D += V.x * t0; D += V.y * t1; D += V.z * t2; D += V.w * t3;
+#define ADD_A(n, X, R, Y, V, A, B, C, D, E, F, S) A += V.x * t0; A += V.y * t1; A += V.z * t2; A += V.w * t3;
+#define ADD_B(n, X, R, Y, V, A, B, C, D, E, F, S) B += V.x * t0; B += V.y * t1; B += V.z * t2; B += V.w * t3;
+#define ADD_C(n, X, R, Y, V, A, B, C, D, E, F, S) C += V.x * t0; C += V.y * t1; C += V.z * t2; C += V.w * t3;
+#define ADD_D(n, X, R, Y, V, A, B, C, D, E, F, S) D += V.x * t0; D += V.y * t1; D += V.z * t2; D += V.w * t3;
 #if QUAD
 #define COMBINE(A, B, C, D, E, S) \
     all = max(S, across(vec4(S), at.lane).x); \
@@ -45,7 +45,7 @@ EACH_ROW(DECLARE_TARGET)
 #else
 #define COMBINE(A, B, C, D, E, S) total = A;
 #endif
-#define FINISH(n, X, R, Y, V, A, B, C, D, E, S) \
+#define FINISH(n, X, R, Y, V, A, B, C, D, E, F, S) \
     COMBINE(A, B, C, D, E, S) \
     Y = head < HEADS ? total / dot(E, vec4(1.0)) : vec4(0.0);
 
@@ -56,10 +56,13 @@ void main() {
     int texel = at.block * 16 + at.lane;
     int head = texel / HEAD_TEXELS;
     int start = at.lane & (SHARE - 1);
-    int value = 2 * HEADS * HEAD_TEXELS + texel - start;
+    int value = (KV_HEADS + min(head, HEADS - 1) / (HEADS / KV_HEADS)) * HEAD_TEXELS + texel % HEAD_TEXELS - start;
     // The rows that fill up the last slot may look behind the end of the cache; what is there has weight zero for all others.
     int groups = min((position + ROWS - 1) / 4 + 1, (CACHE_SLOTS - base) / 4);
     EACH_ROW(DECLARE_SUMS)
+#if WINDOW
+    start += max(position - WINDOW + 1, 0) / 16 * 4;  // what lies before is seen by none of the rows
+#endif
     int group = start;
     if (group < groups) do {
         ivec2 scores_at = block_origin((group >> 4) * row_slots + at.slot, head, X_PLACES) + lane_offset(group & 15);

@@ -7,7 +7,7 @@
 EACH_ROW(DECLARE_INPUT)
 layout(location = 0) out vec4 y;
 
-#define PICK(n, X, R, Y, V, A, B, C, D, E, S) if (texel % ROWS == n) found = TEXEL(X, from, X0_WIDTH, X0_HEIGHT);
+#define PICK(n, X, R, Y, V, A, B, C, D, E, F, S) if (texel % ROWS == n) found = TEXEL(X, from, X0_WIDTH, X0_HEIGHT);
 
 vec4 texel_of(int row, int texel) {
     int from = row * X0_TEXELS + texel / ROWS;

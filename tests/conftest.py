@@ -1,4 +1,4 @@
-"""What every test gets: markers by directory, the shared files, and an audit of OpenGL around tests that use it.
+"""What every test gets: markers by directory, the goldens' models, and an audit of OpenGL around tests that use it.
 
 No OpenGL library is imported for tests outside tests/gl and tests/model.
 """
@@ -11,18 +11,18 @@ import importlib.util
 import os
 from collections import Counter
 from collections.abc import Iterator
-from functools import lru_cache
+from functools import cache, lru_cache
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import pytest
+from goldens import ModelWriter, write_gab_model
 from hypothesis import settings
 
 if TYPE_CHECKING:
     from glinfer.gl.context import Device
 
 HERE = Path(__file__).resolve().parent
-SHARED = HERE.parent.parent / "shared"
 MARKED = ("fuzz", "gl", "model", "package", "web")
 AUDITED = ("gl", "model")
 NAMES_ASKED = range(1, 1025)
@@ -61,11 +61,15 @@ def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
 
 
 @pytest.fixture(scope="session")
-def shared() -> Path:
-    """The folder of reference files beside the repository."""
-    if not (SHARED / "gab" / "golden.json").is_file():
-        pytest.skip(f"the reference files are not here: {SHARED} has no gab/golden.json")
-    return SHARED
+def golden_model(tmp_path_factory: pytest.TempPathFactory) -> ModelWriter:
+    """The file of one of goldens.GAB_MODELS by its name, written when first asked for."""
+    folder = tmp_path_factory.mktemp("goldens")
+
+    @cache
+    def written(name: str) -> Path:
+        return write_gab_model(name, folder / f"{name}.gab")
+
+    return written
 
 
 @lru_cache(maxsize=1)

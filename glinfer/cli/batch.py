@@ -100,13 +100,14 @@ def generate_batch(
     todo = [line for line in lines if line.key not in finished.keys]
     totals = BatchTotals()
     told: dict[str, Any] = {"plan": options["plan"], "weights": options["weights"], "renderer": None}
+    results = ResultFile(choice.out, finished)
     if todo:
         with loaded(model, **options) as opened:
             told = {"plan": opened.plan.name, "weights": opened.weights, "renderer": opened.device.description}
             with progress("checking prompts") as advance:
                 check_prompts(opened, todo, choice.batch, advance)
             try:
-                with ResultFile(choice.out, finished) as results, progress("generating") as advance:
+                with results, progress("generating") as advance:
                     advance(before, len(lines))
                     run_batch(
                         opened,
@@ -120,10 +121,10 @@ def generate_batch(
                     )
             except KeyboardInterrupt:
                 if not quiet:
-                    click.echo(_interrupted(choice, before + totals.lines, len(lines)), err=True)
+                    click.echo(_interrupted(choice, results.lines, len(lines)), err=True)
                 raise
     else:
-        with ResultFile(choice.out, finished) as results:
+        with results:
             results.open()  # which cuts off half a line
     if as_json:
         print_json(_summary(choice, totals, before, told))

@@ -31,7 +31,7 @@ from glinfer.formats import Checkpoint
 from glinfer.generation.loading import random_weights, read_model
 from glinfer.generation.model import Model
 from glinfer.gl.context import Device
-from glinfer.models.choice import DEFAULT_PLAN, DEFAULT_WEIGHTS, PLANS, check_choice, is_decoder
+from glinfer.models.choice import DEFAULT_PLAN, DEFAULT_WEIGHTS, PLANS, check_choice
 from glinfer.tools.bench import BenchReport, bench
 from glinfer.tools.bench_decoding import (
     DecodeReport,
@@ -221,13 +221,6 @@ def _bench_fast(
         checkpoint.check_finite()
     else:
         path = checkpoint = random_weights(shape_asked_for(config_text, {**options, "context": None}))
-    if is_decoder(checkpoint.config, checkpoint.formats()):
-        for asked, name in ((peers, "--peers"), (together.sizes, "--batch"), (ceiling, "--ceiling")):
-            if asked:
-                raise InputError(
-                    f"{name} is for models of the families gab and gpt2 in floats; leave it out for this "
-                    f"{checkpoint.config.model_type}"
-                )
     contexts_within(checkpoint.config, contexts)  # before anything slow begins
     with contextlib.ExitStack() as held:
         engines: list[tuple[Engine, EngineReport]] = []

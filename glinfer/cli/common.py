@@ -128,7 +128,7 @@ def model_options(command: Command) -> Command:
             default=DEFAULT_WEIGHTS,
             show_default=True,
             help="How weights are kept: as the file has them, as floats, or in fewer bits, which are faster and less "
-            "exact. 'auto' takes the fastest that predicts within 0.1% of f32, for Gab and GPT-2.",
+            "exact. 'auto' takes the fastest that predicts within 0.1% of f32.",
         ),
         click.option(
             "--plan",

@@ -78,7 +78,7 @@ def diff_command(
     A and B are models as in 'glinfer generate'; B left out is A. Settings of each side are those of other commands:
     plan, weights, gelu, context, tokenizer, device, gl and limits. Two files are compared tensor by tensor too, with a
     guess at what happened to each. Errors are relative to the largest value of A; 'centred' is a stream without its
-    mean, as Gab's fast plan has it. KL(A‖B) is in nats.
+    mean, as the fast plan of a LayerNorm model has it. KL(A‖B) is in nats.
 
     The exit status is 1 if a pass, or the logits along the text, differ beyond the tolerance.
 

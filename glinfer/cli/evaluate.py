@@ -22,7 +22,7 @@ from glinfer.cli.common import (
 from glinfer.errors import InputError
 from glinfer.generation.loading import read_model
 from glinfer.generation.tokenizer import find_tokenizer
-from glinfer.models.fold import WEIGHT_FORMATS
+from glinfer.models.recipe import WEIGHT_FORMATS
 from glinfer.tools.evaluate import EvalReport, evaluate
 
 

@@ -9,11 +9,10 @@ import click
 
 from glinfer.cli.bench import formats_of, path_of
 from glinfer.cli.common import device_options, json_option, opened, out, print_json, progress, table
-from glinfer.errors import InputError
 from glinfer.formats import Checkpoint
 from glinfer.generation.loading import read_model
 from glinfer.gl.context import Device
-from glinfer.models.choice import DEFAULT_WEIGHTS, is_decoder, weights_named
+from glinfer.models.choice import DEFAULT_WEIGHTS, weights_named
 from glinfer.models.tuning import Tuned, TuningKey, default_for, kernels_file, load_tuned, runs_on, save_kernels
 from glinfer.tools.tune import TuneReport, tune
 
@@ -48,12 +47,7 @@ def tune_command(model: str | None, weights: str, redo: bool, seconds: float, as
     """
     _, checkpoint = read_model(path_of(model))
     checkpoint.check_finite()
-    if is_decoder(checkpoint.config, checkpoint.formats()):
-        raise InputError(
-            f"the passes of this {checkpoint.config.model_type} have nothing to tune: how its products are computed is "
-            "chosen by their shape; tune is for models of the families gab and gpt2 in floats"
-        )
-    formats = [weights_named(name, checkpoint.config) for name in formats_of(weights)]
+    formats = [weights_named(name, checkpoint.formats()) for name in formats_of(weights)]
     with opened(options["device"], options["api"], options["limits"]) as device:
         found = [_tuned(device, checkpoint, name, seconds, redo) for name in formats]
         defaults = [default_for(device, name) for name in formats]

@@ -23,7 +23,7 @@ from glinfer.generation.prefill import Prefill
 from glinfer.generation.sampler import Sampler, SamplingOptions
 from glinfer.gl.context import Device
 from glinfer.models.choice import fast_session
-from glinfer.models.fold import WEIGHT_FORMATS
+from glinfer.models.recipe import WEIGHT_FORMATS
 from glinfer.ops.kernels import Kernels
 
 FASTEST_FIRST = ("q8", "q8l", "q16", "f16")
@@ -75,7 +75,7 @@ class _Predictions:
 
     def __init__(self, checkpoint: Checkpoint, device: Device, kernels: Kernels, weights: str) -> None:
         bound = fast_session(checkpoint, device, weights, kernels)
-        self.session = CachedSession(Prefill(checkpoint.config, weights, kernels), bound)
+        self.session = CachedSession(Prefill(checkpoint.config, weights, kernels, checkpoint.formats()), bound)
 
     def __enter__(self) -> _Predictions:
         return self
@@ -106,8 +106,9 @@ class _Predictions:
 def _digest(checkpoint: Checkpoint) -> str:
     """Tells checkpoints apart by their shape and a sample of every tensor."""
     digest = hashlib.sha256(f"{_VERSION} {MOST_EXTRA} {checkpoint.config.to_json()}".encode())
-    for name in sorted(checkpoint.tensors):
-        flat = np.ascontiguousarray(checkpoint.tensors[name]).reshape(-1)
+    arrays = {**checkpoint.tensors, **{name: packed.blocks for name, packed in checkpoint.packed.items()}}
+    for name in sorted(arrays):
+        flat = np.ascontiguousarray(arrays[name]).reshape(-1)
         digest.update(name.encode() + flat[:: max(1, flat.size // 1024)].tobytes())
     return digest.hexdigest()[:24]
 

@@ -15,7 +15,6 @@ import numpy.typing as npt
 
 from glinfer.config import ModelConfig
 from glinfer.errors import InputError, PlanError
-from glinfer.generation.decode import DecodeSession
 from glinfer.generation.ids import check_ids, check_max_tokens, check_stop_ids
 from glinfer.generation.loop import GenerationStats
 from glinfer.generation.numbers import Numbers
@@ -24,8 +23,8 @@ from glinfer.generation.sampler import Sampler, SamplingOptions, gpu_chooses
 from glinfer.generation.text import TextAssembler
 from glinfer.generation.tokenizer import Tokenizer
 from glinfer.gl.blocks import BLOCK_FLOATS, BlockLayout
-from glinfer.models.fold import head_floats
 from glinfer.models.parts import cache_slots
+from glinfer.models.recipe import FROM_FILE, Formats, Recipes
 from glinfer.models.rows import LOGITS, PICKS, ROWS, batch_plan
 from glinfer.models.session import Session
 from glinfer.ops.cached import SLOT_TOKENS, score_slots
@@ -166,8 +165,14 @@ DEFAULTS: Mapping[str, Any] = {
 
 def sequence_bytes(config: ModelConfig, capacity: int) -> int:
     """Texture memory of the caches of one sequence of up to ``capacity`` tokens."""
-    floats = BlockLayout.by_block((capacity, 3 * config.num_attention_heads * head_floats(config)), 1 << 20).blocks
-    return config.num_hidden_layers * capacity * floats * SLOT_TOKENS * 4
+    return config.num_hidden_layers * _cache_layout(config, 1, capacity, 1 << 20).nbytes
+
+
+def _cache_layout(config: ModelConfig, sequences: int, capacity: int, max_texture_size: int) -> BlockLayout:
+    """The cache of one layer, of so many sequences."""
+    heads = Recipes(config, FROM_FILE).heads(0)
+    shape = sequences * capacity, heads.cols
+    return BlockLayout.by_block(shape, max_texture_size, aside=heads.aside, every=capacity)
 
 
 def places_for(
@@ -202,7 +207,7 @@ def places_for(
 def _fits(config: ModelConfig, sequences: int, capacity: int, max_texture_size: int) -> bool:
     heads, rows = config.num_attention_heads, -(-sequences // TARGETS[-1]) * TARGETS[-1]
     try:
-        BlockLayout.by_block((sequences * capacity, 3 * heads * head_floats(config)), max_texture_size)
+        _cache_layout(config, sequences, capacity, max_texture_size)
         BlockLayout.of((score_slots(capacity) * rows, heads * BLOCK_FLOATS), max_texture_size)
     except PlanError:
         return False
@@ -219,6 +224,7 @@ class Batch:
         weights: str,
         kernels: Kernels,
         numbers: Numbers,
+        formats: Formats | None = None,
         *,
         slots: int,
         capacity: int,
@@ -232,13 +238,18 @@ class Batch:
         self._flush_every, self._targets = kernels.flush_every, kernels.targets
         edge = root.device.limits.max_texture_size
         plan = batch_plan(
-            config, weights=weights, kernels=kernels, max_texture_size=edge, sequences=slots, capacity=capacity
+            config,
+            weights=weights,
+            formats=formats,
+            kernels=kernels,
+            max_texture_size=edge,
+            sequences=slots,
+            capacity=capacity,
         )
         self.session = root.companion(plan, ("weight",))
         try:
-            self._chunks = Prefill(config, weights, kernels, sequences=slots, capacity=capacity, hands_over=False).into(
-                self.session
-            )
+            prefill = Prefill(config, weights, kernels, formats, sequences=slots, capacity=capacity, hands_over=False)
+            self._chunks = prefill.into(self.session)
         except BaseException:
             self.session.release()
             raise
@@ -352,13 +363,3 @@ class Batch:
     def __exit__(self, *_: object) -> None:
         """Close."""
         self.close()
-
-
-def run_alone(running: Running, session: DecodeSession) -> BatchResult:
-    """A request by itself, in a session that is closed afterwards."""
-    with session:
-        session.hold(running.prompt)
-        while running.stats.finish_reason is None:
-            running.push(session.generate_ids(1, running.sampler)[0])
-        running.stats.dropped = session.dropped
-    return running.result

@@ -1,4 +1,4 @@
-"""Sequences of Gab's fast plan: each token once, keys and values kept in textures, tokens chosen there or by NumPy."""
+"""Sequences of the fast plan: each token once, keys and values kept in textures, tokens chosen there or by NumPy."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ from glinfer.generation.decode import DecodeSession, Floats
 from glinfer.generation.prefill import FEWEST, Chunks, Prefill
 from glinfer.generation.sampler import Sampler, SamplingOptions, gpu_chooses
 from glinfer.gl.blocks import BLOCK_EDGE, BLOCK_FLOATS, BlockLayout
-from glinfer.models.fast import HEAD_DRAWS, LOGITS, PICKS, TAIL_DRAWS
+from glinfer.models.fast import HEAD_DRAWS, LOGITS, PICKS, tail_draws
 from glinfer.models.session import Session
 from glinfer.ops.cached import score_slots
 from glinfer.ops.sample import best_candidate
@@ -41,7 +41,7 @@ class CachedSession(DecodeSession):
         # For how many tokens the last one's stream lies where the last block takes it from; 0 for none.
         self._handed_over = 0
         self._body, self._head = len(bound.draws) - HEAD_DRAWS, len(bound.draws) - HEAD_DRAWS + 1
-        self._tail = len(bound.draws) - TAIL_DRAWS
+        self._tail = len(bound.draws) - tail_draws(prefill.config)
         self._values = bound.plan.values_for(1)
 
     @property

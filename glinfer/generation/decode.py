@@ -1,7 +1,7 @@
 """A sequence of tokens that grows, is cut back and is copied, over any plan; no OpenGL here.
 
 :class:`DecodeSession` is what all plans offer. :class:`RecomputeSession` runs the reference plan: the whole sequence
-each time. The fast plans' are in :mod:`glinfer.generation.cached` and :mod:`glinfer.generation.decoder`.
+each time. The fast plan's is in :mod:`glinfer.generation.cached`.
 """
 
 from __future__ import annotations

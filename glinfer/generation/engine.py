@@ -1,12 +1,11 @@
-"""What runs a model: the plans of its family, bound, behind one interface.
+"""What runs a model: its plans, bound, behind one interface.
 
-:class:`FoldedEngine` has Gab's plans (:mod:`glinfer.models.fast`), :class:`DecoderEngine` those of all other families
-(:mod:`glinfer.models.decoder`), :class:`WholeEngine` the reference plan of either.
+:class:`FastEngine` has the fast plans of any family (:mod:`glinfer.models.fast`, :mod:`glinfer.models.rows`),
+:class:`WholeEngine` the reference plan.
 """
 
 from __future__ import annotations
 
-import dataclasses
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Iterator, Sequence
 
@@ -14,17 +13,17 @@ import numpy as np
 
 from glinfer.config import ModelConfig
 from glinfer.errors import InputError, NumbersError
-from glinfer.generation.batch import Batch, BatchResult, Running, places_for, run_alone
+from glinfer.generation.batch import Batch, BatchResult, Running, places_for
 from glinfer.generation.cached import CachedSession
 from glinfer.generation.decode import DecodeSession, Floats, RecomputeSession
-from glinfer.generation.decoder import CachedDecoder, WholeSequences
-from glinfer.generation.decoder_score import DecoderScorer
-from glinfer.generation.fallback import KernelChoice, PlainerPrefill, PlainerPrompts
+from glinfer.generation.fallback import KernelChoice, PlainerPrefill
 from glinfer.generation.numbers import Numbers
-from glinfer.generation.score import Judge, Scorer, TextScore
-from glinfer.models.choice import DecoderPlans
+from glinfer.generation.score import Scorer, TextScore
+from glinfer.generation.whole import WholeSequences
+from glinfer.models.choice import ReferencePlans
 from glinfer.models.gab import LOGITS, PROBS, TOKENS
 from glinfer.models.plan import Plan
+from glinfer.models.recipe import Formats
 from glinfer.models.session import Session
 from glinfer.ops.kernels import Kernels
 
@@ -36,15 +35,19 @@ class Engine(ABC):
         config: the model's shape.
         bound: the plan, bound; it owns the weights.
         weights: the format of the weights.
+        formats: of the file's tensors.
         kernels: how passes are shaped.
         numbers: the watch over what is read back.
     """
 
-    def __init__(self, config: ModelConfig, bound: Session, weights: str, kernels: Kernels) -> None:
+    def __init__(
+        self, config: ModelConfig, bound: Session, weights: str, kernels: Kernels, formats: Formats | None = None
+    ) -> None:
         """Take over a bound plan."""
         self.config, self.bound, self.weights, self.kernels = config, bound, weights, kernels
+        self.formats = formats
         self.numbers = Numbers(bound, self.session)
-        self._judge: Judge | None = None
+        self._judge: Scorer | None = None
 
     @property
     def plan(self) -> Plan:
@@ -63,10 +66,14 @@ class Engine(ABC):
     def batch(
         self, waiting: Iterator[Running], longest: int | None, slots: int | None, memory: int | None
     ) -> Iterator[BatchResult]:
-        """Continue sequences: one after the other, where the plan cannot run several at once."""
-        return (run_alone(each, self.session()) for each in waiting)
+        """Continue sequences, several together where the plan can.
 
-    def judge(self) -> Judge:
+        Raises:
+            InputError: the plan keeps no keys and values.
+        """
+        raise InputError("several prompts together need the fast plan; load the model without plan='reference'")
+
+    def judge(self) -> Scorer:
         """What scores texts; made at first use.
 
         Raises:
@@ -83,7 +90,7 @@ class Engine(ABC):
         stride: int | None = None,
         on_window: Callable[[int, int], None] = lambda done, total: None,
     ) -> list[TextScore]:
-        """How likely texts are, see :meth:`glinfer.generation.score.Judge.score`.
+        """How likely texts are, see :meth:`glinfer.generation.score.Scorer.score`.
 
         Raises:
             InputError: see there, or the plan keeps no keys and values.
@@ -97,7 +104,7 @@ class Engine(ABC):
             raise NumbersError(f"{error}; {next(places, 'run again token by token, all are numbers')}") from None
 
     @abstractmethod
-    def _new_judge(self) -> Judge: ...
+    def _new_judge(self) -> Scorer: ...
 
     def forward(self, ids: Sequence[int]) -> int:
         """Run one pass over a whole sequence of checked ids; returns the draw calls issued.
@@ -110,16 +117,23 @@ class Engine(ABC):
         )
 
 
-class FoldedEngine(Engine):
-    """Gab's fast plan, over folded weights."""
+class FastEngine(Engine):
+    """The fast plans of a model of any family."""
 
     def __init__(
-        self, config: ModelConfig, bound: Session, weights: str, kernels: Kernels, *, fixed: bool = False
+        self,
+        config: ModelConfig,
+        bound: Session,
+        weights: str,
+        kernels: Kernels,
+        formats: Formats | None = None,
+        *,
+        fixed: bool = False,
     ) -> None:
         """Take over a bound plan; its other plans are shaped otherwise only if the kernels are not ``fixed``."""
-        super().__init__(config, bound, weights, kernels)
+        super().__init__(config, bound, weights, kernels, formats)
         self._choice = KernelChoice(kernels, fixed=fixed, same_layouts=True)
-        self._prefill = PlainerPrefill(config, weights, self._choice)
+        self._prefill = PlainerPrefill(config, weights, self._choice, formats)
 
     def _new_session(self, own: bool) -> DecodeSession:
         return CachedSession(self._prefill, self.bound if own else self.bound.sharer(), owns=not own)
@@ -135,42 +149,31 @@ class FoldedEngine(Engine):
             # In here, so that an iterator that is never asked for anything holds nothing.
             batch = self._choice.make(
                 lambda kernels: Batch(
-                    self.config, self.bound, self.weights, kernels, self.numbers, slots=count, capacity=capacity
+                    self.config,
+                    self.bound,
+                    self.weights,
+                    kernels,
+                    self.numbers,
+                    self.formats,
+                    slots=count,
+                    capacity=capacity,
                 )
             )
             yield from batch.results(waiting)
 
         return results()
 
-    def _new_judge(self) -> Judge:
-        return self._choice.make(lambda kernels: Scorer(self.config, self.bound, self.weights, kernels))
-
-
-class DecoderEngine(Engine):
-    """The fast plan of a decoder; ``plans`` are its others."""
-
-    def __init__(self, plans: DecoderPlans, bound: Session, weights: str, *, fixed: bool = False) -> None:
-        """Take over a bound plan; its other plans are shaped otherwise only if the kernels are not ``fixed``."""
-        super().__init__(plans.config, bound, weights, plans.kernels)
-        self._choice = KernelChoice(plans.kernels, fixed=fixed)
-        self.plans, self._prompts = plans, PlainerPrompts(plans, self._choice)
-
-    def _new_session(self, own: bool) -> DecodeSession:
-        return CachedDecoder(self._prompts, self.bound if own else self.bound.sharer(), owns=not own)
-
-    def _new_judge(self) -> Judge:
-        return self._choice.make(
-            lambda kernels: DecoderScorer(dataclasses.replace(self.plans, kernels=kernels), self.bound)
-        )
+    def _new_judge(self) -> Scorer:
+        return self._choice.make(lambda kernels: Scorer(self.config, self.bound, self.weights, kernels, self.formats))
 
 
 class WholeEngine(Engine):
-    """The reference plan: the whole sequence in each run; ``whole`` has that of a decoder, by length."""
+    """The reference plan: the whole sequence in each run; ``whole`` has it by length, where none is published."""
 
     def __init__(
-        self, config: ModelConfig, bound: Session, weights: str, kernels: Kernels, plans: DecoderPlans | None = None
+        self, config: ModelConfig, bound: Session, weights: str, kernels: Kernels, plans: ReferencePlans | None = None
     ) -> None:
-        """Take over a bound plan; ``plans`` are those of a decoder."""
+        """Take over a bound plan; ``plans`` are those of a model without a published one."""
         super().__init__(config, bound, weights, kernels)
         self.whole = None if plans is None else WholeSequences(plans, bound)
 
@@ -199,5 +202,5 @@ class WholeEngine(Engine):
     def _draws_issued(self) -> int:
         return self.bound.draws_issued if self.whole is None else self.whole.draws_issued
 
-    def _new_judge(self) -> Judge:
+    def _new_judge(self) -> Scorer:
         raise InputError("score needs the fast plan; load the model without plan='reference'")

@@ -15,9 +15,8 @@ from typing import TypeVar
 
 from glinfer.config import ModelConfig
 from glinfer.errors import GlinferWarning, ShaderError
-from glinfer.generation.decoder import Prompts
 from glinfer.generation.prefill import Chunks, Prefill
-from glinfer.models.choice import DecoderPlans
+from glinfer.models.recipe import Formats
 from glinfer.models.session import Session
 from glinfer.ops.kernels import Kernels
 
@@ -88,9 +87,9 @@ def _warn(error: ShaderError, kernels: Kernels, plain: Kernels) -> None:
 class PlainerPrefill(Prefill):
     """A chunk plan that is built from plainer kernels where the driver refuses a shader of the chosen ones."""
 
-    def __init__(self, config: ModelConfig, weights: str, choice: KernelChoice) -> None:
+    def __init__(self, config: ModelConfig, weights: str, choice: KernelChoice, formats: Formats | None) -> None:
         """See :class:`Prefill`."""
-        super().__init__(config, weights, choice.kernels)
+        super().__init__(config, weights, choice.kernels, formats)
         self._choice = choice
 
     def into(self, bound: Session) -> Chunks:
@@ -103,20 +102,3 @@ class PlainerPrefill(Prefill):
         if kernels != self.kernels:
             self.kernels, self._plan = kernels, None
         return super().into(bound)
-
-
-class PlainerPrompts(Prompts):
-    """The same for the plans of a decoder, each of which has its own kernels."""
-
-    def __init__(self, plans: DecoderPlans, choice: KernelChoice) -> None:
-        """See :class:`Prompts`."""
-        super().__init__(plans)
-        self._choice = choice
-
-    def into(self, bound: Session, size: int) -> Session:
-        """See :class:`Prompts`."""
-        return self._choice.make(lambda kernels: self._made_of(kernels, bound, size))
-
-    def _made_of(self, kernels: Kernels, bound: Session, size: int) -> Session:
-        self.plans = dataclasses.replace(self.plans, kernels=kernels)
-        return super().into(bound, size)

@@ -16,11 +16,11 @@ from glinfer.formats import Checkpoint, find_model, load_checkpoint, random_chec
 from glinfer.formats.checkpoint import with_context
 from glinfer.formats.families import FAMILIES
 from glinfer.generation.auto_weights import choose_weights
-from glinfer.generation.decoder import WholeSequences
-from glinfer.generation.engine import DecoderEngine, Engine, FoldedEngine, WholeEngine
+from glinfer.generation.engine import Engine, FastEngine, WholeEngine
 from glinfer.generation.fallback import KernelChoice
 from glinfer.generation.stops import default_stops
 from glinfer.generation.tokenizer import Tokenizer, find_tokenizer
+from glinfer.generation.whole import WholeSequences
 from glinfer.gl.context import Device, Limits, open_device
 from glinfer.gl.faults import bytes_text
 from glinfer.gl.memory import check_room
@@ -29,13 +29,11 @@ from glinfer.models.choice import (
     DEFAULT_PLAN,
     DEFAULT_WEIGHTS,
     USUAL_TEXTURE_SIZE,
-    WEIGHTS,
-    DecoderPlans,
+    ReferencePlans,
     check_choice,
-    decoder_plans,
-    is_decoder,
+    is_published,
     plan_for,
-    usual_kernels,
+    reference_plans,
     weights_for,
     weights_named,
 )
@@ -128,11 +126,6 @@ def load_parts(
     opened = device if isinstance(device, Device) else open_device(device, api=api, limits=limits)
     try:
         if weights == AUTO:
-            if is_decoder(config, checkpoint.formats()):
-                raise InputError(
-                    f"weights {AUTO!r} is for models that are folded (gab, and gpt2 in floats); "
-                    f"name one of {', '.join(WEIGHTS)} for this {config.model_type}"
-                )
             exact = KernelChoice(kernels or kernels_for(opened, config, "f32"), fixed=kernels is not None)
             weights = exact.make(partial(choose_weights, checkpoint, opened))
         prepared = prepare(checkpoint, opened, plan, weights, kernels)
@@ -159,8 +152,9 @@ class Prepared:
         kernels: how passes are shaped.
         fixed: whether the caller has asked for exactly these; otherwise plainer ones take their place where the driver
             refuses a shader, see :mod:`glinfer.generation.fallback`.
-        decoder: the other plans of a decoder, None for models that are folded.
-        shaped: the same with other kernels: (plan, plans of a decoder).
+        formats: of the file's tensors.
+        whole: the reference plans by length, of a model without a published one.
+        shaped: the same with other kernels: (plan, reference plans).
     """
 
     config: ModelConfig
@@ -169,8 +163,9 @@ class Prepared:
     weights: str
     kernels: Kernels
     fixed: bool
-    decoder: DecoderPlans | None
-    shaped: Callable[[Kernels], tuple[Plan, DecoderPlans | None]]
+    formats: Mapping[str, str]
+    whole: ReferencePlans | None
+    shaped: Callable[[Kernels], tuple[Plan, ReferencePlans | None]]
 
     def bind(
         self,
@@ -188,15 +183,13 @@ class Prepared:
         fixed = self.fixed or shader_root is not None
 
         def bound(kernels: Kernels) -> Engine:
-            plan, decoder = self.shaped(kernels) if kernels != self.kernels else (self.plan, self.decoder)
+            plan, whole = self.shaped(kernels) if kernels != self.kernels else (self.plan, self.whole)
             total = plan.texture_bytes(device.limits.max_texture_size, "weight")
             report = None if on_upload is None else _running_total(total, on_upload)
             session = Session(plan, self.arrays, device, shader_root=shader_root, on_upload=report)
             if plan.name == "reference":
-                return WholeEngine(self.config, session, self.weights, kernels, decoder)
-            if decoder is not None:
-                return DecoderEngine(decoder, session, self.weights, fixed=fixed)
-            return FoldedEngine(self.config, session, self.weights, kernels, fixed=fixed)
+                return WholeEngine(self.config, session, self.weights, kernels, whole)
+            return FastEngine(self.config, session, self.weights, kernels, self.formats, fixed=fixed)
 
         return KernelChoice(self.kernels, fixed=fixed).make(bound)
 
@@ -217,30 +210,28 @@ def prepare(
         PlanError: the plan does not fit the device or its memory, or a weight the format.
     """
     config, formats, edge = checkpoint.config, checkpoint.formats(), device.limits.max_texture_size
-    weights, decodes = weights_named(weights, config, formats), is_decoder(config, formats)
-    fixed, kernels = kernels is not None, kernels or usual_kernels(device, config, weights, formats)
+    weights = weights_named(weights, formats)
+    fixed, kernels = kernels is not None, kernels or kernels_for(device, config, weights)
     rows = WholeSequences.shortest(config.max_position_embeddings)
 
-    def shaped(kernels: Kernels) -> tuple[Plan, DecoderPlans | None]:
-        if not decodes:
-            return plan_for(config, plan, weights=weights, kernels=kernels, max_texture_size=edge), None
-        plans = decoder_plans(config, weights, formats, kernels, edge)
-        return plans.fast() if plan == "fast" else plans.reference(rows), plans
+    def shaped(kernels: Kernels) -> tuple[Plan, ReferencePlans | None]:
+        if plan == "fast" or is_published(config, formats):
+            made = plan_for(config, plan, weights=weights, formats=formats, kernels=kernels, max_texture_size=edge)
+            return made, None
+        plans = reference_plans(config, weights, formats, kernels, edge)
+        return plans.of(rows), plans
 
-    made, plans = shaped(kernels)
-    folds = plan == "fast" and not decodes
+    made, whole = shaped(kernels)
     if device.in_main_memory:
-        check_textures_fit(made, edge, beside=_folded_bytes(made, edge) if folds else 0)
-    elif folds:
-        _check_arrays(_folded_bytes(made, edge), "folding the weights")
-    arrays = weights_for(checkpoint, plan, weights)
-    return Prepared(config, made, arrays, weights, kernels, fixed, plans, shaped)
+        check_textures_fit(made, edge, beside=_folded_bytes(made, edge) if plan == "fast" else 0)
+    return Prepared(
+        config, made, weights_for(checkpoint, plan, weights), weights, kernels, fixed, formats, whole, shaped
+    )
 
 
 def _folded_bytes(plan: Plan, max_texture_size: int) -> int:
-    """What folding takes: all arrays that it makes, and the largest in float64 on the way."""
-    sizes = [tensor.layout_within(max_texture_size).nbytes for tensor in plan.of_kind("weight")]
-    return sum(sizes) + 4 * max(sizes)
+    """What folding takes at most: the largest array, and that in float64 on the way."""
+    return 5 * max(tensor.layout_within(max_texture_size).nbytes for tensor in plan.of_kind("weight"))
 
 
 def random_weights(
@@ -260,7 +251,7 @@ def random_weights(
     edge = USUAL_TEXTURE_SIZE
     made = plan_for(config, plan, weights=weights, max_texture_size=edge)
     sizes = [4 * math.prod(shape) for shape in weight_shapes(config).values()]
-    folded = _folded_bytes(made, edge) if plan == "fast" and not is_decoder(config) else 0
+    folded = _folded_bytes(made, edge) if plan == "fast" else 0
     _check_arrays(sum(sizes) + max(4 * max(sizes), folded), "random weights")  # which are drawn in float64
     return random_checkpoint(config, seed)
 

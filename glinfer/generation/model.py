@@ -229,8 +229,7 @@ class Model(Inspected):
         Each is what :meth:`stream` gives alone with the same options and seed. When one is finished the next takes its
         place. Nothing is run, and no memory taken, before the first result is asked for. A list is checked as a whole
         at once, and its longest prompt says how large the caches are; of anything else each request is taken and
-        checked when there is a place for it, and every cache has room for a whole context. The reference plan runs one
-        after the other.
+        checked when there is a place for it, and every cache has room for a whole context.
 
         Args:
             requests: the prompts with their options.
@@ -238,7 +237,8 @@ class Model(Inspected):
             memory: bytes of texture memory for their caches; left out, 1 GiB.
 
         Raises:
-            InputError: a prompt or an option that cannot be run, or no memory for a single sequence.
+            InputError: a prompt or an option that cannot be run, no memory for a single sequence, or the reference
+                plan, which keeps no keys and values.
         """
         self._require_open()
         self._require_unobserved("batch")
@@ -361,8 +361,8 @@ def load_model(
             checkpoint is used when there is one that fits the model.
         plan: ``fast``, each token once, or ``reference``, the published passes over the whole sequence each time.
         weights: how weights are kept: ``file`` as the file has them, ``f32`` as floats, or in fewer bits, a key of
-            :data:`glinfer.models.fold.WEIGHT_FORMATS`; for models of the families gab and gpt2 ``auto`` for the fastest
-            whose predictions cost at most 0.1% more bits than float32's, measured once for a checkpoint.
+            :data:`glinfer.models.recipe.WEIGHT_FORMATS`; ``auto`` for the fastest whose predictions cost at most 0.1%
+            more bits than float32's, measured once for a checkpoint.
         kernels: how its passes are shaped, which changes speed and no more than last digits; left out, a good choice
             for the renderer.
         gelu: ``tanh`` or ``erf`` to override the checkpoint's own form.

@@ -4,17 +4,16 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
-import numpy as np
-
 from glinfer.config import ModelConfig
 from glinfer.models.fast import HIDDEN
+from glinfer.models.feed import chunk_feed
 from glinfer.models.parts import cache_slots
 from glinfer.models.plan import Plan
-from glinfer.models.rows import ROWS, fitting_chunk_plan, slots_for
+from glinfer.models.recipe import Formats
+from glinfer.models.rows import ROWS, fitting_chunk_plan
 from glinfer.models.session import Session
-from glinfer.ops.cached import score_slots
 from glinfer.ops.kernels import Kernels
-from glinfer.ops.rows import BASE, POSITION, TOKEN, row_table
+from glinfer.ops.rows import row_table
 
 FEWEST = 3
 """So many tokens and more are run as a chunk; fewer are quicker one by one."""
@@ -28,6 +27,7 @@ class Prefill:
         config: ModelConfig,
         weights: str,
         kernels: Kernels,
+        formats: Formats | None = None,
         *,
         sequences: int = 1,
         capacity: int | None = None,
@@ -38,7 +38,7 @@ class Prefill:
         With ``hands_over`` the fast plan, whose caches they are, can go on with the last block of the last token.
         """
         self._hands_over = hands_over
-        self.config, self.weights, self.kernels = config, weights, kernels
+        self.config, self.weights, self.formats, self.kernels = config, weights, formats, kernels
         self._capacity = cache_slots(config) if capacity is None else capacity
         self._slots = sequences * self._capacity
         self._plan: Plan | None = None
@@ -55,10 +55,12 @@ class Prefill:
             self._plan = fitting_chunk_plan(
                 self.config,
                 weights=self.weights,
+                formats=self.formats,
                 kernels=self.kernels,
                 max_texture_size=max_texture_size,
                 rows=self.rows,
                 cache_slots=self._slots,
+                every=self._capacity,
                 hands_over=self._hands_over,
             )
         return self._plan
@@ -91,22 +93,9 @@ class Chunks:
 
     def run(self, ids: Sequence[int], position: int, base: int = 0) -> int:
         """Run the first of some tokens, at ``position`` of the sequence that begins at slot ``base``; how many."""
-        table, rows = self._table, min(len(ids), self.session.plan.max_rows)
-        slots = slots_for(rows, self._targets)
-        table[: slots * self._targets, POSITION] = np.arange(position, position + slots * self._targets)
-        table[:rows, TOKEN] = ids[:rows]
-        table[:, BASE] = base
+        rows = min(len(ids), self.session.plan.max_rows)
+        values = chunk_feed(self._table, ids[:rows], position, self._targets, base)
         self.session.require_alive()
-        self._texture.upload(table)
-        groups = score_slots(position + slots * self._targets)
-        self.session.run(
-            {
-                "rows": rows,
-                "row_slots": slots,
-                "score_slots": groups * slots,
-                "strip_first": base + position,
-                "last_row": rows - 1,
-            },
-            flush_every=self._flush_every,
-        )
+        self._texture.upload(self._table)
+        self.session.run(values, flush_every=self._flush_every)
         return rows

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import math
-from abc import ABC, abstractmethod
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
@@ -13,10 +12,12 @@ import numpy.typing as npt
 
 from glinfer.config import ModelConfig
 from glinfer.errors import InputError, NumbersError
+from glinfer.models.feed import chunk_values
 from glinfer.models.parts import cache_slots
+from glinfer.models.recipe import Formats
 from glinfer.models.rows import ROWS, SCORES, fitting_chunk_plan, slots_for
 from glinfer.models.session import Session
-from glinfer.ops.cached import SLOT_TOKENS, score_slots
+from glinfer.ops.cached import SLOT_TOKENS
 from glinfer.ops.kernels import Kernels
 from glinfer.ops.rows import BASE, POSITION, TOKEN, WANTED, interleaved, row_table
 from glinfer.ops.score import log_probabilities
@@ -113,16 +114,36 @@ class _Piece:
     base: int
 
 
-class Judge(ABC):
-    """Says how likely a model finds texts; close it, or use it in a ``with`` block.
+class Scorer:
+    """Says how likely a model finds texts, by the plan ``score``, many tokens of many texts at once.
 
-    Attributes:
-        session: what runs them, released when this is closed.
+    Close it, or use it in a ``with`` block.
     """
 
-    session: Session
+    def __init__(
+        self, config: ModelConfig, root: Session, weights: str, kernels: Kernels, formats: Formats | None = None
+    ) -> None:
+        """Bind the plan over the weights of ``root``.
 
-    @abstractmethod
+        Raises:
+            PlanError: it does not fit the renderer.
+        """
+        self.config, self._kernels = config, kernels
+        rows = max(min(kernels.chunk, config.max_position_embeddings), kernels.targets)
+        plan = fitting_chunk_plan(
+            config,
+            weights=weights,
+            formats=formats,
+            kernels=kernels,
+            max_texture_size=root.device.limits.max_texture_size,
+            rows=rows,
+            cache_slots=max(cache_slots(config), -(-(rows + kernels.targets) // SLOT_TOKENS) * SLOT_TOKENS),
+            likelihoods=True,
+        )
+        self.session = root.companion(plan, ("weight",))
+        self.rows = plan.max_rows
+        self._table = row_table(plan.table[ROWS].shape[0])
+
     def score(
         self,
         texts: Sequence[Sequence[int]],
@@ -143,52 +164,6 @@ class Judge(ABC):
         Raises:
             InputError: a text is too short, the stride is outside the context, or the model's output is broken (NaN).
         """
-
-    def close(self) -> None:
-        """Release what is its own; harmless when repeated."""
-        self.session.release()
-
-    def __enter__(self) -> Self:
-        """Use as a context manager: closed at the end of the block."""
-        return self
-
-    def __exit__(self, *_: object) -> None:
-        """Close."""
-        self.close()
-
-
-class Scorer(Judge):
-    """Runs texts through the plan ``score``, many tokens of many texts at once."""
-
-    def __init__(self, config: ModelConfig, root: Session, weights: str, kernels: Kernels) -> None:
-        """Bind the plan over the weights of ``root``.
-
-        Raises:
-            PlanError: it does not fit the renderer.
-        """
-        self.config, self._kernels = config, kernels
-        rows = max(min(kernels.chunk, config.max_position_embeddings), kernels.targets)
-        plan = fitting_chunk_plan(
-            config,
-            weights=weights,
-            kernels=kernels,
-            max_texture_size=root.device.limits.max_texture_size,
-            rows=rows,
-            cache_slots=max(cache_slots(config), -(-(rows + kernels.targets) // SLOT_TOKENS) * SLOT_TOKENS),
-            likelihoods=True,
-        )
-        self.session = root.companion(plan, ("weight",))
-        self.rows = plan.max_rows
-        self._table = row_table(plan.table[ROWS].shape[0])
-
-    def score(
-        self,
-        texts: Sequence[Sequence[int]],
-        *,
-        stride: int | None = None,
-        on_window: Callable[[int, int], None] = lambda done, total: None,
-    ) -> list[TextScore]:
-        """See :meth:`Judge.score`."""
         jobs = windows_of(texts, self.config.max_position_embeddings, stride)
         found = [(np.zeros(len(ids) - 1), np.zeros(len(ids) - 1, dtype=np.intp)) for ids in texts]
         done = 0
@@ -226,7 +201,7 @@ class Scorer(Judge):
         """(log-probability of the next token, likeliest) of every row of one run."""
         table, targets = self._table, self._kernels.targets
         for piece in run:
-            # Rows behind the piece go on with it: they belong to no one, and their slots too.
+            # Padding rows continue the positions; their results and cache slots are ignored.
             positions = np.arange(len(table) - piece.row) + piece.first - piece.window.start
             table[piece.row :, POSITION] = positions
             table[piece.row :, BASE] = piece.base
@@ -234,25 +209,30 @@ class Scorer(Judge):
             table[piece.row : piece.row + piece.length, TOKEN] = ids[: piece.length]
             table[piece.row : piece.row + piece.length, WANTED] = ids[1:]
         rows = run[-1].row + run[-1].length
-        slots = slots_for(rows, targets)
         longest = max(piece.first - piece.window.start + piece.length for piece in run) + targets - 1
+        strip_first = run[0].base + run[0].first - run[0].window.start
         self.session.write(ROWS, table)
-        self.session.run(
-            {
-                "rows": rows,
-                "row_slots": slots,
-                "score_slots": score_slots(longest) * slots,
-                "strip_first": run[0].base + run[0].first - run[0].window.start,
-                "last_row": rows - 1,
-            },
-            flush_every=self._kernels.flush_every,
-        )
+        values = chunk_values(rows, longest, targets, strip_first)
+        self.session.run(values, flush_every=self._kernels.flush_every)
+        slots = slots_for(rows, targets)
         parts = [self.session.read(f"{SCORES}.{number}", rows=slots) for number in range(targets)]
         with np.errstate(divide="ignore", invalid="ignore"):  # what is no number is refused below
             logprobs, likeliest = log_probabilities(interleaved(parts)[:rows])
         for piece in run:
             check_likelihoods(logprobs[piece.row : piece.row + piece.length])
         return logprobs, likeliest
+
+    def close(self) -> None:
+        """Release what is its own; harmless when repeated."""
+        self.session.release()
+
+    def __enter__(self) -> Self:
+        """Use as a context manager: closed at the end of the block."""
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        """Close."""
+        self.close()
 
 
 def check_stride(stride: int | None, context: int) -> int:

@@ -56,6 +56,9 @@ class BlockLayout:
         columns: blocks side by side within a tile.
         slot_step, block_step: how far apart, in blocks of a tile, two slots and two blocks of one slot are: either
             a slot's blocks follow each other, or those of all slots do.
+        aside: the last so many blocks of a slot are kept once for each ``every`` slots, of the one written last: a
+            cache's queries, which nobody reads again.
+        every: slots that share them.
     """
 
     rows: int
@@ -65,6 +68,8 @@ class BlockLayout:
     columns: int
     slot_step: int
     block_step: int
+    aside: int = 0
+    every: int = 1
 
     @classmethod
     def of(cls, shape: tuple[int, int], max_texture_size: int, *, tiles: int = 1, pitch: int = 64) -> BlockLayout:
@@ -85,10 +90,11 @@ class BlockLayout:
             tiles *= 2
 
     @classmethod
-    def by_block(cls, shape: tuple[int, int], max_texture_size: int) -> BlockLayout:
+    def by_block(cls, shape: tuple[int, int], max_texture_size: int, *, aside: int = 0, every: int = 1) -> BlockLayout:
         """The same block of all slots together: for a cache that is read one block at a time over many slots.
 
-        Every line holds a multiple of 16 slots, so 16 slots from a multiple of 16 on lie side by side.
+        Every line holds a multiple of 16 slots, so 16 slots from a multiple of 16 on lie side by side. What is kept
+        ``aside`` lies in lines of its own behind all others.
 
         Raises:
             PlanError: the matrix is empty or too large.
@@ -98,7 +104,7 @@ class BlockLayout:
         slots = -(-shape[0] // together) * together
         columns = min(slots, max(together, max_texture_size // BLOCK_EDGE // together * together))
         slots = -(-slots // columns) * columns
-        return cls(*shape, 1, BLOCK_EDGE * columns, columns, 1, slots).checked(max_texture_size)
+        return cls(*shape, 1, BLOCK_EDGE * columns, columns, 1, slots, aside, every).checked(max_texture_size)
 
     def checked(self, max_texture_size: int) -> BlockLayout:
         """This layout.
@@ -128,19 +134,35 @@ class BlockLayout:
         """Blocks of one slot."""
         return blocks_for(self.cols)
 
+    @property
+    def kept_blocks(self) -> int:
+        """Blocks of one slot that are kept of every slot."""
+        return self.blocks - self.aside
+
+    @property
+    def aside_slots(self) -> int:
+        """How many times what is kept aside is there."""
+        return -(-self.rows // self.every)
+
+    @property
+    def kept_height(self) -> int:
+        """Lines of what is kept of every slot."""
+        return BLOCK_EDGE * -(-self.places_of(self.rows) // self.columns)
+
     def places_of(self, rows: int) -> int:
-        """Blocks of one tile from its first to the last of ``rows`` slots."""
-        return (rows - 1) * self.slot_step + (-(-self.blocks // self.tiles) - 1) * self.block_step + 1
+        """Blocks of one tile from its first to the last of ``rows`` slots, without what is kept aside."""
+        return (rows - 1) * self.slot_step + (-(-self.kept_blocks // self.tiles) - 1) * self.block_step + 1
 
     @property
     def width(self) -> int:
         """Texels in x."""
-        return (self.tiles - 1) * self.pitch + BLOCK_EDGE * min(self.columns, self.places_of(self.rows))
+        places = max(self.places_of(self.rows), self.aside * self.aside_slots)
+        return (self.tiles - 1) * self.pitch + BLOCK_EDGE * min(self.columns, places)
 
     @property
     def height(self) -> int:
         """Texels in y."""
-        return BLOCK_EDGE * -(-self.places_of(self.rows) // self.columns)
+        return self.kept_height + BLOCK_EDGE * -(-self.aside * self.aside_slots // self.columns)
 
     @property
     def nbytes(self) -> int:
@@ -149,7 +171,14 @@ class BlockLayout:
 
     def defines(self, name: str) -> list[tuple[str, int]]:
         """The numbers that blocks.glsl needs of this tensor, under the prefix ``name``."""
+        aside = [
+            (f"{name}_ASIDE", self.kept_blocks),
+            (f"{name}_ASIDE_LINE", self.kept_height),
+            (f"{name}_ASIDE_SLOTS", self.aside_slots),
+            (f"{name}_EVERY", self.every),
+        ]
         return [
+            *(aside if self.aside else []),
             (f"{name}_BLOCKS", self.blocks),
             (f"{name}_TILES", self.tiles),
             (f"{name}_PITCH", self.pitch),
@@ -164,13 +193,22 @@ class BlockLayout:
         self, slot: npt.NDArray[np.intp] | int, block: npt.NDArray[np.intp] | int
     ) -> tuple[npt.NDArray[np.intp], npt.NDArray[np.intp]]:
         """(x, y) of the first texel of a block."""
-        place = np.asarray(slot) * self.slot_step + np.asarray(block) // self.tiles * self.block_step
-        x = (np.asarray(block) % self.tiles) * self.pitch + BLOCK_EDGE * (place % self.columns)
-        return x, BLOCK_EDGE * (place // self.columns)
+        slot, block = np.broadcast_arrays(slot, block)
+        place = slot * self.slot_step + block // self.tiles * self.block_step
+        x = (block % self.tiles) * self.pitch + BLOCK_EDGE * (place % self.columns)
+        y = BLOCK_EDGE * (place // self.columns)
+        if not self.aside:
+            return x, y
+        kept = block < self.kept_blocks
+        place = (block - self.kept_blocks) * self.aside_slots + slot // self.every
+        y_aside = self.kept_height + BLOCK_EDGE * (place // self.columns)
+        return np.where(kept, x, BLOCK_EDGE * (place % self.columns)), np.where(kept, y, y_aside)
 
     def region(self, rows: int, cols: int) -> tuple[int, int]:
         """Width and height of the texels from the origin that hold the first ``rows`` slots."""
         check_part(self, rows, cols)
+        if self.aside:
+            return self.width, self.height
         return self.width, BLOCK_EDGE * -(-self.places_of(rows) // self.columns)
 
     def places(self, rows: int, first: int = 0) -> tuple[npt.NDArray[np.intp], npt.NDArray[np.intp]]:

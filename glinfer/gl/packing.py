@@ -21,12 +21,12 @@ from glinfer.errors import PlanError
 from glinfer.gl.blocks import BLOCK_FLOATS, BLOCK_TEXELS, blocks_for
 from glinfer.gl.layout import FORMATS, TexelFormat
 
-PIECES = {"f32": 4, "f16": 4, "q16": 2, "q8": 1}
+PIECES = {"f32": 4, "f16": 4, "q16": 2, "q8": 1, "bf16": 2, "i16": 2, "i8": 1}
 """Texels of a 4×4 piece by weight format."""
 
 
 @dataclass(frozen=True)
-class _Lines:
+class Lines:
     """Lines of equal width, one stack beside the other where they are more than a texture is high."""
 
     blocks: int
@@ -35,7 +35,12 @@ class _Lines:
     stack: int
 
     @classmethod
-    def of(cls, blocks: int, lines_per_block: int, line: int, max_texture_size: int, what: str) -> _Lines:
+    def of(cls, blocks: int, lines_per_block: int, line: int, max_texture_size: int, what: str) -> Lines:
+        """Lines of ``line`` texels that fit a texture.
+
+        Raises:
+            PlanError: they do not; ``what`` needs them.
+        """
         stack = min(blocks, max_texture_size // lines_per_block)
         if stack:
             stack = -(-blocks // -(-blocks // stack))  # no fewer stacks, but of equal height
@@ -48,14 +53,17 @@ class _Lines:
 
     @property
     def stacks(self) -> int:
+        """How many stacks stand side by side."""
         return -(-self.blocks // self.stack)
 
     @property
     def width(self) -> int:
+        """Texels in x."""
         return self.stacks * self.line
 
     @property
     def height(self) -> int:
+        """Texels in y."""
         return self.stack * self.lines_per_block
 
     def join(self, lines: npt.NDArray[Any]) -> npt.NDArray[Any]:
@@ -73,12 +81,12 @@ class _Lines:
 
 
 @dataclass(frozen=True)
-class _Packed:
+class Packed:
     """What is laid out in lines: the sizes that follow from them."""
 
     rows: int
     cols: int
-    _lines: _Lines
+    _lines: Lines
 
     @property
     def format(self) -> TexelFormat:
@@ -106,13 +114,13 @@ class _Packed:
 
 
 @dataclass(frozen=True)
-class GemvLayout(_Packed):
+class GemvLayout(Packed):
     """The weight words [rows, cols] of a product: rows outputs, cols words along the inputs.
 
     Attributes:
         rows: outputs; padded to whole blocks of 64.
         cols: words of one output, a multiple of ``texels``; inputs are padded to whole blocks of 64.
-        weights: ``f32``, ``f16``, ``q16`` or ``q8``.
+        weights: a key of :data:`PIECES`.
         quad: whether the four fragments of a quad share the inputs out and each gathers for all 16 outputs of the
             quad (adding up at the end), or each gathers all inputs of its own 4 outputs.
     """
@@ -128,7 +136,7 @@ class GemvLayout(_Packed):
             PlanError: it does not fit one texture.
         """
         texels = PIECES[weights]
-        lines = _Lines.of(
+        lines = Lines.of(
             blocks_for(outputs),
             2 * 4 * blocks_for(inputs),
             BLOCK_FLOATS // 2 * texels,
@@ -193,26 +201,28 @@ class GemvLayout(_Packed):
 
 
 @dataclass(frozen=True)
-class ConstantLayout(_Packed):
-    """Per-output constants of a product: [rows, 5] = four scales, one for each of four groups of inputs, and the
-    bias; or [rows, 1], the bias alone.
+class ConstantLayout(Packed):
+    """Per-output constants of a product: [rows, 1] = the bias; before it, with ``sums``, the sum of the output's
+    weights, and before that, with ``scales``, four scales, one for each of four groups of inputs.
 
     Group g holds the inputs i with ``(i div 4) mod 4 == g``: those that member g of a quad gathers, so that a scale
     for each group costs no more than one a row.
     """
 
     quad: bool
+    scales: bool
+    sums: bool
 
     @classmethod
-    def of(cls, outputs: int, scales: bool, quad: bool, max_texture_size: int) -> ConstantLayout:
+    def of(cls, outputs: int, scales: bool, quad: bool, max_texture_size: int, *, sums: bool = False) -> ConstantLayout:
         """The layout for so many outputs.
 
         Raises:
             PlanError: it does not fit one texture.
         """
-        cols = 5 if scales else 1
-        lines = _Lines.of(blocks_for(outputs), 1, cols * BLOCK_TEXELS, max_texture_size, f"{outputs} constants")
-        return cls(outputs, cols, lines, quad)
+        cols = 4 * scales + sums + 1
+        lines = Lines.of(blocks_for(outputs), 1, cols * BLOCK_TEXELS, max_texture_size, f"{outputs} constants")
+        return cls(outputs, cols, lines, quad, scales, sums)
 
     def region(self, rows: int, cols: int) -> tuple[int, int]:
         """The whole texture."""
@@ -227,23 +237,25 @@ class ConstantLayout(_Packed):
         padded = np.zeros((self._lines.blocks * BLOCK_FLOATS, self.cols), dtype=np.float32)
         padded[: self.rows] = matrix
         shape = (self._lines.blocks, 4, 4, 4)  # block, quad, member, 4 outputs
-        bias = padded[:, -1].reshape(shape).reshape(shape[0], BLOCK_TEXELS, 4)
-        parts = [bias]
-        if self.cols == 5:
+        parts = [padded[:, col].reshape(shape[0], BLOCK_TEXELS, 4) for col in range(4 * self.scales, self.cols)]
+        if self.scales:
             scales = padded[:, :4].reshape(*shape, 4)  # … group
-            order = (0, 2, 1, 4, 3) if self.quad else (0, 4, 1, 2, 3)
-            parts.insert(0, scales.transpose(order).reshape(shape[0], 4 * BLOCK_TEXELS, 4))
+            parts.insert(0, scales.transpose(self._order).reshape(shape[0], 4 * BLOCK_TEXELS, 4))
         return self._lines.join(np.concatenate(parts, axis=1)[:, None])
 
     def unpack(self, texels: npt.NDArray[Any], rows: int, cols: int) -> npt.NDArray[Any]:
         """The constants [rows, cols]; the reverse of pack."""
-        lines = self._lines.split(texels)[:, 0]
+        lines = self._lines.split(texels)[:, 0].reshape(self._lines.blocks, self.cols, BLOCK_TEXELS, 4)
         blocks = self._lines.blocks
         found = np.empty((blocks * BLOCK_FLOATS, self.cols), dtype=np.float32)
-        found[:, -1] = lines[:, -BLOCK_TEXELS:].reshape(-1)
-        if self.cols == 5:
+        for col in range(4 * self.scales, self.cols):
+            found[:, col] = lines[:, col].reshape(-1)
+        if self.scales:
             shape = (blocks, 4, 4, 4, 4)
-            order = (0, 2, 1, 4, 3) if self.quad else (0, 4, 1, 2, 3)
-            scales = lines[:, : 4 * BLOCK_TEXELS].reshape([shape[axis] for axis in order])
-            found[:, :4] = scales.transpose(np.argsort(order)).reshape(-1, 4)
+            scales = lines[:, :4].reshape([shape[axis] for axis in self._order])
+            found[:, :4] = scales.transpose(np.argsort(self._order)).reshape(-1, 4)
         return found[:rows, :cols]
+
+    @property
+    def _order(self) -> tuple[int, ...]:
+        return (0, 2, 1, 4, 3) if self.quad else (0, 4, 1, 2, 3)

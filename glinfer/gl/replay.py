@@ -92,7 +92,8 @@ class Draw:
         """(x, y, width, height) in texels for one run's values."""
         layout = self.framebuffer.textures[0].layout
         if self.cover == "strip":
-            return BLOCK_EDGE * int(values["strip_first"]), 0, BLOCK_EDGE * self._rows(values), layout.height
+            assert isinstance(layout, BlockLayout)
+            return BLOCK_EDGE * int(values["strip_first"]), 0, BLOCK_EDGE * self._rows(values), layout.kept_height
         if self.cover != "triangle":
             return 0, 0, layout.width, layout.height
         rows, cols = (extent if isinstance(extent, int) else int(values[extent]) for extent in self.size)

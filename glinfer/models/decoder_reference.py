@@ -1,4 +1,7 @@
-"""The reference plan of decoders: the whole sequence in each run, one pass an operation, nothing kept between runs."""
+"""The reference plan of models without a published one: the whole sequence in each run, one pass an operation.
+
+Nothing is fused, and nothing kept between runs.
+"""
 
 from __future__ import annotations
 
@@ -11,7 +14,7 @@ from glinfer.ops.activate import gate
 from glinfer.ops.elementwise import arithmetic
 from glinfer.ops.movement import repack, strided_copy
 from glinfer.ops.normalize import Norm, normalized
-from glinfer.ops.product import Finish, Product, Strategy
+from glinfer.ops.product import Finish, Product
 from glinfer.ops.rotary import rotate
 from glinfer.ops.spec import RunValue, TensorSpec
 from glinfer.ops.strided import Axis
@@ -38,10 +41,6 @@ class _ReferenceBuilder(DecoderBuilder):
         self.hidden, self.other = (
             self.scratch(f"hidden.{letter}", rows, setting.config.hidden_size) for letter in "ab"
         )
-
-    def strategy(self, product: Product) -> Strategy:
-        """Always the plainest."""
-        return Strategy("small")
 
     def build(self) -> Plan:
         """All passes: embedding, layers, logits and probabilities of the last row."""

@@ -1,35 +1,52 @@
 """The fast plan: one token a run over a cache of keys and values, everything fused that can be.
 
-Six passes a block: q, k and v together (LayerNorm folded into the matrix, written straight into the cache), the
-scores of all heads, softmax and weighted sum, output projection + residual, MLP-in + GELU, MLP-out + residual; and
-one each for the embedding, the logits and the choice of the next token: ``6 × blocks + 3`` draws.
+Six passes a layer: keys, values and queries together (the norm in the product, heads turned by their positions, written
+straight into the cache), the scores of all heads, softmax and weighted sum, output projection + residual, the MLP's
+first product with its gate or activation, and its second + residual; one more where heads are normalised; and one each
+for the embedding, the logits and the choice of the next token: ``6 × layers + 3`` draws.
 """
 
 from __future__ import annotations
 
 from glinfer.config import ModelConfig
+from glinfer.formats.families import FAMILIES
 from glinfer.gl.blocks import BLOCK_FLOATS
 from glinfer.gl.layout import Extent
 from glinfer.models.parts import PartsBuilder, cache_slots, kind_of
 from glinfer.models.plan import Plan
+from glinfer.models.recipe import Formats, Recipe
 from glinfer.ops.cached import cached_scores, cached_values, score_slots
+from glinfer.ops.dense import Turning, shared_parts
 from glinfer.ops.embed import embed_token
-from glinfer.ops.gemm import shared_parts
 from glinfer.ops.gemv import gemv
 from glinfer.ops.kernels import Kernels
+from glinfer.ops.rows import Dealt
 from glinfer.ops.sample import pick
 from glinfer.ops.spec import RunValue, TensorSpec
+from glinfer.ops.turn import turn_heads
 
 PICKS, LOGITS, HIDDEN = "picks", "logits", "hidden.a"
 HEAD_DRAWS = 2
-"""The last draws, logits and choice, which a token of the prompt can do without."""
-TAIL_DRAWS = HEAD_DRAWS + 5
-"""The last block's draws behind its keys and values, and those of the head: what is left to do for the last token of a
-prompt that was taken in in chunks. Its stream, as the last block finds it, is in HIDDEN."""
+"""The draws at the end (logits, pick), skipped for prompt tokens."""
 
 
-def fast_plan(config: ModelConfig, *, weights: str, kernels: Kernels, max_texture_size: int) -> Plan:
-    """Six passes a block, ``6 × blocks + 3`` in all, one token a run.
+def tail_draws(config: ModelConfig) -> int:
+    """The last layer's draws and those of the head: what is left to do for the last token of a prompt in chunks.
+
+    Its stream, as the last layer finds it, is in HIDDEN.
+    """
+    return HEAD_DRAWS + layer_draws(config)
+
+
+def layer_draws(config: ModelConfig) -> int:
+    """Draws of one layer."""
+    return 7 if FAMILIES[config.model_type].head_norms else 6
+
+
+def fast_plan(
+    config: ModelConfig, *, weights: str, kernels: Kernels, max_texture_size: int, formats: Formats | None = None
+) -> Plan:
+    """One token a run: :func:`layer_draws` a layer, and three.
 
     Run values: ``position`` of the token in the sequence; ``token``, its id, or -1 for the one that the run before
     chose; ``score_slots`` = ⌈(position + 1) / 64⌉; ``noise`` (0 or 1), ``inverse_temperature`` and ``noise_key`` for
@@ -37,14 +54,15 @@ def fast_plan(config: ModelConfig, *, weights: str, kernels: Kernels, max_textur
 
     Args:
         config: the model's shape.
-        weights: a key of :data:`glinfer.models.fold.WEIGHT_FORMATS`.
+        weights: ``file`` or a key of :data:`glinfer.models.recipe.WEIGHT_FORMATS`.
         kernels: how the passes are shaped.
         max_texture_size: of the renderer, in texels.
+        formats: of the file's tensors; left out, float32.
 
     Raises:
         PlanError: there is no such format, or something does not fit a texture.
     """
-    return _FastBuilder(config, weights, kernels, max_texture_size).build()
+    return _FastBuilder(config, weights, formats, kernels, max_texture_size).build()
 
 
 def run_values(config: ModelConfig) -> list[RunValue]:
@@ -61,9 +79,11 @@ def run_values(config: ModelConfig) -> list[RunValue]:
 
 
 class _FastBuilder(PartsBuilder):
-    def __init__(self, config: ModelConfig, weights: str, kernels: Kernels, max_texture_size: int) -> None:
+    def __init__(
+        self, config: ModelConfig, weights: str, formats: Formats | None, kernels: Kernels, max_texture_size: int
+    ) -> None:
         context = config.max_position_embeddings
-        super().__init__("fast", context, run_values(config), config, weights, kernels, max_texture_size)
+        super().__init__("fast", context, run_values(config), config, weights, formats, kernels, max_texture_size)
         first = self.vector(HIDDEN, config.hidden_size)
         # Blending adds to the stream in place; otherwise it goes from one texture to the other and back.
         self.hidden = (first, first if kernels.part_steps else self.vector("hidden.b", config.hidden_size))
@@ -71,6 +91,7 @@ class _FastBuilder(PartsBuilder):
         self.mixed = self.vector("attn.mixed", self.attention_width)
         self.inner = self.vector("mlp.inner", config.intermediate_size)
         self.logits = self.vector(LOGITS, config.vocab_size)
+        self.raw = self.vector("attn.raw", self.recipes.heads(0).cols) if self.turns_apart else None
         # Last token's choice is read while this token's is written a slot further, never in one draw.
         self.picks = self.cache(PICKS, context, BLOCK_FLOATS)
 
@@ -80,61 +101,77 @@ class _FastBuilder(PartsBuilder):
     def build(self) -> Plan:
         config, plan = self.config, self.plan
         wte, wpe = self.tables()
-        plan.draw(embed_token("embed", wte, wpe, self.picks, self.hidden[0], kernels=self.kernels))
-        for block in range(config.num_hidden_layers):
-            self.block(f"h.{block}")
-        self.product("lm_head", self.hidden[0], self.logits, packing=self.head_packing, norm=True)
+        scale = self.recipes.embedding_scale
+        plan.draw(embed_token("embed", wte, wpe, self.picks, self.hidden[0], scale=scale, kernels=self.kernels))
+        for layer in range(config.num_hidden_layers):
+            self.layer(layer)
+        self.product(self.recipes.head(), self.hidden[0], self.logits)
         plan.draw(
             pick("pick", self.logits, self.picks, vocab=config.vocab_size, first="position", kernels=self.kernels)
         )
         return plan.build()
 
-    def block(self, block: str) -> None:
-        config = self.config
-        heads, floats, kernels = config.num_attention_heads, self.head_floats, self.kernels
-        cache = self.attention_cache(block, cache_slots(config))
-        self.product(f"{block}.attn.qkv", self.hidden[0], cache, norm=True, first="position")
-        self.plan.draw(
-            cached_scores(f"{block}.attn.scores", cache, self.scores, heads=heads, head_floats=floats, kernels=kernels),
-            cached_values(
-                f"{block}.attn.values", self.scores, cache, self.mixed, heads=heads, head_floats=floats, kernels=kernels
-            ),
-        )
-        self.add(f"{block}.attn.out_proj", self.mixed, self.hidden[0], self.hidden[1])
-        self.product(f"{block}.mlp.fc_in", self.hidden[1], self.inner, norm=True, activation=config.hidden_act)
-        self.add(f"{block}.mlp.fc_out", self.inner, self.hidden[1], self.hidden[0])
-
-    def add(self, name: str, x: TensorSpec, residual: TensorSpec, out: TensorSpec) -> None:
-        if residual is not out:
-            self.product(name, x, out, residual=residual)
+    def layer(self, layer: int) -> None:
+        recipes, kernels, name = self.recipes, self.kernels, f"h.{layer}.attn"
+        heads, slots = recipes.heads(layer), cache_slots(self.config)
+        cache, turning = self.attention_cache(layer, slots, slots), self.turning(heads)
+        if self.raw is None:
+            self.product(recipes.qkv(layer), self.hidden[0], cache, first="position", turning=turning)
         else:
-            self.product(name, x, out, adds=True, parts=shared_parts(x.shape[1], self.kernels.part_steps))
+            assert turning is not None
+            self.product(recipes.qkv(layer), self.hidden[0], self.raw)
+            self.plan.draw(
+                turn_heads(
+                    f"{name}.turn",
+                    Dealt((self.raw,)),
+                    self.table(f"{name}.qkv.turn", 2, heads.floats),
+                    turning,
+                    Dealt((cache,)),
+                    head_dim=self.config.head_dim,
+                    eps=self.config.layer_norm_eps,
+                    rows=None,
+                    first="position",
+                    kernels=kernels,
+                )
+            )
+        self.plan.draw(
+            cached_scores(f"{name}.scores", cache, self.scores, heads, kernels=kernels),
+            cached_values(f"{name}.values", self.scores, cache, self.mixed, heads, kernels=kernels),
+        )
+        self.add(recipes.out(layer), self.mixed, self.hidden[0], self.hidden[1])
+        self.product(recipes.up(layer), self.hidden[1], self.inner, activation=self.config.hidden_act)
+        self.add(recipes.down(layer), self.inner, self.hidden[1], self.hidden[0])
+
+    def add(self, recipe: Recipe, x: TensorSpec, residual: TensorSpec, out: TensorSpec) -> None:
+        if residual is not out:
+            self.product(recipe, x, out, residual=residual)
+        else:
+            parts = shared_parts(self.matrix(recipe), self.kernels.part_steps)
+            self.product(recipe, x, out, adds=True, parts=parts)
 
     def product(
         self,
-        name: str,
+        recipe: Recipe,
         x: TensorSpec,
         out: TensorSpec,
         *,
-        packing: str | None = None,
-        norm: bool = False,
         residual: TensorSpec | None = None,
         activation: str = "none",
         first: Extent = 0,
+        turning: Turning | None = None,
         adds: bool = False,
         parts: int = 1,
     ) -> None:
-        weight, consts = self.weights(name, out.shape[1], x.shape[1], packing)
         self.plan.draw(
             gemv(
-                name,
-                kind_of(name),
+                recipe.name,
+                kind_of(recipe.name),
                 x,
-                weight,
-                consts,
+                self.matrix(recipe),
                 out,
                 first=first,
-                norm_eps=self.config.layer_norm_eps if norm else None,
+                norm_eps=self.config.layer_norm_eps if recipe.norm else None,
+                turning=turning,
                 residual=residual,
                 activation=activation,
                 adds=adds,

@@ -1,21 +1,27 @@
-"""What the plans over folded and packed weights have in common: how they declare tensors."""
+"""What all fast plans of a model have in common: how they declare tensors."""
 
 from __future__ import annotations
 
 from collections.abc import Sequence
 
 from glinfer.config import ModelConfig
+from glinfer.ggml_groups import FORMS, WIDE
 from glinfer.gl.blocks import BlockLayout, RowLayout
+from glinfer.gl.grouped import GroupedLayout
 from glinfer.gl.packing import ConstantLayout, GemvLayout
-from glinfer.models.fold import head_floats, packings
 from glinfer.models.plan import PlanBuilder
-from glinfer.ops.cached import SLOT_TOKENS, score_slots
+from glinfer.models.recipe import Formats, Recipe, Recipes
+from glinfer.ops.cached import SLOT_TOKENS, Heads, score_slots
+from glinfer.ops.dense import Matrix, Turning
 from glinfer.ops.kernels import Kernels
 from glinfer.ops.spec import RunValue, TensorSpec
 
+SCALED = ("q16", "q8", "i16", "i8")
+"""Packings of whole numbers with a scale a row."""
+
 
 class PartsBuilder:
-    """A plan under construction, over the weights that :func:`glinfer.models.fold.fold` makes.
+    """A plan under construction, over the weights that :class:`glinfer.models.fold.FoldedWeights` makes.
 
     Plans for one model declare a weight, or a cache of as many slots, under the same name and with the same layout, so
     that they can share the textures.
@@ -28,15 +34,16 @@ class PartsBuilder:
         run_values: Sequence[RunValue],
         config: ModelConfig,
         weights: str,
+        formats: Formats | None,
         kernels: Kernels,
         max_texture_size: int,
     ) -> None:
         """An empty plan; the arguments are those of the plans."""
         self.config, self.kernels, self.max_texture_size = config, kernels, max_texture_size
-        self.packing, self.head_packing, self.table_format = packings(weights)
+        self.recipes = Recipes(config, weights, formats)
         self.plan = PlanBuilder(name, max_rows, run_values)
-        self.head_floats = head_floats(config)
-        self.attention_width = config.num_attention_heads * self.head_floats
+        self.attention_width = config.num_attention_heads * self.recipes.head_floats
+        self._declared: dict[str, TensorSpec] = {}
 
     def blocks(self, name: str, slots: int, floats: int) -> TensorSpec:
         """An activation [slots, floats], a slot's blocks dealt to tiles."""
@@ -49,30 +56,76 @@ class PartsBuilder:
         layout = BlockLayout.by_block((slots, floats), self.max_texture_size)
         return self.plan.laid_out(name, "cache", layout)
 
-    def attention_cache(self, block: str, slots: int) -> TensorSpec:
-        """The queries, keys and values of one block, for so many tokens."""
-        return self.cache(f"{block}.attn.cache", slots, 3 * self.attention_width)
+    def attention_cache(self, layer: int, slots: int, every: int) -> TensorSpec:
+        """The keys and values of one layer, for so many tokens, and the queries of the last of each ``every``."""
+        heads = self.recipes.heads(layer)
+        layout = BlockLayout.by_block((slots, heads.cols), self.max_texture_size, aside=heads.aside, every=every)
+        return self.plan.laid_out(f"h.{layer}.attn.cache", "cache", layout)
 
-    def tables(self) -> tuple[TensorSpec, TensorSpec]:
-        """The token and the position embeddings."""
-        wte, wpe = (
-            self.plan.laid_out(
-                name,
-                "weight",
-                RowLayout.of((rows, self.config.hidden_size), self.table_format, self.max_texture_size),
+    def table(self, name: str, rows: int, cols: int, format_name: str = "rgba32f") -> TensorSpec:
+        """A weight that is read a row at a time; declared where it is first asked for."""
+        if name not in self._declared:
+            layout = RowLayout.of((rows, cols), format_name, self.max_texture_size)
+            self._declared[name] = self.plan.laid_out(name, "weight", layout)
+        return self._declared[name]
+
+    def tables(self) -> tuple[TensorSpec, TensorSpec | None]:
+        """The token embeddings, and those of positions, or None where positions are rotary."""
+        config, recipes = self.config, self.recipes
+        form, width = recipes.table_format, config.hidden_size
+        if recipes.table_is_head:
+            wte = self.packed(recipes.head())
+        elif form in FORMS:
+            layout = GroupedLayout.of(config.vocab_size, width, form, self.kernels.quad, self.max_texture_size)
+            wte = self.plan.laid_out("wte", "weight", layout)
+        else:
+            wte = self.table("wte", config.vocab_size, width, form)
+        if not recipes.style.positions:
+            return wte, None
+        return wte, self.table("wpe", config.max_position_embeddings, width, recipes.positions_format)
+
+    def matrix(self, recipe: Recipe) -> Matrix:
+        """The packed matrix of a product, and what goes with it."""
+        name, inputs = recipe.name, self.inputs_of(recipe)
+        weight = self.packed(recipe)
+        if f"{name}.consts" not in self._declared:
+            sums, scaled = self.recipes.sums and bool(recipe.norm), recipe.packing in SCALED
+            layout = ConstantLayout.of(len(recipe.rows), scaled, self.kernels.quad, self.max_texture_size, sums=sums)
+            self._declared[f"{name}.consts"] = self.plan.laid_out(f"{name}.consts", "weight", layout)
+        gain = self.table(f"{name}.gain", 1, inputs) if recipe.kept and recipe.norm else None
+        gated = self.recipes.family.gated and name.endswith("mlp.fc_in")
+        return Matrix(weight, self._declared[f"{name}.consts"], inputs, gain, gated)
+
+    def packed(self, recipe: Recipe) -> TensorSpec:
+        """The matrix of a product alone."""
+        name, packing, quad, size = f"{recipe.name}.weight", recipe.packing, self.kernels.quad, self.max_texture_size
+        if name not in self._declared:
+            kind: type[GroupedLayout] | type[GemvLayout] = (
+                GroupedLayout if packing == WIDE or packing in FORMS else GemvLayout
             )
-            for name, rows in (("wte", self.config.vocab_size), ("wpe", self.config.max_position_embeddings))
-        )
-        return wte, wpe
+            layout = kind.of(len(recipe.rows), self.inputs_of(recipe), packing, quad, size)
+            self._declared[name] = self.plan.laid_out(name, "weight", layout)
+        return self._declared[name]
 
-    def weights(
-        self, name: str, outputs: int, inputs: int, packing: str | None = None
-    ) -> tuple[TensorSpec, TensorSpec]:
-        """The packed matrix and the constants of one product."""
-        packing, quad, size = packing or self.packing, self.kernels.quad, self.max_texture_size
-        weight = self.plan.laid_out(f"{name}.weight", "weight", GemvLayout.of(outputs, inputs, packing, quad, size))
-        scaled = packing in ("q16", "q8")
-        return weight, self.plan.laid_out(f"{name}.consts", "weight", ConstantLayout.of(outputs, scaled, quad, size))
+    def inputs_of(self, recipe: Recipe) -> int:
+        """Inputs of a product, with the padding of heads."""
+        if recipe.inputs is not None:
+            return len(recipe.inputs)
+        if recipe.name.endswith("attn.out_proj"):
+            return self.attention_width
+        return self.config.intermediate_size if recipe.name.endswith("mlp.fc_out") else self.config.hidden_size
+
+    def turning(self, heads: Heads) -> Turning | None:
+        """How rotary positions turn a row of the cache; None where the family has others."""
+        if not self.recipes.family.rotary:
+            return None
+        table = self.table("rope", self.config.max_position_embeddings, heads.floats)
+        return Turning(table, heads.kv_floats, heads.queries_at)
+
+    @property
+    def turns_apart(self) -> bool:
+        """Whether heads are turned in a pass of their own, because they are normalised before."""
+        return self.recipes.family.head_norms
 
 
 def kind_of(name: str) -> str:

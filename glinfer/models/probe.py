@@ -11,7 +11,6 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from glinfer.models.decoder_fast import POSITION, ROWS
 from glinfer.models.decoder_reference import LAST_ROW
 from glinfer.models.plan import Plan
 from glinfer.models.session import Session
@@ -36,8 +35,8 @@ class Span:
 
 def span_of(plan: Plan, values: Values) -> Span:
     """Which tokens a run with these values is over."""
-    if POSITION in values:
-        return Span(int(values[POSITION]), int(values.get(ROWS, 1)))
+    if "position" in values:
+        return Span(int(values["position"]), 1)
     return Span(0, int(values[LAST_ROW]) + 1 if LAST_ROW in values else int(values["rows"]))
 
 

@@ -27,14 +27,14 @@ name                       array                    what it is
 ========================== ======================== ==================================================================
 
 S is the number of tokens. No plan has every name: the fast ones fuse passes. Where a plan computes only the last row of
-a thing, its array is [1, …]. Gab's fast plan takes the mean away from the stream (:mod:`glinfer.models.fold`); its
-streams are called ``embed.centred``, ``blocks.N.resid_mid.centred`` and ``blocks.N.resid_post.centred``.
+a thing, its array is [1, …]. The fast plan of a LayerNorm model whose weights are folded takes the mean away from the
+stream (:mod:`glinfer.models.fold`); its streams are called ``embed.centred``, ``blocks.N.resid_mid.centred`` and
+``blocks.N.resid_post.centred``.
 """
 
 from __future__ import annotations
 
 import difflib
-import math
 import re
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
@@ -45,11 +45,11 @@ import numpy as np
 from glinfer.config import ModelConfig
 from glinfer.errors import InputError
 from glinfer.models.decoder_reference import LAST_ROW
-from glinfer.models.fold import head_floats
-from glinfer.models.gab import TOKENS
 from glinfer.models.plan import Plan
 from glinfer.models.probe import Index, Probe, Span
+from glinfer.models.recipe import FROM_FILE, Recipes
 from glinfer.ops.cached import SLOT_TOKENS
+from glinfer.ops.spec import Array
 
 CENTRED = ".centred"
 """What the names of streams end with whose mean over the features was taken away."""
@@ -62,10 +62,8 @@ def probes_of(plan: Plan, config: ModelConfig) -> dict[str, Probe]:
     """
     if plan.name == "reference":
         named = _decoder_reference(plan, config) if LAST_ROW in _values(plan) else _gab_reference(config)
-    elif plan.name == "fast" and TOKENS not in plan.table:
-        named = _gab_fast(config)
-    elif plan.name == "fast" and plan.table[TOKENS].shape[0] == 1:
-        named = _decoder_fast(plan, config)
+    elif plan.name == "fast":
+        named = _fast(plan, config)
     else:
         return {}
     return _located(plan, named)
@@ -131,6 +129,16 @@ def _heads_in_columns(
     return index
 
 
+def _columns_at_position(columns: Array) -> Callable[[Span], Index]:
+    """Columns [heads, 1, dim] of the rows of a cache at the tokens' positions."""
+
+    def index(span: Span) -> Index:
+        rows = span.first + np.arange(span.count)
+        return rows[None, :, None], columns
+
+    return index
+
+
 def _heads_in_rows(heads: int, dim: int, pitch: int, *, at_position: bool = False) -> Callable[[Span], Index]:
     """[heads, tokens, dim] out of [heads · pitch, dim]."""
 
@@ -167,12 +175,6 @@ def _joined(heads: int, dim: int, pitch: int) -> Callable[[Span], Index]:
     return lambda span: (np.zeros((1, 1), dtype=np.intp), cols)
 
 
-def _heads_joined(heads: int, dim: int) -> Callable[[Span], Index]:
-    """[1, heads · dim] out of [heads, dim]."""
-    rows, cols = np.divmod(np.arange(heads * dim)[None, :], dim)
-    return lambda span: (rows, cols)
-
-
 def _gab_reference(config: ModelConfig) -> list[_Named]:
     width, heads, dim = config.hidden_size, config.num_attention_heads, config.head_dim
     named = [_Named("embed", ("embed",), _rows(width))]
@@ -204,22 +206,38 @@ def _gab_reference(config: ModelConfig) -> list[_Named]:
     ]
 
 
-def _gab_fast(config: ModelConfig) -> list[_Named]:
-    width, heads, dim, pitch = config.hidden_size, config.num_attention_heads, config.head_dim, head_floats(config)
-    named = [_Named(f"embed{CENTRED}", ("embed",), _rows(width))]
+def _fast(plan: Plan, config: ModelConfig) -> list[_Named]:
+    recipes, width, heads = Recipes(config, FROM_FILE), config.hidden_size, config.num_attention_heads
+    place, turns = recipes.heads(0), recipes.family.head_norms
+    mean_taken = recipes.style.norm == "layer" and not any(dict(draw.defines).get("CENTRED") for draw in plan.draws)
+    centred = CENTRED if mean_taken else ""
+    starts = {"q": (heads, place.queries_at), "k": (place.kv, 0), "v": (place.kv, place.kv_floats)}
+    named = [_Named(f"embed{centred}", ("embed",), _rows(width))]
     for block in range(config.num_hidden_layers):
         to, at = f"blocks.{block}", f"h.{block}"
-        for part, letter in enumerate("qkv"):
-            place = _heads_in_columns(heads, dim, pitch, part * heads * pitch, at_position=True)
-            factor = math.sqrt(dim) if letter == "q" else 1.0  # the scale of the scores is in the queries' weights
-            named.append(_Named(f"{to}.attn.{letter}", (f"{at}.attn.qkv",), place, axis=1, factor=factor))
+        for letter, (count, start) in starts.items():
+            order = recipes.turned_places if letter != "v" else np.arange(config.head_dim)
+            columns = start + (np.arange(count) * place.floats)[:, None, None] + order[None, None, :]
+            named.append(
+                _Named(
+                    f"{to}.attn.{letter}",
+                    (f"{at}.attn.turn" if turns else f"{at}.attn.qkv",),
+                    _columns_at_position(columns),
+                    axis=1,
+                )
+            )
         named += [
             _Named(f"{to}.attn.scores", (f"{at}.attn.scores",), _slots(heads), axis=1, keys=True),
-            _Named(f"{to}.attn.mixed", (f"{at}.attn.values",), _heads_in_columns(heads, dim, pitch), axis=1),
-            _Named(f"{to}.attn.joined", (f"{at}.attn.values",), _joined(heads, dim, pitch)),
-            _Named(f"{to}.resid_mid{CENTRED}", (f"{at}.attn.out_proj",), _rows(width)),
+            _Named(
+                f"{to}.attn.mixed",
+                (f"{at}.attn.values",),
+                _heads_in_columns(heads, config.head_dim, place.floats),
+                axis=1,
+            ),
+            _Named(f"{to}.attn.joined", (f"{at}.attn.values",), _joined(heads, config.head_dim, place.floats)),
+            _Named(f"{to}.resid_mid{centred}", (f"{at}.attn.out_proj",), _rows(width)),
             _Named(f"{to}.mlp.hidden", (f"{at}.mlp.fc_in",), _rows(config.intermediate_size)),
-            _Named(f"{to}.resid_post{CENTRED}", (f"{at}.mlp.fc_out",), _rows(width)),
+            _Named(f"{to}.resid_post{centred}", (f"{at}.mlp.fc_out",), _rows(width)),
         ]
     return [*named, _Named("logits", ("lm_head",), _only_row(config.vocab_size))]
 
@@ -265,39 +283,6 @@ def _decoder_reference(plan: Plan, config: ModelConfig) -> list[_Named]:
     ]
 
 
-def _decoder_fast(plan: Plan, config: ModelConfig) -> list[_Named]:
-    width, inner, dim = config.hidden_size, config.intermediate_size, config.head_dim
-    heads, kv_heads, slots = config.num_attention_heads, config.num_key_value_heads, config.max_position_embeddings
-    named = [_Named("embed", ("embed",), _rows(width))]
-    for block in range(config.num_hidden_layers):
-        to, at = f"blocks.{block}", f"h.{block}"
-        cached = _heads_in_rows(kv_heads, dim, slots, at_position=True)
-        both = f"{at}.mlp.gate_up"
-        named += [
-            _Named(f"{to}.attn.norm", (f"{at}.attn.norm",), _rows(width)),
-            _Named(f"{to}.attn.q", (f"{at}.attn.q",), _heads_in_rows(heads, dim, 1), axis=1),
-            _Named(f"{to}.attn.k", (f"{at}.attn.cache",), cached, axis=1),
-            _Named(f"{to}.attn.v", (f"{at}.attn.cache",), cached, axis=1, output=1),
-            _Named(f"{to}.attn.mixed", (f"{at}.attn.mixed",), _heads_in_rows(heads, dim, 1), axis=1),
-            _Named(f"{to}.attn.joined", (f"{at}.attn.mixed",), _heads_joined(heads, dim)),
-            _Named(f"{to}.attn.joined", (f"{at}.attn.joined",), _rows(heads * dim)),
-            _Named(f"{to}.resid_mid", (f"{at}.attn.out",), _rows(width)),
-            _Named(f"{to}.mlp.norm", (f"{at}.mlp.norm",), _rows(width)),
-            _Named(f"{to}.mlp.gate", (both,), _rows(inner)),
-            _Named(f"{to}.mlp.up", (both,), _rows(inner, inner)),
-            _Named(f"{to}.mlp.gate", (f"{at}.mlp.gate_proj",), _rows(inner)),
-            _Named(f"{to}.mlp.up", (f"{at}.mlp.up_proj",), _rows(inner)),
-            _Named(f"{to}.mlp.hidden", (f"{at}.mlp.up",), _rows(inner)),
-            _Named(f"{to}.mlp.hidden", (f"{at}.mlp.gate",), _rows(inner)),
-            _Named(f"{to}.resid_post", (f"{at}.mlp.down",), _rows(width)),
-        ]
-    return [
-        *named,
-        _Named("final_norm", ("final_norm",), _only_row(width)),
-        _Named("logits", ("lm_head",), _only_row(config.vocab_size)),
-    ]
-
-
 _NEAREST = {
     "embed": (f"embed{CENTRED}",),
     "attn.norm": ("attn.q", "attn.k"),
@@ -307,6 +292,8 @@ _NEAREST = {
     "attn.out": (f"resid_mid{CENTRED}", "resid_mid"),
     "resid_mid": (f"resid_mid{CENTRED}",),
     "mlp.norm": ("mlp.hidden",),
+    "mlp.gate": ("mlp.hidden",),
+    "mlp.up": ("mlp.hidden",),
     "mlp.out": (f"resid_post{CENTRED}", "resid_post"),
     "resid_post": (f"resid_post{CENTRED}",),
     f"resid_mid{CENTRED}": ("resid_mid",),

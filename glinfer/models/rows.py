@@ -14,14 +14,17 @@ from typing import Any
 
 from glinfer.config import ModelConfig
 from glinfer.errors import PlanError
+from glinfer.ggml_groups import FORMS, WIDE
 from glinfer.gl.blocks import BLOCK_FLOATS, BlockLayout, RowLayout
 from glinfer.gl.layout import Extent
 from glinfer.models.fast import HIDDEN
 from glinfer.models.parts import PartsBuilder, kind_of
 from glinfer.models.plan import Plan
+from glinfer.models.recipe import Formats, Recipe
 from glinfer.ops.cached import SLOT_TOKENS, cached_scores, cached_values, score_slots
+from glinfer.ops.dense import Turning, shared_parts
 from glinfer.ops.embed import embed_rows
-from glinfer.ops.gemm import gemm, shared_parts
+from glinfer.ops.gemm import gemm
 from glinfer.ops.kernels import Kernels
 from glinfer.ops.norm import norm_floats, row_norms
 from glinfer.ops.rows import ROW_WORDS, Dealt
@@ -29,6 +32,7 @@ from glinfer.ops.sample import pick_rows
 from glinfer.ops.score import score_rows
 from glinfer.ops.spec import RunValue, TensorSpec
 from glinfer.ops.tiles import store_rows, take_row, tile_scores, tile_values
+from glinfer.ops.turn import turn_heads
 
 ROWS, LOGITS, SCORES, PICKS = "rows", "row.logits", "row.likelihoods", "row.picks"
 
@@ -41,6 +45,8 @@ def chunk_plan(
     max_texture_size: int,
     rows: int,
     cache_slots: int,
+    every: int | None = None,
+    formats: Formats | None = None,
     likelihoods: bool = False,
     hands_over: bool = False,
 ) -> Plan:
@@ -52,11 +58,13 @@ def chunk_plan(
 
     Args:
         config: the model's shape.
-        weights: a key of :data:`glinfer.models.fold.WEIGHT_FORMATS`.
+        weights: ``file`` or a key of :data:`glinfer.models.recipe.WEIGHT_FORMATS`.
         kernels: how the passes are shaped.
         max_texture_size: of the renderer, in texels.
         rows: the most that one run takes; rounded up to whole slots.
         cache_slots: of the caches, a multiple of 64.
+        every: slots of one sequence; left out, all of them.
+        formats: of the file's tensors; left out, float32.
         likelihoods: whether the logits are computed, and what becomes of them.
         hands_over: whether the stream of one row, as the last block finds it, is left where the fast plan has its own,
             for that plan to go on with. Run value: ``last_row``.
@@ -64,7 +72,9 @@ def chunk_plan(
     Raises:
         PlanError: there is no such format, or something does not fit a texture.
     """
-    builder = _ChunkBuilder(config, weights, kernels, max_texture_size, rows, cache_slots, likelihoods)
+    builder = _ChunkBuilder(
+        config, weights, formats, kernels, max_texture_size, rows, cache_slots, every or cache_slots, likelihoods
+    )
     return builder.build(hands_over)
 
 
@@ -93,8 +103,9 @@ def batch_plan(
     max_texture_size: int,
     sequences: int,
     capacity: int,
+    formats: Formats | None = None,
 ) -> Plan:
-    """The plan ``batch``: one token of each of ``sequences`` sequences, ``7 × blocks + 3`` draws.
+    """The plan ``batch``: one token of each of ``sequences`` sequences, a draw a layer more than the fast plan.
 
     Sequence s has the cache slots from ``s · capacity`` on. Before each run the table ``rows`` is written. Run values:
     ``rows``, always ``sequences``; ``groups``, the most groups of 64 tokens that one of them has; ``score_slots`` =
@@ -102,16 +113,17 @@ def batch_plan(
 
     Args:
         config: the model's shape.
-        weights: a key of :data:`glinfer.models.fold.WEIGHT_FORMATS`.
+        weights: ``file`` or a key of :data:`glinfer.models.recipe.WEIGHT_FORMATS`.
         kernels: how the passes are shaped.
         max_texture_size: of the renderer, in texels.
         sequences: how many.
         capacity: tokens that each may hold, a multiple of 64.
+        formats: of the file's tensors; left out, float32.
 
     Raises:
         PlanError: there is no such format, or something does not fit a texture.
     """
-    return _BatchBuilder(config, weights, kernels, max_texture_size, sequences, capacity).build()
+    return _BatchBuilder(config, weights, formats, kernels, max_texture_size, sequences, capacity).build()
 
 
 class _RowsBuilder(PartsBuilder):
@@ -123,24 +135,28 @@ class _RowsBuilder(PartsBuilder):
         run_values: list[RunValue],
         config: ModelConfig,
         weights: str,
+        formats: Formats | None,
         kernels: Kernels,
         max_texture_size: int,
         rows: int,
         cache_slots: int,
+        every: int,
     ) -> None:
         if rows < 1:
             raise PlanError(f"a plan for {rows} rows; expected at least 1")
-        super().__init__(name, rows, run_values, config, weights, kernels, max_texture_size)
+        super().__init__(name, rows, run_values, config, weights, formats, kernels, max_texture_size)
         if cache_slots < 1 or cache_slots % SLOT_TOKENS:
             raise PlanError(f"a cache of {cache_slots} slots; expected a multiple of {SLOT_TOKENS}")
         self.targets, self.slots = kernels.targets, slots_for(rows, kernels.targets)
-        self.cache_slots = cache_slots
+        self.cache_slots, self.every = cache_slots, every
         table = RowLayout.of((self.slots * self.targets, ROW_WORDS), "rgba32ui", max_texture_size)
-        self.table = self.plan.laid_out(ROWS, "input", table)
+        self.row_table = self.plan.laid_out(ROWS, "input", table)
         self.used: Extent = self.slots
         first = self.dealt("row.hidden.a", config.hidden_size)
         self.hidden = (first, first if kernels.blends else self.dealt("row.hidden.b", config.hidden_size))
-        self.qkv = self.dealt("row.qkv", 3 * self.attention_width)
+        cols = self.recipes.heads(0).cols
+        self.raw = self.dealt("row.raw", cols) if self.turns_apart else None
+        self.qkv = self.dealt("row.qkv", cols)
         self.inner = self.dealt("row.inner", config.intermediate_size)
 
     def dealt(self, name: str, floats: int, slots: int | None = None) -> Dealt:
@@ -154,62 +170,90 @@ class _RowsBuilder(PartsBuilder):
 
     def embed(self) -> None:
         wte, wpe = self.tables()
-        self.plan.draw(embed_rows("embed", self.table, wte, wpe, self.hidden[0], slots=self.used, kernels=self.kernels))
-
-    def store(self, block: str, *, together: bool) -> TensorSpec:
-        cache = self.attention_cache(block, self.cache_slots)
+        out, scale = self.hidden[0], self.recipes.embedding_scale
         self.plan.draw(
-            store_rows(f"{block}.attn.store", self.qkv, self.table, cache, together=together, kernels=self.kernels)
+            embed_rows("embed", self.row_table, wte, wpe, out, slots=self.used, scale=scale, kernels=self.kernels)
+        )
+
+    def keys_and_values(self, layer: int, *, together: bool) -> TensorSpec:
+        """Keys, values and queries of a layer, the first two in its cache."""
+        recipes, name = self.recipes, f"h.{layer}.attn"
+        heads, recipe = recipes.heads(layer), recipes.qkv(layer)
+        turning = self.turning(heads)
+        if self.raw is None:
+            self.normed(recipe, self.hidden[0], self.qkv, turning=turning)
+        else:
+            assert turning is not None
+            self.normed(recipe, self.hidden[0], self.raw)
+            self.plan.draw(
+                turn_heads(
+                    f"{name}.turn",
+                    self.raw,
+                    self.table(f"{name}.qkv.turn", 2, heads.floats),
+                    turning,
+                    self.qkv,
+                    head_dim=self.config.head_dim,
+                    eps=self.config.layer_norm_eps,
+                    rows=self.row_table,
+                    slots=self.used,
+                    kernels=self.kernels,
+                )
+            )
+        cache = self.attention_cache(layer, self.cache_slots, self.every)
+        self.plan.draw(
+            store_rows(f"{name}.store", self.qkv, self.row_table, cache, together=together, kernels=self.kernels)
         )
         return cache
 
-    def feed_forward(self, block: str) -> None:
-        self.normed(f"{block}.mlp.fc_in", self.hidden[1], self.inner, activation=self.config.hidden_act)
-        self.add(f"{block}.mlp.fc_out", self.inner, self.hidden[1], self.hidden[0])
+    def feed_forward(self, layer: int) -> None:
+        self.normed(self.recipes.up(layer), self.hidden[1], self.inner, activation=self.config.hidden_act)
+        self.add(self.recipes.down(layer), self.inner, self.hidden[1], self.hidden[0])
 
     def head(self) -> Dealt:
         logits = self.dealt(LOGITS, self.config.vocab_size)
-        self.normed("lm_head", self.hidden[0], logits, packing=self.head_packing)
+        self.normed(self.recipes.head(), self.hidden[0], logits)
         return logits
 
-    def normed(self, name: str, x: Dealt, out: Dealt, *, activation: str = "none", packing: str | None = None) -> None:
+    def normed(
+        self, recipe: Recipe, x: Dealt, out: Dealt, *, activation: str = "none", turning: Turning | None = None
+    ) -> None:
         """A product behind a norm."""
-        self.product(name, x, out, norm_eps=self.config.layer_norm_eps, activation=activation, packing=packing)
+        eps = self.config.layer_norm_eps
+        self.product(recipe, x, out, norm_eps=eps, activation=activation, turning=turning)
 
-    def add(self, name: str, x: Dealt | TensorSpec, residual: Dealt, out: Dealt) -> None:
+    def add(self, recipe: Recipe, x: Dealt | TensorSpec, residual: Dealt, out: Dealt) -> None:
         """A product that is added to the residual stream."""
         if residual is out:
-            self.product(name, x, out, adds=True)
+            self.product(recipe, x, out, adds=True)
         else:
-            self.product(name, x, out, residual=residual)
+            self.product(recipe, x, out, residual=residual)
 
     def product(
         self,
-        name: str,
+        recipe: Recipe,
         x: Dealt | TensorSpec,
         out: Dealt,
         *,
-        packing: str | None = None,
         norm_eps: float | None = None,
         norms: TensorSpec | None = None,
         residual: Dealt | None = None,
         activation: str = "none",
+        turning: Turning | None = None,
         adds: bool = False,
         parts: int = 1,
     ) -> None:
-        inputs = x.shape[1] if isinstance(x, TensorSpec) else x.cols
-        weight, consts = self.weights(name, out.cols, inputs, packing)
         self.plan.draw(
             gemm(
-                name,
-                kind_of(name),
+                recipe.name,
+                kind_of(recipe.name),
                 x,
-                weight,
-                consts,
+                self.matrix(recipe),
                 out,
                 slots=self.used,
                 norm_eps=norm_eps,
                 norms=norms,
+                turning=turning,
+                rows=self.row_table if turning is not None else None,
                 residual=residual,
                 activation=activation,
                 adds=adds,
@@ -224,10 +268,12 @@ class _ChunkBuilder(_RowsBuilder):
         self,
         config: ModelConfig,
         weights: str,
+        formats: Formats | None,
         kernels: Kernels,
         max_texture_size: int,
         rows: int,
         cache_slots: int,
+        every: int,
         likelihoods: bool,
     ) -> None:
         self.likelihoods = likelihoods
@@ -242,10 +288,12 @@ class _ChunkBuilder(_RowsBuilder):
             RunValue("last_row", 0, rows - 1),
         ]
         name = "score" if likelihoods else "chunk"
-        super().__init__(name, values, config, weights, kernels, max_texture_size, rows, cache_slots)
+        super().__init__(name, values, config, weights, formats, kernels, max_texture_size, rows, cache_slots, every)
         self.used = "row_slots"
-        norms = BlockLayout.by_block((slots, norm_floats(self.targets)), max_texture_size)
-        self.norms = self.plan.laid_out("row.norms", "activation", norms)
+        width = norm_floats(self.targets, centred=self.recipes.sums)
+        self.norms = self.plan.laid_out(
+            "row.norms", "activation", BlockLayout.by_block((slots, width), max_texture_size)
+        )
         self.mixed = self.dealt("row.mixed", self.attention_width)
         # In one tile: what a cell covers then belongs to few slots, and is left out if none of them sees it.
         layout = BlockLayout.of((groups * slots, config.num_attention_heads * BLOCK_FLOATS), max_texture_size)
@@ -254,15 +302,15 @@ class _ChunkBuilder(_RowsBuilder):
     def build(self, hands_over: bool) -> Plan:
         self.embed()
         last = self.config.num_hidden_layers - 1
-        for block in range(last + 1):
-            self.block(f"h.{block}", ends=block == last and not self.likelihoods)
+        for layer in range(last + 1):
+            self.layer(layer, ends=layer == last and not self.likelihoods)
         if self.likelihoods:
             logits = self.head()
             self.plan.draw(
                 score_rows(
                     "score",
                     logits,
-                    self.table,
+                    self.row_table,
                     self.dealt(SCORES, BLOCK_FLOATS),
                     vocab=self.config.vocab_size,
                     slots=self.used,
@@ -274,29 +322,35 @@ class _ChunkBuilder(_RowsBuilder):
             self.plan.draw(take_row("take", self.hidden[0], stream, kernels=self.kernels))
         return self.plan.build()
 
-    def block(self, block: str, ends: bool) -> None:
-        self.normed(f"{block}.attn.qkv", self.hidden[0], self.qkv)
-        cache = self.store(block, together=True)
+    def layer(self, layer: int, ends: bool) -> None:
+        cache = self.keys_and_values(layer, together=True)
         if ends:
             return
-        shape = {"heads": self.config.num_attention_heads, "head_floats": self.head_floats}
+        heads, name, table = self.recipes.heads(layer), f"h.{layer}.attn", self.row_table
         self.plan.draw(
-            tile_scores(
-                f"{block}.attn.scores", self.qkv, cache, self.table, self.scores, **shape, kernels=self.kernels
-            ),
-            tile_values(
-                f"{block}.attn.values", self.scores, cache, self.table, self.mixed, **shape, kernels=self.kernels
-            ),
+            tile_scores(f"{name}.scores", self.qkv, cache, table, self.scores, heads, kernels=self.kernels),
+            tile_values(f"{name}.values", self.scores, cache, table, self.mixed, heads, kernels=self.kernels),
         )
-        self.add(f"{block}.attn.out_proj", self.mixed, self.hidden[0], self.hidden[1])
-        self.feed_forward(block)
+        self.add(self.recipes.out(layer), self.mixed, self.hidden[0], self.hidden[1])
+        self.feed_forward(layer)
 
-    def normed(self, name: str, x: Dealt, out: Dealt, *, activation: str = "none", packing: str | None = None) -> None:
-        eps = self.config.layer_norm_eps
+    def normed(
+        self, recipe: Recipe, x: Dealt, out: Dealt, *, activation: str = "none", turning: Turning | None = None
+    ) -> None:
         self.plan.draw(
-            row_norms(f"{name}.norms", "norms", x, self.norms, slots=self.used, eps=eps, kernels=self.kernels)
+            row_norms(
+                f"{recipe.name}.norms",
+                "norms",
+                x,
+                self.norms,
+                slots=self.used,
+                eps=self.config.layer_norm_eps,
+                centred=self.recipes.sums,
+                grouped=recipe.packing == WIDE or recipe.packing in FORMS,
+                kernels=self.kernels,
+            )
         )
-        self.product(name, x, out, norms=self.norms, activation=activation, packing=packing)
+        self.product(recipe, x, out, norms=self.norms, activation=activation, turning=turning)
 
 
 class _BatchBuilder(_RowsBuilder):
@@ -304,6 +358,7 @@ class _BatchBuilder(_RowsBuilder):
         self,
         config: ModelConfig,
         weights: str,
+        formats: Formats | None,
         kernels: Kernels,
         max_texture_size: int,
         sequences: int,
@@ -319,43 +374,44 @@ class _BatchBuilder(_RowsBuilder):
             RunValue("score_slots", rows, groups * rows, lambda tokens: groups * rows),
         ]
         slots = sequences * capacity
-        super().__init__("batch", values, config, weights, kernels, max_texture_size, sequences, slots)
+        super().__init__(
+            "batch", values, config, weights, formats, kernels, max_texture_size, sequences, slots, capacity
+        )
         self.scores = self.blocks("row.scores", groups * rows, config.num_attention_heads * BLOCK_FLOATS)
         self.mixed = self.blocks("row.mixed", rows, self.attention_width)
 
     def build(self) -> Plan:
         config = self.config
         self.embed()
-        for block in range(config.num_hidden_layers):
-            self.block(f"h.{block}")
+        for layer in range(config.num_hidden_layers):
+            self.layer(layer)
         logits = self.head()
         picks = self.plan.laid_out(
-            PICKS, "activation", BlockLayout.by_block((self.table.shape[0], BLOCK_FLOATS), self.max_texture_size)
+            PICKS, "activation", BlockLayout.by_block((self.row_table.shape[0], BLOCK_FLOATS), self.max_texture_size)
         )
         self.plan.draw(
-            pick_rows("pick", logits, self.table, picks, vocab=config.vocab_size, count="rows", kernels=self.kernels)
+            pick_rows(
+                "pick", logits, self.row_table, picks, vocab=config.vocab_size, count="rows", kernels=self.kernels
+            )
         )
         return self.plan.build()
 
-    def block(self, block: str) -> None:
-        self.normed(f"{block}.attn.qkv", self.hidden[0], self.qkv)
-        cache = self.store(block, together=False)
-        shape = {"heads": self.config.num_attention_heads, "head_floats": self.head_floats}
+    def layer(self, layer: int) -> None:
+        cache, table = self.keys_and_values(layer, together=False), self.row_table
+        heads, name = self.recipes.heads(layer), f"h.{layer}.attn"
         self.plan.draw(
-            cached_scores(f"{block}.attn.scores", cache, self.scores, **shape, kernels=self.kernels, rows=self.table),
-            cached_values(
-                f"{block}.attn.values", self.scores, cache, self.mixed, **shape, kernels=self.kernels, rows=self.table
-            ),
+            cached_scores(f"{name}.scores", cache, self.scores, heads, kernels=self.kernels, rows=table),
+            cached_values(f"{name}.values", self.scores, cache, self.mixed, heads, kernels=self.kernels, rows=table),
         )
-        self.add(f"{block}.attn.out_proj", self.mixed, self.hidden[0], self.hidden[1])
-        self.feed_forward(block)
+        self.add(self.recipes.out(layer), self.mixed, self.hidden[0], self.hidden[1])
+        self.feed_forward(layer)
 
-    def add(self, name: str, x: Dealt | TensorSpec, residual: Dealt, out: Dealt) -> None:
+    def add(self, recipe: Recipe, x: Dealt | TensorSpec, residual: Dealt, out: Dealt) -> None:
         if residual is not out:
-            super().add(name, x, residual, out)
+            super().add(recipe, x, residual, out)
             return
-        inputs = x.shape[1] if isinstance(x, TensorSpec) else x.cols
-        self.product(name, x, out, adds=True, parts=shared_parts(inputs, self.kernels.part_steps))
+        parts = shared_parts(self.matrix(recipe), self.kernels.part_steps)
+        self.product(recipe, x, out, adds=True, parts=parts)
 
 
 def slots_for(rows: int, targets: int) -> int:

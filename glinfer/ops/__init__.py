@@ -9,7 +9,6 @@ from glinfer.ops import (
     embed,
     gemm,
     gemv,
-    heads,
     linear,
     lookup,
     matmul,
@@ -24,6 +23,7 @@ from glinfer.ops import (
     stats,
     tiles,
     topk,
+    turn,
 )
 from glinfer.ops.spec import OPS, DrawSpec, Op, TensorSpec
 
@@ -40,7 +40,6 @@ __all__ = [
     "embed",
     "gemm",
     "gemv",
-    "heads",
     "linear",
     "lookup",
     "matmul",
@@ -55,4 +54,5 @@ __all__ = [
     "stats",
     "tiles",
     "topk",
+    "turn",
 ]

@@ -7,23 +7,97 @@ slot, a multiple of 64, where it begins.
 from __future__ import annotations
 
 from collections.abc import Mapping
+from dataclasses import dataclass
 
 import numpy as np
 
 from glinfer.errors import PlanError
-from glinfer.gl.blocks import BLOCK_FLOATS, BlockLayout
+from glinfer.gl.blocks import BLOCK_FLOATS, BlockLayout, blocks_for
 from glinfer.ops.kernels import Kernels
+from glinfer.ops.product import MASKED, seen_keys
 from glinfer.ops.rows import BASE, POSITION, table_layout
 from glinfer.ops.spec import Array, DrawSpec, Op, Params, Shapes, TensorSpec, float64, register
 
 SLOT_TOKENS = BLOCK_FLOATS
 """Tokens of one slot of the scores: one block a head."""
-MASKED = -1e30
 
 
 def score_slots(tokens: int) -> int:
     """How many slots of scores so many tokens take."""
     return -(-tokens // SLOT_TOKENS)
+
+
+@dataclass(frozen=True)
+class Heads:
+    """How the heads of one layer lie in a row of its cache: keys, values, and from a whole block on the queries.
+
+    Attributes:
+        count: heads of queries.
+        kv: heads of keys and values; as many heads of queries share each.
+        floats: of one head with its padding, a multiple of 16.
+        scale: what the scores are multiplied with.
+        window: how many positions a token sees, itself among them; 0 for all.
+    """
+
+    count: int
+    kv: int
+    floats: int
+    scale: float = 1.0
+    window: int = 0
+
+    def __post_init__(self) -> None:
+        """Refuse what the shaders do not know.
+
+        Raises:
+            PlanError: a head is no whole number of quads, or the heads cannot share.
+        """
+        if self.floats % 16:
+            raise PlanError(f"a head of {self.floats} floats; expected whole quads of 16, padded with zeros")
+        if self.kv < 1 or self.count % self.kv:
+            raise PlanError(f"{self.count} heads of queries cannot share {self.kv} of keys")
+
+    @property
+    def kv_floats(self) -> int:
+        """Floats of all keys, or of all values."""
+        return self.kv * self.floats
+
+    @property
+    def queries_at(self) -> int:
+        """The first float of the queries: of a whole block."""
+        return BLOCK_FLOATS * blocks_for(2 * self.kv_floats)
+
+    @property
+    def width(self) -> int:
+        """Floats of all queries."""
+        return self.count * self.floats
+
+    @property
+    def cols(self) -> int:
+        """Floats of a row."""
+        return self.queries_at + self.width
+
+    @property
+    def aside(self) -> int:
+        """Blocks of queries, which a cache keeps of the last token alone."""
+        return blocks_for(self.width)
+
+    def defines(self, name: str, **tensors: TensorSpec) -> list[tuple[str, int | float]]:
+        """What attention's shaders are told of the heads, and of tensors in blocks by their prefix.
+
+        Raises:
+            PlanError: a tensor does not lie in blocks.
+        """
+        found: list[tuple[str, int | float]] = [
+            ("HEADS", self.count),
+            ("KV_HEADS", self.kv),
+            ("HEAD_TEXELS", self.floats // 4),
+            ("QUERY_AT", self.queries_at // 4),
+            ("SCORE_SCALE", float(self.scale)),
+            ("WINDOW", self.window),
+        ]
+        for prefix, tensor in tensors.items():
+            found += block_layout(name, tensor).defines(prefix)
+        return found
 
 
 def block_layout(name: str, tensor: TensorSpec) -> BlockLayout:
@@ -37,34 +111,19 @@ def block_layout(name: str, tensor: TensorSpec) -> BlockLayout:
     return tensor.layout
 
 
-def head_defines(name: str, heads: int, head_floats: int, **tensors: TensorSpec) -> list[tuple[str, int | float]]:
-    """What attention's shaders are told of the heads, and of tensors in blocks by their prefix.
-
-    Raises:
-        PlanError: a head is no whole number of quads, or a tensor does not lie in blocks.
-    """
-    if head_floats % 16:
-        raise PlanError(f"draw {name}: a head of {head_floats} floats; expected whole quads of 16, padded with zeros")
-    defines: list[tuple[str, int | float]] = [("HEADS", heads), ("HEAD_TEXELS", head_floats // 4)]
-    for prefix, tensor in tensors.items():
-        defines += block_layout(name, tensor).defines(prefix)
-    return defines
-
-
 def cached_scores(
     name: str,
     cache: TensorSpec,
     out: TensorSpec,
+    heads: Heads,
     *,
-    heads: int,
-    head_floats: int,
     kernels: Kernels,
     rows: TensorSpec | None = None,
 ) -> DrawSpec:
-    """``out[t] = q[position] · k[t]`` for each head and every token t up to position; -1e30 after it.
+    """``out[t] = scale · q[position] · k[t]`` for each head and every token t that it sees; -1e30 for all others.
 
-    cache [positions, 3 · heads · head_floats] = q | k | v, the query already scaled; out [slots, heads · 64], a slot
-    64 tokens of each head. Run values: position, score_slots.
+    cache [positions, heads.cols] = k | v | q; out [slots, heads · 64], a slot 64 tokens of each head. Run values:
+    position, score_slots.
 
     With the table ``rows``, of each of its rows: group g of 64 tokens of row r in slot ``rows · g + r`` of out. Run
     value: score_slots, of all rows together.
@@ -78,7 +137,7 @@ def cached_scores(
         outputs=(out.name,),
         size=("score_slots", out.shape[1]),
         defines=(
-            *head_defines(name, heads, head_floats, CACHE=cache, OUT=out),
+            *heads.defines(name, CACHE=cache, OUT=out),
             *_many(rows),
             ("QUAD", int(kernels.quad)),
             ("LOOKUP_TEXTURE", int(kernels.lookup_texture)),
@@ -94,9 +153,8 @@ def cached_values(
     scores: TensorSpec,
     cache: TensorSpec,
     out: TensorSpec,
+    heads: Heads,
     *,
-    heads: int,
-    head_floats: int,
     kernels: Kernels,
     rows: TensorSpec | None = None,
 ) -> DrawSpec:
@@ -117,7 +175,7 @@ def cached_values(
         outputs=(out.name,),
         size=(rows.shape[0] if rows is not None else 1, out.shape[1]),
         defines=(
-            *head_defines(name, heads, head_floats, SCORES=scores, CACHE=cache, OUT=out),
+            *heads.defines(name, SCORES=scores, CACHE=cache, OUT=out),
             *_many(rows),
             *parts,
             ("QUAD", int(kernels.quad)),
@@ -140,13 +198,21 @@ def _many(rows: TensorSpec | None) -> list[tuple[str, int]]:
     return [] if rows is None else [("MANY", rows.shape[0]), *table_layout(rows).defines("ROWS")]
 
 
+def heads_in(params: Params) -> Heads:
+    """The heads that a draw was built for."""
+    texels = int(params["HEAD_TEXELS"])
+    return Heads(
+        int(params["HEADS"]), int(params["KV_HEADS"]), 4 * texels, float(params["SCORE_SCALE"]), int(params["WINDOW"])
+    )
+
+
 def check_cache(shapes: Shapes, params: Params) -> int:
-    """Require a cache of queries, keys and values; the floats of all heads together."""
-    width = int(params["HEADS"] * params["HEAD_TEXELS"] * 4)
-    shapes.expect("cache", None, 3 * width)
+    """Require a cache of keys, values and queries; the floats of all heads of queries together."""
+    heads = heads_in(params)
+    shapes.expect("cache", None, heads.cols)
     # Whole slots of tokens are read, whatever the position.
     shapes.require(shapes.rows("cache") % SLOT_TOKENS == 0, f"the cache has {shapes.rows('cache')} rows")
-    return width
+    return heads.width
 
 
 def _check_position(shapes: Shapes, params: Params) -> int:
@@ -165,41 +231,51 @@ def _check_values(shapes: Shapes, params: Params) -> None:
     shapes.expect("scores", shapes.rows("cache") // SLOT_TOKENS, params["HEADS"] * SLOT_TOKENS)
 
 
-def heads_of(cache: Array, params: Params, part: int) -> Array:
-    """For an oracle: [heads, positions, head_floats] of the queries (part 0), keys (1) or values (2)."""
-    heads, floats = int(params["HEADS"]), int(params["HEAD_TEXELS"]) * 4
-    columns = cache[:, part * heads * floats : (part + 1) * heads * floats]
-    return np.asarray(columns.reshape(cache.shape[0], heads, floats).transpose(1, 0, 2))
+def queries_of(rows: Array, heads: Heads) -> Array:
+    """For an oracle: [heads, rows, floats]."""
+    columns = rows[:, heads.queries_at : heads.queries_at + heads.width]
+    return np.asarray(columns.reshape(len(rows), heads.count, heads.floats).transpose(1, 0, 2))
 
 
-def scores_of(queries: Array, keys: Array, position: int, slots: int) -> Array:
+def keys_of(rows: Array, heads: Heads, *, values: bool = False) -> Array:
+    """For an oracle: the keys, or values, that each head of queries sees, [heads, rows, floats]."""
+    columns = rows[:, heads.kv_floats * values :][:, : heads.kv_floats]
+    apart = columns.reshape(len(rows), heads.kv, heads.floats).transpose(1, 0, 2)
+    return np.asarray(np.repeat(apart, heads.count // heads.kv, axis=0))
+
+
+def scores_of(queries: Array, keys: Array, position: int, slots: int, heads: Heads) -> Array:
     """For an oracle: one query's scores [slots, heads · 64]; queries [heads, floats], keys [heads, tokens, floats]."""
-    heads = len(queries)
-    padded = np.full((heads, slots * SLOT_TOKENS), MASKED)
-    padded[:, : position + 1] = np.einsum("hd,htd->ht", queries, keys[:, : position + 1])
-    return padded.reshape(heads, slots, SLOT_TOKENS).transpose(1, 0, 2).reshape(slots, -1)
+    count = heads.count
+    padded = np.full((count, slots * SLOT_TOKENS), MASKED)
+    tokens = np.arange(position + 1)
+    found = heads.scale * np.einsum("hd,htd->ht", queries, keys[:, : position + 1])
+    padded[:, : position + 1] = np.where(seen_keys(tokens, np.array(position), heads.window), found, MASKED)
+    return padded.reshape(count, slots, SLOT_TOKENS).transpose(1, 0, 2).reshape(slots, -1)
 
 
-def values_of(scores: Array, values: Array, position: int) -> Array:
+def values_of(scores: Array, values: Array, position: int, window: int = 0) -> Array:
     """For an oracle: one query's weighted sum [heads · floats]; scores [slots, heads · 64], values like keys."""
     heads = len(values)
     by_head = scores.reshape(len(scores), heads, SLOT_TOKENS).transpose(1, 0, 2).reshape(heads, -1)[:, : position + 1]
+    first = max(0, position + 1 - window) if window else 0
+    by_head = by_head[:, first:]
     weights = np.exp(by_head - by_head.max(axis=1, keepdims=True))
     weights /= weights.sum(axis=1, keepdims=True)
-    return np.asarray(np.einsum("ht,htd->hd", weights, values[:, : position + 1]).reshape(-1))
+    return np.asarray(np.einsum("ht,htd->hd", weights, values[:, first : position + 1]).reshape(-1))
 
 
 def _oracle_scores(inputs: Mapping[str, Array], params: Params, size: tuple[int, int]) -> Array:
     (cache,) = float64(inputs, ["cache"])
-    position = int(params["position"])
-    return scores_of(heads_of(cache, params, 0)[:, position], heads_of(cache, params, 1), position, size[0])
+    heads, position = heads_in(params), int(params["position"])
+    return scores_of(queries_of(cache, heads)[:, position], keys_of(cache, heads), position, size[0], heads)
 
 
 def _oracle_values(inputs: Mapping[str, Array], params: Params, size: tuple[int, int]) -> Array:
     cache, scores = float64(inputs, ["cache", "scores"])
-    position = int(params["position"])
+    heads, position = heads_in(params), int(params["position"])
     used = scores[: score_slots(position + 1)]
-    return values_of(used, heads_of(cache, params, 2), position)[None]
+    return values_of(used, keys_of(cache, heads, values=True), position, heads.window)[None]
 
 
 def _check_row_scores(shapes: Shapes, params: Params) -> None:
@@ -222,23 +298,27 @@ def _check_rows(shapes: Shapes, params: Params) -> int:
 
 def _oracle_row_scores(inputs: Mapping[str, Array], params: Params, size: tuple[int, int]) -> Array:
     (cache,) = float64(inputs, ["cache"])
-    rows, groups = int(params["MANY"]), size[0] // int(params["MANY"])
+    heads, rows, groups = heads_in(params), int(params["MANY"]), size[0] // int(params["MANY"])
     found = np.full((groups, rows, size[1]), MASKED)
     for row, info in enumerate(inputs["rows"].astype(np.intp)):
         position, own = info[POSITION], cache[info[BASE] :]
         found[:, row] = scores_of(
-            heads_of(own, params, 0)[:, position], heads_of(own, params, 1), position, max(groups, position // 64 + 1)
+            queries_of(own, heads)[:, position],
+            keys_of(own, heads),
+            position,
+            max(groups, position // 64 + 1),
+            heads,
         )[:groups]
     return found.reshape(size)
 
 
 def _oracle_row_values(inputs: Mapping[str, Array], params: Params, size: tuple[int, int]) -> Array:
     cache, scores = float64(inputs, ["cache", "scores"])
-    found = np.zeros(size)
+    heads, found = heads_in(params), np.zeros(size)
     for row, info in enumerate(inputs["rows"].astype(np.intp)):
         position = info[POSITION]
         own = scores[row :: int(params["MANY"])][: score_slots(position + 1)]
-        found[row] = values_of(own, heads_of(cache[info[BASE] :], params, 2), position)
+        found[row] = values_of(own, keys_of(cache[info[BASE] :], heads, values=True), position, heads.window)
     return found
 
 

@@ -7,6 +7,7 @@ from collections.abc import Mapping
 import numpy as np
 
 from glinfer.errors import PlanError
+from glinfer.ggml import GROUP
 from glinfer.gl.blocks import BlockLayout, blocks_for
 from glinfer.gl.layout import Extent
 from glinfer.ops.kernels import Kernels
@@ -51,11 +52,22 @@ register(Op("layer_norm", ("x", "weight", "bias"), (), _check, _oracle))
 
 
 def row_norms(
-    name: str, kind: str, x: Dealt, out: TensorSpec, *, slots: Extent, eps: float, kernels: Kernels
+    name: str,
+    kind: str,
+    x: Dealt,
+    out: TensorSpec,
+    *,
+    slots: Extent,
+    eps: float,
+    centred: bool = False,
+    grouped: bool = False,
+    kernels: Kernels,
 ) -> DrawSpec:
     """1 / sqrt(mean(x[r]²) + eps) of each row of the first ``slots`` slots: RMSNorm's factor (Zhang and Sennrich 2019).
 
-    out [slots, :func:`norm_floats`] in blocks: four rows a quad, once for each of its members.
+    out [slots, :func:`norm_floats`] in blocks: four rows a quad, once for each of its members. With ``centred`` it is
+    LayerNorm's, of the variance in place of the mean square, and quads 2 and 3 have the means. ``grouped`` adds up in
+    the order of a product over groups of 32 inputs.
     """
     if not isinstance(out.layout, BlockLayout):
         raise PlanError(f"draw {name}: {out.name} does not lie in blocks")
@@ -73,6 +85,9 @@ def row_norms(
             ("STEPS", 4 * blocks_for(x.cols)),
             ("DIM", x.cols),
             ("EPS", eps),
+            ("CENTRED", int(centred)),
+            ("GROUPED", int(grouped)),
+            *_groups(x.cols, grouped, kernels.quad),
             ("QUAD", int(kernels.quad)),
             ("LOOKUP_TEXTURE", int(kernels.lookup_texture)),
         ),
@@ -81,23 +96,36 @@ def row_norms(
     )
 
 
-def norm_floats(rows: int) -> int:
-    """Columns of the norms of so many rows a slot."""
-    return 16 * -(-rows // 4)
+def _groups(cols: int, grouped: bool, quad: bool) -> list[tuple[str, int]]:
+    """Groups of 32 inputs, and how many turns of four inputs each fragment takes."""
+    if not grouped:
+        return []
+    groups = -(-cols // GROUP)
+    return [("GROUPS", groups), ("TURNS", 8 * (-(-groups // 4) if quad else groups))]
+
+
+def norm_floats(rows: int, *, centred: bool = False) -> int:
+    """Columns of the norms of so many rows a slot, and with ``centred`` of their means."""
+    quads = -(-rows // 4)
+    return 16 * (2 + quads if centred else quads)
 
 
 def _check_rows(shapes: Shapes, params: Params) -> None:
     check_same(shapes, params, shapes.rows("output"), params["DIM"])
-    shapes.expect("output", None, norm_floats(int(params["ROWS"])))
+    shapes.expect("output", None, norm_floats(int(params["ROWS"]), centred=bool(params["CENTRED"])))
     shapes.require(params["STEPS"] == 4 * blocks_for(int(params["DIM"])), "STEPS does not fit x")
 
 
 def _oracle_rows(inputs: Mapping[str, Array], params: Params, size: tuple[int, int]) -> Array:
-    rows = int(params["ROWS"])
+    rows, centred = int(params["ROWS"]), bool(params["CENTRED"])
     x = gathered(inputs, rows)[: size[0] * rows]
-    norms = np.zeros((size[0], size[1] // 4))
-    norms[:, :rows] = (1.0 / np.sqrt(np.mean(x**2, axis=1) + params["EPS"])).reshape(size[0], rows)
-    return np.repeat(norms.reshape(size[0], -1, 1, 4), 4, axis=2).reshape(size)
+    means = x.mean(axis=1) if centred else np.zeros(len(x))
+    factors = 1.0 / np.sqrt(np.mean((x - means[:, None]) ** 2, axis=1) + params["EPS"])
+    found = np.zeros((size[0], size[1] // 4))
+    found[:, :rows] = factors.reshape(size[0], rows)
+    if centred:
+        found[:, 8 : 8 + rows] = means.reshape(size[0], rows)
+    return np.repeat(found.reshape(size[0], -1, 1, 4), 4, axis=2).reshape(size)
 
 
 register(Op("row_norms", (), optional_names(), _check_rows, _oracle_rows))

@@ -7,6 +7,11 @@ f32  one float32                                       none
 f16  one IEEE half float, and is no more than 16 bits   none
 q16  two 16-bit integers, the first in the high bits   one a row and group
 q8   four 8-bit integers, the first in the high bits   one a row and group
+bf16 two bfloat16, the first in the high bits           none
+i16  two 16-bit integers of a file, the first in the    one a row
+     high bits
+i8   four 8-bit integers of a file, the first in the     one a row
+     high bits
 ==== ================================================= ======================
 
 A group is one of four sets of inputs, ``(input div 4) mod 4`` (see :class:`glinfer.gl.packing.ConstantLayout`).
@@ -14,7 +19,8 @@ A group is one of four sets of inputs, ``(input div 4) mod 4`` (see :class:`glin
 The shader takes integer number n of a word as ``float(int(word << (bits · n)))``: one shift and one conversion,
 no masking, so the numbers behind it in the word are read along as a fraction of its last bit. The encoder knows
 that fraction and rounds against it, starting with the last number, so the error stays half a step. The scale
-holds the power of two that brings the number back to its size.
+holds the power of two that brings the number back to its size. Integers of a file keep their bits: of i16 and i8 the
+shader masks what lies behind a number.
 """
 
 from __future__ import annotations
@@ -28,6 +34,9 @@ from glinfer.gl.packing import PIECES
 FloatMatrix = npt.NDArray[np.float32]
 Words = npt.NDArray[np.float32] | npt.NDArray[np.float16] | npt.NDArray[np.uint32]
 BITS = {"q16": 16, "q8": 8}
+FILE_BITS = {"i16": 16, "i8": 8}
+ENCODINGS = tuple(name for name in PIECES if name not in FILE_BITS)
+"""What floats can be encoded in."""
 GROUPS = 4
 
 
@@ -39,8 +48,8 @@ def encode(weights: FloatMatrix, name: str) -> tuple[Words, FloatMatrix | None]:
     Raises:
         PlanError: there is no such format, or a weight is too large for it.
     """
-    if name not in PIECES:
-        raise PlanError(f"there is no weight format {name!r}; expected one of {', '.join(PIECES)}")
+    if name not in ENCODINGS:
+        raise PlanError(f"there is no weight format {name!r}; expected one of {', '.join(ENCODINGS)}")
     padding = -weights.shape[1] % 4
     if padding:
         weights = np.pad(weights, ((0, 0), (0, padding)))
@@ -53,7 +62,16 @@ def encode(weights: FloatMatrix, name: str) -> tuple[Words, FloatMatrix | None]:
         if not np.isfinite(halves).all():
             raise PlanError(f"a weight of {np.abs(weights).max():.3g} is beyond float16's 65504; use f32 or q16")
         return halves, None
+    if name == "bf16":
+        upper = _rounded_halves(weights).reshape(len(weights), -1, 2)
+        return (upper[..., 0] << np.uint32(16)) | upper[..., 1], None
     return _encode_integers(weights, BITS[name])
+
+
+def _rounded_halves(weights: FloatMatrix) -> npt.NDArray[np.uint32]:
+    """The upper halves of floats, rounded to nearest, ties to even."""
+    bits = weights.view(np.uint32)
+    return (bits + np.uint32(0x7FFF) + ((bits >> np.uint32(16)) & np.uint32(1))) >> np.uint32(16)
 
 
 def _encode_integers(weights: FloatMatrix, bits: int) -> tuple[Words, FloatMatrix]:
@@ -79,15 +97,39 @@ def _encode_integers(weights: FloatMatrix, bits: int) -> tuple[Words, FloatMatri
     return words, step * np.float32(2.0 ** (bits - 32))
 
 
+def integer_words(numbers: npt.NDArray[np.integer], scales: FloatMatrix, name: str) -> tuple[Words, FloatMatrix]:
+    """The words of whole numbers [outputs, inputs] as they are, and the scales [outputs, 4], from one a row.
+
+    Args:
+        numbers: of 16 bits for ``i16``, of 8 for ``i8``; padded with zeros to a multiple of 4 inputs.
+        scales: [outputs].
+        name: of :data:`FILE_BITS`.
+    """
+    bits = FILE_BITS[name]
+    padded = np.pad(numbers, ((0, 0), (0, -numbers.shape[1] % 4))).astype(np.int32).view(np.uint32)
+    by_word = padded.reshape(len(numbers), -1, 32 // bits) & np.uint32((1 << bits) - 1)
+    shifts = (32 - bits * np.arange(1, 32 // bits + 1)).astype(np.uint32)
+    words = np.bitwise_or.reduce(by_word << shifts, axis=2)
+    return words, np.repeat((scales * np.float32(2.0 ** (bits - 32)))[:, None], GROUPS, axis=1)
+
+
 def decode(words: Words, scales: FloatMatrix | None, name: str, inputs: int) -> npt.NDArray[np.float64]:
     """The weights [outputs, inputs] that the words stand for, float64: what an oracle multiplies with."""
     if name in ("f32", "f16"):
         return words[:, :inputs].astype(np.float64)
+    if name == "bf16":
+        bits = words.view(np.uint32)
+        halves = np.stack([bits >> np.uint32(16), bits & np.uint32(0xFFFF)], axis=-1).astype(np.uint32)
+        floats = (halves << np.uint32(16)).view(np.float32).reshape(len(words), -1)
+        return np.asarray(floats[:, :inputs].astype(np.float64))
     if scales is None:
         raise PlanError(f"weights in {name} need their scales")
-    bits = BITS[name]
-    shifts = (np.arange(32 // bits) * bits).astype(np.uint32)
-    numbers = (words.view(np.uint32)[:, :, None] << shifts).view(np.int32).astype(np.float64)
+    width = {**BITS, **FILE_BITS}[name]
+    shifts = (np.arange(32 // width) * width).astype(np.uint32)
+    shifted = words.view(np.uint32)[:, :, None] << shifts
+    if name in FILE_BITS:
+        shifted &= np.uint32((1 << width) - 1 << (32 - width))
+    numbers = shifted.view(np.int32).astype(np.float64)
     weights = numbers.reshape(words.shape[0], -1)
     group = (np.arange(weights.shape[1]) // 4) % GROUPS
     return np.asarray((weights * scales.astype(np.float64)[:, group])[:, :inputs])

@@ -10,27 +10,30 @@ from collections.abc import Mapping
 
 import numpy as np
 
+from glinfer.gl.blocks import BLOCK_FLOATS
 from glinfer.ops.cached import (
-    MASKED,
     SLOT_TOKENS,
+    Heads,
     block_layout,
     check_cache,
-    head_defines,
-    heads_of,
+    heads_in,
+    keys_of,
+    queries_of,
     score_slots,
     scores_of,
     values_of,
 )
 from glinfer.ops.kernels import Kernels
+from glinfer.ops.product import MASKED
 from glinfer.ops.rows import BASE, POSITION, Dealt, check_same, dealt, gathered, optional_names, table_layout
 from glinfer.ops.spec import Array, DrawSpec, Op, Params, Shapes, TensorSpec, float64, register
 
 
 def _common(
-    name: str, x: Dealt, cache: TensorSpec, rows: TensorSpec, out: Dealt, heads: int, head_floats: int, kernels: Kernels
+    name: str, x: Dealt, cache: TensorSpec, rows: TensorSpec, out: Dealt, heads: Heads, kernels: Kernels
 ) -> tuple[tuple[str, int | float], ...]:
     return (
-        *head_defines(name, heads, head_floats, CACHE=cache),
+        *heads.defines(name, CACHE=cache),
         ("CACHE_SLOTS", cache.shape[0]),
         *x.layout.defines("X"),
         *table_layout(rows).defines("ROWS"),
@@ -47,14 +50,13 @@ def tile_scores(
     cache: TensorSpec,
     rows: TensorSpec,
     out: Dealt,
+    heads: Heads,
     *,
-    heads: int,
-    head_floats: int,
     kernels: Kernels,
 ) -> DrawSpec:
-    """``out[r, t] = q[r] · k[t]`` for each head and every token t up to the row's own; -1e30 after it.
+    """``out[r, t] = scale · q[r] · k[t]`` for each head and every token t that the row sees; -1e30 for others.
 
-    queries [rows, 3 · heads · head_floats] = q | k | v, dealt, the queries already scaled; cache [slots, same]; out
+    queries [rows, heads.cols] = k | v | q, dealt; cache [slots, same]; out
     [groups · slots, heads · 64], dealt: group g of 64 tokens of the rows of slot s in slot ``row_slots · g + s``.
     Run values: row_slots, how many slots of rows there are; score_slots = groups · row_slots.
     """
@@ -65,7 +67,7 @@ def tile_scores(
         inputs=(*queries.inputs(), ("cache", cache.name), ("rows", rows.name)),
         outputs=out.names,
         size=("score_slots", out.cols),
-        defines=_common(name, queries, cache, rows, out, heads, head_floats, kernels),
+        defines=_common(name, queries, cache, rows, out, heads, kernels),
         per_run=(("row_slots", "row_slots"),),
         cover=kernels.cover,
         largest_cell=kernels.largest_cell,
@@ -79,9 +81,8 @@ def tile_values(
     cache: TensorSpec,
     rows: TensorSpec,
     out: Dealt,
+    heads: Heads,
     *,
-    heads: int,
-    head_floats: int,
     kernels: Kernels,
 ) -> DrawSpec:
     """``out[r] = softmax(scores[r]) @ v`` for each head, out [rows, heads · head_floats], dealt; see tile_scores."""
@@ -92,7 +93,7 @@ def tile_values(
         inputs=(*scores.inputs(), ("cache", cache.name), ("rows", rows.name)),
         outputs=out.names,
         size=("row_slots", out.cols),
-        defines=_common(name, scores, cache, rows, out, heads, head_floats, kernels),
+        defines=_common(name, scores, cache, rows, out, heads, kernels),
         per_run=(("row_slots", "row_slots"),),
         cover=kernels.cover,
         largest_cell=kernels.largest_cell,
@@ -104,16 +105,19 @@ def store_rows(
 ) -> DrawSpec:
     """``cache[base + position] = x[r]`` for each row, base and position as the table rows says. Run value: rows.
 
-    ``together`` says that the rows' slots follow each other, from the run value strip_first on.
+    ``together`` says that the rows' slots follow each other, from the run value strip_first on; then what the cache
+    keeps aside is left out.
     """
-    strip = together and block_layout(name, cache).in_one_line
+    layout = block_layout(name, cache)
+    strip = together and layout.in_one_line
+    cols = BLOCK_FLOATS * layout.kept_blocks if strip and layout.aside else cache.shape[1]
     return DrawSpec(
         name=name,
         kind="attn.store",
         op="store_rows",
         inputs=(*x.inputs(), ("rows", rows.name)),
         outputs=(cache.name,),
-        size=("rows", cache.shape[1]),
+        size=("rows", cols),
         defines=(
             *x.layout.defines("X"),
             *table_layout(rows).defines("ROWS"),
@@ -157,7 +161,8 @@ def _check_tiles(shapes: Shapes, params: Params) -> int:
 
 
 def _check_scores(shapes: Shapes, params: Params) -> None:
-    check_same(shapes, params, None, 3 * _check_tiles(shapes, params))
+    _check_tiles(shapes, params)
+    check_same(shapes, params, None, heads_in(params).cols)
     shapes.expect("output", None, params["HEADS"] * SLOT_TOKENS)
 
 
@@ -185,12 +190,13 @@ def _oracle_scores(inputs: Mapping[str, Array], params: Params, size: tuple[int,
     (cache,) = float64(inputs, ["cache"])
     count, row_slots = int(params["ROWS"]), int(params["row_slots"])
     groups = size[0] // row_slots
-    queries = heads_of(gathered(inputs, count), params, 0)
+    heads = heads_in(params)
+    queries = queries_of(gathered(inputs, count), heads)
     found = np.full((groups, row_slots * count, size[1]), MASKED)
     for row, position, base in _rows_of(inputs, params):
-        keys = heads_of(cache[base:], params, 1)
+        keys = keys_of(cache[base:], heads)
         last = min(position, keys.shape[1] - 1)
-        found[:, row] = scores_of(queries[:, row], keys, last, max(groups, score_slots(last + 1)))[:groups]
+        found[:, row] = scores_of(queries[:, row], keys, last, max(groups, score_slots(last + 1)), heads)[:groups]
     return dealt(found.reshape(-1, size[1]), count)
 
 
@@ -200,16 +206,16 @@ def _oracle_values(inputs: Mapping[str, Array], params: Params, size: tuple[int,
     scores = gathered(inputs, count)
     groups = len(scores) // (row_slots * count)
     scores = scores[: groups * row_slots * count].reshape(groups, row_slots * count, -1)
-    found = np.zeros((row_slots * count, size[1]))
+    heads, found = heads_in(params), np.zeros((row_slots * count, size[1]))
     for row, position, base in _rows_of(inputs, params):
-        values = heads_of(cache[base:], params, 2)
+        values = keys_of(cache[base:], heads, values=True)
         last = min(position, values.shape[1] - 1, SLOT_TOKENS * len(scores) - 1)
-        found[row] = values_of(scores[: score_slots(last + 1), row], values, last)
+        found[row] = values_of(scores[: score_slots(last + 1), row], values, last, heads.window)
     return dealt(found, count)
 
 
 def _oracle_store(inputs: Mapping[str, Array], params: Params, size: tuple[int, int]) -> Array:
-    return gathered(inputs, int(params["ROWS"]))[: size[0]]
+    return gathered(inputs, int(params["ROWS"]))[: size[0], : size[1]]
 
 
 def _check_take(shapes: Shapes, params: Params) -> None:

@@ -331,6 +331,14 @@ class ResultFile:
         except OSError as error:
             raise self._failed(error) from None
 
+    @property
+    def lines(self) -> int:
+        """Results that it holds, those of earlier runs included; read off the file, so right at any interruption."""
+        if self._file is None:
+            return len(self._finished.keys)
+        with Path(self._path).open("rb") as file:
+            return sum(piece.count(b"\n") for piece in iter(lambda: file.read(_CHUNK), b""))
+
     def _failed(self, error: OSError) -> FormatError:
         return FormatError(
             f"{shown(self._path)}: cannot write it: {reason(error)}; check the free space and the permissions; "

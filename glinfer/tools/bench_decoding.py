@@ -26,6 +26,9 @@ from glinfer.tools.bench_turns import BLOCK_TOKENS, Progress, Spread, Times, Tur
 from glinfer.tools.ceiling import CeilingReport
 from glinfer.tools.draws import example_ids
 
+_TABLES = {"wte", "wpe", "rope", "weight"}
+"""Samplers of weights of which a token needs one row, unless a product has them."""
+
 
 @dataclass(frozen=True)
 class EngineReport:
@@ -208,7 +211,10 @@ def load_fast(
 
 def weight_bytes(plan: Plan, max_texture_size: int) -> dict[str, int]:
     """Bytes of weights that one token fetches, by texture format: matrices whole, of each embedding table one row."""
-    tables = {draw.input(name) for draw in plan.draws if draw.op == "embed_token" for name in ("wte", "wpe")}
+    uses = [(draw.op, sampler, tensor) for draw in plan.draws for sampler, tensor in draw.inputs]
+    # Embeddings that are the vocabulary's matrix too are fetched whole by its product.
+    multiplied = {tensor for op, sampler, tensor in uses if op == "gemv" and sampler == "weight"}
+    tables = {tensor for _, sampler, tensor in uses if sampler in _TABLES} - multiplied
     found: dict[str, int] = {}
     for tensor in plan.of_kind("weight"):
         size = tensor.layout_within(max_texture_size).nbytes

@@ -77,6 +77,7 @@ class BatchEngine:
             model.weights,
             model.kernels,
             model.engine.numbers,
+            model.engine.formats,
             slots=sequences,
             capacity=capacity,
         )

@@ -30,10 +30,10 @@ from glinfer.generation.loading import read_model
 from glinfer.generation.model import Model, load_model
 from glinfer.generation.tokenizer import Tokenizer, find_tokenizer
 from glinfer.gl.context import Device, Limits, open_device
-from glinfer.models.choice import AUTO, DEFAULT_PLAN, DEFAULT_WEIGHTS, check_choice, is_decoder
-from glinfer.models.decoder import stored_formats
+from glinfer.models.choice import AUTO, DEFAULT_PLAN, DEFAULT_WEIGHTS, check_choice
 from glinfer.models.oracle import relative_errors
 from glinfer.models.probes import CENTRED, probes_of
+from glinfer.models.recipe import FROM_FILE
 from glinfer.tools.diff_report import Along, DiffReport, NextToken, PassDiff, Place, SideFacts
 from glinfer.tools.diff_weights import diff_weights
 
@@ -285,10 +285,8 @@ def _logits(model: Model, ids: Sequence[int], places: Sequence[int], on_token: C
 
 
 def _kept(config: ModelConfig, weights: str, formats: Mapping[str, str]) -> Mapping[str, str]:
-    """How each tensor of a model lies in textures."""
-    if is_decoder(config, formats):
-        return stored_formats(config, weights, formats)
-    return dict.fromkeys(weight_shapes(config), weights.upper())
+    """How each tensor of a model is kept: as in its file, or in the format that was asked for."""
+    return formats if weights == FROM_FILE else dict.fromkeys(weight_shapes(config), weights.upper())
 
 
 def _kept_alike(a: Mapping[str, str], b: Mapping[str, str]) -> bool:

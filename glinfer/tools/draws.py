@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import dataclasses
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any
 
@@ -13,8 +13,7 @@ from glinfer.config import ModelConfig
 from glinfer.formats import Checkpoint
 from glinfer.gl.context import Device
 from glinfer.models.choice import USUAL_DRAW_BUFFERS, USUAL_TEXTURE_SIZE, USUAL_TEXTURE_UNITS
-from glinfer.models.decoder_fast import LAST_ROW
-from glinfer.models.gab import TOKENS
+from glinfer.models.feed import runs
 from glinfer.models.plan import DrawTable, Plan, PlanLimits, draw_table
 from glinfer.models.session import Session
 from glinfer.ops.spec import KINDS, Array
@@ -90,18 +89,6 @@ def measured(
     finally:
         session.release()
     return dataclasses.replace(report, issued=issued, renderer=device.description)
-
-
-def runs(plan: Plan, ids: Sequence[int]) -> list[tuple[dict[str, Array], dict[str, int | float]]]:
-    """What each run over the ids is given, arrays for input tensors and run values: one run, or one for each token."""
-    if TOKENS not in plan.table:
-        return [({}, {**plan.values_for(place + 1), "token": token}) for place, token in enumerate(ids)]
-    rows = np.asarray(ids, dtype=np.int32)[:, None]
-    if plan.table[TOKENS].shape[0] == 1:  # a decoder's fast plan, whose token is an input
-        return [({TOKENS: rows[place : place + 1]}, plan.values_for(place + 1)) for place in range(len(ids))]
-    if LAST_ROW in {value.name for value in plan.run_values}:  # a decoder's, whose rows behind the sequence are padding
-        rows = np.pad(rows, [(0, plan.table[TOKENS].shape[0] - len(rows)), (0, 0)])
-    return [({TOKENS: rows}, plan.values_for(len(ids)))]
 
 
 def example_ids(config: ModelConfig, tokens: int) -> np.ndarray[Any, np.dtype[np.int32]]:

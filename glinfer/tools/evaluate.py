@@ -19,7 +19,7 @@ from glinfer.generation.loading import bind
 from glinfer.generation.score import TextScore, check_stride, windows
 from glinfer.generation.tokenizer import Tokenizer
 from glinfer.gl.context import Device
-from glinfer.models.choice import DEFAULT_WEIGHTS, check_choice, is_decoder
+from glinfer.models.choice import DEFAULT_WEIGHTS, check_choice, is_published
 from glinfer.models.gab import LOGITS, TOKENS, reference_plan
 from glinfer.models.session import Session
 from glinfer.ops.kernels import Kernels
@@ -117,7 +117,7 @@ def evaluate(
         raise InputError(f"the text has {len(ids)} tokens; expected at least 2, one to predict from another")
     check_ids(ids[:context], checkpoint.config)
     if plan == "reference":
-        if is_decoder(checkpoint.config, checkpoint.formats()):
+        if not is_published(checkpoint.config, checkpoint.formats()):
             raise InputError(f"the reference plan scores no texts of this {checkpoint.config.model_type}; leave it out")
         session = Session(reference_plan(checkpoint.config, all_rows=True), checkpoint.tensors, device)
         engine = None

@@ -7,7 +7,7 @@ kind       further keys, beside rows, cols, width, height (texels)
 ========== =========================================================================================
 ``matrix`` ``wrapped``
 ``flat``   ``row_texels``
-``block``  ``blocks``, ``tiles``, ``pitch``, ``columns``, ``slot_step``, ``block_step``
+``block``  ``blocks``, ``tiles``, ``pitch``, ``columns``, ``slot_step``, ``block_step``, ``aside``, ``every``
 ``packed`` none: weights that only shaders look into
 ========== =========================================================================================
 
@@ -31,7 +31,7 @@ from glinfer.models.session import FIRST_SLOT, shading
 from glinfer.ops.spec import Array, DrawSpec, RunValue, TensorSpec
 
 _PICTURES = ("attn.probs", "attn.scores")
-_BLOCK_KEYS = ("blocks", "tiles", "pitch", "columns", "slot_step", "block_step")
+_BLOCK_KEYS = ("blocks", "tiles", "pitch", "columns", "slot_step", "block_step", "aside", "every")
 
 
 class PlanExport:

@@ -28,7 +28,6 @@ from glinfer.formats import BpeModel, Checkpoint, read_bpe
 from glinfer.formats.bpe import is_merges_json, read_merges_json
 from glinfer.formats.files import reason, shown
 from glinfer.generation.chat import ChatTemplate, find_chat
-from glinfer.generation.decoder import head_draws
 from glinfer.generation.loading import read_model
 from glinfer.generation.stops import default_stops
 from glinfer.generation.templates import find_template
@@ -39,7 +38,6 @@ from glinfer.models.choice import (
     DEFAULT_PLAN,
     DEFAULT_WEIGHTS,
     check_choice,
-    is_decoder,
     plan_for,
     weights_for,
     weights_named,
@@ -160,7 +158,7 @@ def export_web(
     about = {
         "name": Path(path).stem,
         "plan": plan,
-        "weights": weights_named(weights, checkpoint.config, checkpoint.formats()),
+        "weights": weights_named(weights, checkpoint.formats()),
         "tokenizer": texts.bpe is not None,
         **texts.about,
     }
@@ -179,7 +177,6 @@ def _plan_file(
 ) -> tuple[dict[str, Any], Array]:
     """What is in ``plan.json``, and the order of the logits."""
     logits, order = export.logits(LOGITS)
-    driver = _driver(plan, checkpoint)
     values = {
         "format": FORMAT,
         "version": VERSION,
@@ -189,10 +186,10 @@ def _plan_file(
             "draws_per_token": len(plan.draws),
             "config": checkpoint.config.to_dict(),
         },
-        "driver": driver,
+        "driver": plan.name,
         **export.tables(),
         # How many of the last draws a token of the prompt can do without.
-        "head_draws": {"reference": 0, "fast": HEAD_DRAWS, "decoder": head_draws(plan)}[driver],
+        "head_draws": HEAD_DRAWS if plan.name == "fast" else 0,
         "input": export.texture(TOKENS) if TOKENS in plan.table else None,
         "logits": logits,
         "pictures": export.pictures(),
@@ -218,12 +215,6 @@ def _laid_out(
             f"this model does not fit a browser's textures: {error}; try a shorter --context, or --weights with "
             "fewer bits"
         ) from None
-
-
-def _driver(plan: Plan, checkpoint: Checkpoint) -> str:
-    if plan.name == "reference":
-        return "reference"
-    return "decoder" if is_decoder(checkpoint.config, checkpoint.formats()) else "fast"
 
 
 @dataclass(frozen=True)

@@ -16,11 +16,11 @@ from glinfer.models.choice import (
     USUAL_TEXTURE_SIZE,
     USUAL_TEXTURE_UNITS,
     plan_for,
-    usual_kernels,
     weights_named,
 )
 from glinfer.models.plan import PlanLimits
 from glinfer.models.session import check_fits
+from glinfer.models.tuning import kernels_for
 from glinfer.ops.spec import KINDS
 
 EXTENSIONS_THAT_MATTER = {
@@ -104,11 +104,11 @@ def model_report(checkpoint: Checkpoint, plan: str, weights: str, device: Device
     """
     edge, problem = USUAL_TEXTURE_SIZE if device is None else device.limits.max_texture_size, ""
     config, formats = checkpoint.config, checkpoint.formats()
-    weights = weights_named(weights, config, formats)
+    weights = weights_named(weights, formats)
     texture_bytes: dict[str, int] = {}
     draws = None
     try:
-        kernels = None if device is None else usual_kernels(device, config, weights, formats)
+        kernels = None if device is None else kernels_for(device, config, weights)
         made = plan_for(config, plan, weights=weights, formats=formats, kernels=kernels, max_texture_size=edge)
         draws = len(made.draws)
         if device is None:

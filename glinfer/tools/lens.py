@@ -17,11 +17,12 @@ import numpy.typing as npt
 
 from glinfer.errors import InputError
 from glinfer.formats import Checkpoint
-from glinfer.formats.families import GPT2, head_weight
+from glinfer.formats.families import head_weight
 from glinfer.formats.packed import PackedTensor
-from glinfer.models.choice import STYLES, USUAL_TEXTURE_SIZE
+from glinfer.models.choice import USUAL_TEXTURE_SIZE
 from glinfer.models.oracle import final_tensors
 from glinfer.models.plan import PlanBuilder
+from glinfer.models.styles import STYLES
 from glinfer.ops import OPS
 from glinfer.ops.kernels import Kernels
 from glinfer.ops.linear import ACTIVATIONS
@@ -128,7 +129,7 @@ def _head(checkpoint: Checkpoint, rows: Floats) -> Iterator[tuple[int, Floats]]:
 def final_norm(checkpoint: Checkpoint, rows: Floats) -> Floats:
     """Rows [R, D] of a stream, normalised as the family does before the vocabulary's matrix."""
     config = checkpoint.config
-    style = STYLES.get(config.model_type, STYLES[GPT2])  # Gab's tensors and its norm are GPT-2's
+    style = STYLES[config.model_type]
     plan, used, shape = PlanBuilder("lens", len(rows), ()), dict[str, Array](), (len(rows), config.hidden_size)
 
     def declare(name: str, count: int, cols: int, kind: str = "activation") -> TensorSpec:

@@ -131,7 +131,9 @@ def hidden(stream: Floats, labels: Sequence[str], title: str) -> Sheet:
     per = -(-width // round(wide * 100))
     shown = np.ma.masked_invalid(_farthest(stream, per))
     beyond = (
-        f"values reach from {_text(finite.min())} to {_text(finite.max())}" if finite.size else "no value is finite"
+        f"values reach from {_text(float(finite.min()))} to {_text(float(finite.max()))}"
+        if finite.size
+        else "no value is finite"
     )
     note = f"Rows: tokens. Columns: the {width} features" + (
         f", {per} a column, the farthest from 0. " if per > 1 else ". "

@@ -14,7 +14,7 @@ import numpy as np
 import numpy.typing as npt
 
 from glinfer.formats import Checkpoint, weight_shapes
-from glinfer.models.choice import decoder_plans, is_decoder, plan_for
+from glinfer.models.choice import is_published, plan_for, reference_plans
 from glinfer.models.plan import Plan
 from glinfer.ops.kernels import Kernels
 from glinfer.tools.lens import weight_rows
@@ -79,10 +79,10 @@ def textures_of(checkpoint: Checkpoint, edge: int) -> dict[str, tuple[int, int, 
     """
     config, formats = checkpoint.config, checkpoint.formats()
     plan: Plan
-    if is_decoder(config, formats):  # weights lie alike whatever the number of rows is, which caches take memory for
-        plan = decoder_plans(config, "file", formats, Kernels(), edge).reference(1)
-    else:
+    if is_published(config, formats):
         plan = plan_for(config, "reference", max_texture_size=edge)
+    else:  # weights lie alike whatever the number of rows is, which caches take memory for
+        plan = reference_plans(config, "file", formats, Kernels(), edge).of(1)
     layouts = {tensor.name: tensor.layout_within(edge) for tensor in plan.of_kind("weight")}
     return {name: (layout.width, layout.height, layout.format.name) for name, layout in layouts.items()}
 

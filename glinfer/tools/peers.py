@@ -18,7 +18,7 @@ import numpy.typing as npt
 from glinfer.config import ModelConfig
 from glinfer.errors import InputError
 from glinfer.formats.checkpoint import Checkpoint, check_checkpoint
-from glinfer.models.choice import is_decoder
+from glinfer.models.choice import is_published
 
 Logits = npt.NDArray[np.float32]
 
@@ -186,10 +186,10 @@ def open_peers(names: Sequence[str], checkpoint: Checkpoint, threads: int | None
     if not 1 <= threads <= MAX_THREADS:
         raise InputError(f"found {threads} threads; expected 1 to {MAX_THREADS}")
     check_checkpoint(checkpoint)
-    if is_decoder(checkpoint.config, checkpoint.formats()):
+    if "torch" in names and not is_published(checkpoint.config, checkpoint.formats()):
         raise InputError(
-            f"{checkpoint.source}: the peers run models of the families gab and gpt2 in floats; leave them out for "
-            f"this {checkpoint.config.model_type}"
+            f"{checkpoint.source}: the peer torch runs models of the families gab and gpt2 in floats; leave it out for "
+            f"this {checkpoint.config.model_type}, llama-cpp runs it"
         )
     wanted = list(dict.fromkeys(names))
     engines = [_engine(name) for name in wanted]  # all of them, before the first one loads any weights

@@ -1,6 +1,6 @@
 """The model in llama.cpp, on the CPU, through a temporary GGUF file.
 
-The architecture is llama.cpp's MPT, which without ALiBi is Gab's: learned positions, LayerNorm with bias,
+Gab's architecture is llama.cpp's MPT, which without ALiBi is Gab's: learned positions, LayerNorm with bias,
 attention without biases, a GELU MLP. (GPT-2's, which :mod:`glinfer.formats.gguf_write` writes, adds biases of 0.) What
 differs:
 
@@ -8,8 +8,8 @@ differs:
   exact.
 * Its GELU is the tanh form, looked up in a table of half floats. A model with the erf form runs with tanh too,
   and the label says so; no time changes.
-* Keys and values are cached as half floats and attention is "flash attention": llama.cpp's defaults, and of all
-  combinations the fastest on a CPU. With GELU's table they leave logits about 1e-3 off a float32 computation.
+* Of every family, keys and values are cached as half floats and attention is "flash attention": llama.cpp's defaults,
+  and of all combinations the fastest on a CPU. With GELU's table they leave logits about 1e-3 off float32.
 """
 
 from __future__ import annotations
@@ -28,12 +28,15 @@ from glinfer.formats.families import GAB
 from glinfer.formats.files import reason
 from glinfer.formats.gab_layout import FloatArray
 from glinfer.formats.gguf_write import fold_head
+from glinfer.formats.gguf_write import write_gguf as write_any_gguf
 from glinfer.tools.peers import CheckedPeer, Logits, required
 
 __all__ = ["ARCHITECTURE", "LlamaPeer", "fold_head", "gguf_tensors", "is_quantised", "open_llama", "write_gguf"]
 
 ARCHITECTURE = "mpt"
 _PEER = "llama-cpp"
+_AS_IT_IS = "as in the file"
+_DTYPES = {"F32": "float32", "Q8_0": "q8_0", _AS_IT_IS: None}
 _BLOCK_OF_Q8_0 = 32  # a row is cut into blocks of this many numbers, each with a scale of its own
 
 
@@ -129,6 +132,7 @@ class LlamaPeer(CheckedPeer):
         options = llama.llama_model_default_params()
         options.n_gpu_layers = 0
         options.use_mmap = False  # the file goes away
+        options.use_extra_bufts = False  # repacked for AMX, 0.3.36 breaks down on some processors
         self._model = llama.llama_model_load_from_file(str(path).encode(), options)
         if not self._model:
             raise InputError(f"{self._label}: llama.cpp cannot load this model; another version may: 0.3.36 does")
@@ -180,29 +184,29 @@ class LlamaPeer(CheckedPeer):
 
 
 def open_llama(checkpoint: Checkpoint, threads: int) -> list[CheckedPeer]:
-    """llama.cpp's peers: float32 weights, and Q8_0 ones.
+    """llama.cpp's peers: float32 weights, and Q8_0 ones; of a file whose weights are packed these as they are.
 
     There is no Q8_0 peer where the width is no whole number of Q8_0's blocks: most of it would stay float32.
 
     Raises:
-        InputError: the model is of another family than Gab's, the temporary file cannot be written, or llama.cpp
-            refuses the model.
+        InputError: the model has no architecture there, the temporary file cannot be written, or llama.cpp refuses the
+            model.
     """
     config = checkpoint.config
-    if config.model_type != GAB:
-        raise InputError(
-            f"{checkpoint.source}: the model is of the family {config.model_type!r}; llama-cpp is compared with models "
-            f"of the family {GAB!r} only, leave it out of --peers"
-        )
     kinds = ["F32"] if config.hidden_size % _BLOCK_OF_Q8_0 else ["F32", "Q8_0"]
-    suffix = "" if config.hidden_act == "gelu_new" else ", tanh GELU"
+    if checkpoint.packed:
+        kinds = [_AS_IT_IS]
+    suffix = ", tanh GELU" if config.model_type == GAB and config.hidden_act != "gelu_new" else ""
     peers: list[CheckedPeer] = []
     try:
         for kind in kinds:
             label = f"llama.cpp {kind}, {threads} thread{'s' * (threads > 1)}{suffix}"
             with tempfile.TemporaryDirectory(prefix="glinfer-") as folder:
                 path = Path(folder) / "model.gguf"
-                write_gguf(checkpoint, path, q8=kind == "Q8_0")
+                if config.model_type == GAB:
+                    write_gguf(checkpoint, path, q8=kind == "Q8_0")
+                else:
+                    write_any_gguf(checkpoint, path, dtype=_DTYPES[kind])
                 peers.append(LlamaPeer(checkpoint, path, label, threads))
     except BaseException as error:
         for peer in peers:

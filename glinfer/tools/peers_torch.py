@@ -13,13 +13,12 @@ from dataclasses import dataclass
 
 import numpy as np
 import torch
+from torch import Tensor
 from torch.nn import functional
 
 from glinfer.formats.checkpoint import Checkpoint
 from glinfer.formats.families import head_weight
 from glinfer.tools.peers import CheckedPeer, Logits
-
-Tensor = torch.Tensor
 
 SMALLEST_BUCKET = 128
 """A CUDA graph attends over a fixed number of cached positions: this many, or the next power of two that fits."""

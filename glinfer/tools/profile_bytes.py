@@ -18,9 +18,11 @@ from glinfer.gl.flat import FlatLayout
 from glinfer.gl.layout import Layout, TexelLayout
 from glinfer.models.plan import Plan
 from glinfer.models.session import Session
+from glinfer.ops.cached import heads_in
 from glinfer.ops.spec import DrawSpec, Params
 
 Values = Mapping[str, int | float]
+_FLOAT_BYTES = 4
 _BLOCK = re.compile(r"(?:^|\.)(?:h|layers|cache)\.(\d+)\.")
 _EMBEDDINGS = re.compile(r"(?:^|\.)(?:wte|wpe|embed_tokens|rope)(?:\.|$)")
 
@@ -127,7 +129,8 @@ class _Flow:
             width, height = layout.region(rows, cols)
             return width * height * layout.format.bytes_per_texel
         if spec.cover == "strip":
-            return BLOCK_EDGE * rows * layout.height * layout.format.bytes_per_texel
+            assert isinstance(layout, BlockLayout)
+            return BLOCK_EDGE * rows * layout.kept_height * layout.format.bytes_per_texel
         return self.rows(name, rows)
 
     def tokens(self, spec: DrawSpec) -> int:
@@ -149,23 +152,27 @@ def _looked_up(*samplers: str) -> Special:
 
 
 def _embed_token(flow: _Flow, spec: DrawSpec, params: Params) -> dict[str, int]:
-    counts = {"wte": 1, "wpe": 1, "picks": int(params["token"] < 0)}
-    return {each: flow.rows(spec.input(each), count) for each, count in counts.items()}
+    return {each: flow.rows(name, int(each != "picks" or params["token"] < 0)) for each, name in spec.inputs}
 
 
 def _cached_scores(flow: _Flow, spec: DrawSpec, params: Params) -> dict[str, int]:
-    """A third of a cache's columns are queries, of which one row is read, a third keys, a third values."""
-    cache = spec.input("cache")
-    return {"cache": flow.rows(cache, int(params["position"]) + 1, 1 / 3) + flow.rows(cache, 1, 1 / 3)}
+    """Of a cache, the keys of all tokens that the last one sees, and its queries."""
+    return {"cache": _seen(params) + _FLOAT_BYTES * heads_in(params).width}
 
 
 def _cached_values(flow: _Flow, spec: DrawSpec, params: Params) -> dict[str, int]:
-    return {"cache": flow.rows(spec.input("cache"), int(params["position"]) + 1, 1 / 3)}
+    return {"cache": _seen(params)}
+
+
+def _seen(params: Params) -> int:
+    """Bytes of the keys, or of the values, of all tokens that the one at ``position`` sees."""
+    heads, tokens = heads_in(params), int(params["position"]) + 1
+    return _FLOAT_BYTES * heads.kv_floats * (min(tokens, heads.window) if heads.window else tokens)
 
 
 def _tiles(flow: _Flow, spec: DrawSpec, params: Params) -> dict[str, int]:
     held = int(flow.values["strip_first"]) + int(flow.values["rows"])
-    return {"cache": flow.rows(spec.input("cache"), held, 1 / 3)}
+    return {"cache": _FLOAT_BYTES * heads_in(params).kv_floats * held}
 
 
 def _take_row(flow: _Flow, spec: DrawSpec, params: Params) -> dict[str, int]:
@@ -204,12 +211,13 @@ def _linear(flow: _Flow, spec: DrawSpec, params: Params) -> dict[str, int]:
 
 _SPECIAL: Mapping[str, Special] = {
     "embed": _looked_up("token_embedding", "position_embedding"),
-    "embed_rows": _looked_up("wte", "wpe"),
+    "embed_rows": _looked_up("wte", "wpe", "weight"),
     "embed_token": _embed_token,
+    "gemv": _looked_up("rope"),
+    "gemm": _looked_up("rope"),
+    "turn_heads": _looked_up("rope"),
     "lookup": _looked_up("weight"),
     "position_add": _looked_up("table"),
-    "split_heads": _looked_up("table"),
-    "append_heads": _looked_up("table"),
     "rotate": _looked_up("table"),
     "cached_scores": _cached_scores,
     "cached_values": _cached_values,

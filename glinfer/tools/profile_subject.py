@@ -10,19 +10,13 @@ from collections.abc import Mapping, Sequence
 from contextlib import ExitStack
 from dataclasses import dataclass, field
 
-import numpy as np
-
 from glinfer.errors import InputError
-from glinfer.generation.decoder import Prompts, head_draws, token_rows
-from glinfer.generation.engine import DecoderEngine, Engine, FoldedEngine, WholeEngine
+from glinfer.generation.engine import Engine, FastEngine, WholeEngine
 from glinfer.generation.prefill import Prefill
-from glinfer.models.decoder import TOKENS
-from glinfer.models.rows import ROWS, slots_for
+from glinfer.models.feed import runs
 from glinfer.models.session import Session
-from glinfer.ops.cached import score_slots
-from glinfer.ops.rows import POSITION, TOKEN, row_table
 from glinfer.ops.spec import Array, DrawSpec
-from glinfer.tools.draws import example_ids, runs
+from glinfer.tools.draws import example_ids
 
 USUAL_TOKENS = 128
 """Where in the sequence the token is, or how long the sequence, unless somebody says."""
@@ -109,7 +103,7 @@ class Subjects:
         if not isinstance(engine, WholeEngine):
             inputs, values = runs(bound.plan, ids)[-1]
             return self._subject(TOKEN_RUN, place, bound, len(bound.draws), values, inputs, (bound,))
-        # Of decoders this binds the plan for sequences of that length, which the engine keeps.
+        # Without a published plan this binds one for sequences of that length, which the engine keeps.
         session = bound if engine.whole is None else engine.whole.run(ids)[0]
         ((inputs, values),) = runs(session.plan, ids)
         sessions = tuple(dict.fromkeys((bound, session)))
@@ -124,55 +118,17 @@ class Subjects:
         """
         self._check("prompt_tokens", tokens)
         engine = self.engine
-        if isinstance(engine, FoldedEngine):
-            return self._chunk(engine, tokens)
-        if isinstance(engine, DecoderEngine):
-            return self._rows(engine, tokens)
-        return self.at(tokens)
-
-    def _chunk(self, engine: FoldedEngine, tokens: int) -> Subject:
-        """Of Gab's chunk plan; the run values are those of :class:`glinfer.generation.prefill.Chunks`."""
-        session = Prefill(engine.config, engine.weights, engine.kernels).into(self._bound).session
+        if not isinstance(engine, FastEngine):
+            return self.at(tokens)
+        session = Prefill(engine.config, engine.weights, engine.kernels, engine.formats).into(self._bound).session
         self._held.callback(session.release)
-        rows, targets = min(tokens, session.plan.max_rows), engine.kernels.targets
-        slots = slots_for(rows, targets)
-        table = row_table(session.plan.table[ROWS].shape[0])
-        table[: slots * targets, POSITION] = np.arange(slots * targets)
-        table[:rows, TOKEN] = example_ids(engine.config, rows)
-        groups = score_slots(slots * targets)
-        values = {
-            "rows": rows,
-            "row_slots": slots,
-            "score_slots": groups * slots,
-            "strip_first": 0,
-            "last_row": rows - 1,
-        }
-        return self._prompt(rows, tokens, session, len(session.draws), values, {ROWS: table})
-
-    def _rows(self, engine: DecoderEngine, tokens: int) -> Subject:
-        """Of a decoder's plan for many rows, without the draws of its head, which no prompt needs."""
-        prompts = Prompts(engine.plans)
-        size = prompts.size_for(tokens)
-        session = prompts.into(self._bound, size)
-        self._held.callback(session.release)
-        rows = min(size, tokens)
-        inputs = {TOKENS: token_rows([int(token) for token in example_ids(engine.config, rows)], size)}
-        draws = len(session.draws) - head_draws(session.plan)
-        return self._prompt(rows, tokens, session, draws, session.plan.values_for(rows), inputs)
-
-    def _prompt(
-        self,
-        rows: int,
-        tokens: int,
-        session: Session,
-        draws: int,
-        values: Mapping[str, int | float],
-        inputs: Mapping[str, Array],
-    ) -> Subject:
+        rows = min(tokens, session.plan.max_rows)
+        ((inputs, values),) = runs(session.plan, example_ids(engine.config, rows).tolist())
         notes = []
         if rows < tokens:
             notes.append(f"a prompt of {tokens} tokens takes several runs: this is the first of them, of {rows}")
-        return self._subject(PROMPT_RUN, rows, session, draws, values, inputs, (self._bound, session), notes)
+        sessions = (self._bound, session)
+        return self._subject(PROMPT_RUN, rows, session, len(session.draws), values, inputs, sessions, notes)
 
     def _subject(
         self,

@@ -20,7 +20,7 @@ from glinfer.generation.loading import bind
 from glinfer.generation.loop import TokenStream
 from glinfer.generation.sampler import Sampler, SamplingOptions
 from glinfer.gl.context import Device, Limits, open_device
-from glinfer.models.choice import is_decoder, weights_for
+from glinfer.models.choice import is_published, weights_for
 from glinfer.models.gab import LOGITS, TOKENS, reference_plan
 from glinfer.models.oracle import final_tensors
 
@@ -202,7 +202,7 @@ def _logits(engine: Engine, sequence: Sequence[int]) -> dict[int, Wide]:
 def _oracle(checkpoint: Checkpoint, sequence: Sequence[int], logits: dict[int, Wide]) -> Wide:
     """Logits [tokens, vocab] in float64; of models without such an oracle those of the first setting."""
     config, rows = checkpoint.config, len(sequence)
-    if is_decoder(config, checkpoint.formats()):
+    if not is_published(config, checkpoint.formats()):
         return np.stack([logits.get(place, np.full(config.vocab_size, np.nan)) for place in range(rows)])
     plan, arrays = reference_plan(config, all_rows=True), weights_for(checkpoint, "reference")
     found = final_tensors(plan, arrays, {TOKENS: np.asarray(sequence)[:, None]}, {"rows": rows})

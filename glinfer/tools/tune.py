@@ -24,7 +24,8 @@ from glinfer.errors import InputError
 from glinfer.formats import Checkpoint
 from glinfer.gl.context import Device
 from glinfer.models.fast import LOGITS, PICKS, fast_plan
-from glinfer.models.fold import fold
+from glinfer.models.fold import FoldedWeights
+from glinfer.models.recipe import Formats
 from glinfer.models.session import Session
 from glinfer.models.tuning import Tuned, TuningKey, default_for, runs_on
 from glinfer.ops.kernels import Kernels
@@ -101,6 +102,7 @@ class Candidate:
         folded: Mapping[str, Array],
         kernels: Kernels,
         shader_root: Path | None = None,
+        formats: Formats | None = None,
     ) -> None:
         """Bind it.
 
@@ -110,7 +112,7 @@ class Candidate:
         """
         self.kernels = kernels
         edge = device.limits.max_texture_size
-        plan = fast_plan(config, weights=weights, kernels=kernels, max_texture_size=edge)
+        plan = fast_plan(config, weights=weights, formats=formats, kernels=kernels, max_texture_size=edge)
         self.session = Session(plan, folded, device, shader_root=shader_root)
         self.last = min(config.max_position_embeddings, _CONTEXT) - 1
         self.vocab = config.vocab_size
@@ -180,7 +182,7 @@ def tune(
     Args:
         device: where the model will run.
         checkpoint: the model; speed does not depend on its numbers, the check of the results does.
-        weights: a key of :data:`glinfer.models.fold.WEIGHT_FORMATS`.
+        weights: a key of :data:`glinfer.models.recipe.WEIGHT_FORMATS`.
         seconds: when to stop, about: a trial that was begun is ended. Two thirds are for single tokens.
         shader_root: another folder of shader files, for trying out changed shaders.
         on_progress: told (milliseconds gone, milliseconds there are).
@@ -201,10 +203,11 @@ def tune(
 
         return ask
 
-    folded = fold(checkpoint.config, checkpoint.tensors, weights)
+    # Every candidate uploads the same arrays, which are then made once.
+    folded, formats = dict(FoldedWeights(checkpoint, weights)), checkpoint.formats()
 
     def bind(kernels: Kernels) -> Candidate:
-        return Candidate(device, checkpoint.config, weights, folded, kernels, shader_root)
+        return Candidate(device, checkpoint.config, weights, folded, kernels, shader_root, formats)
 
     search = Search(bind, default_for(device, weights), PLAINEST, started + _DECODE_SHARE * seconds)
     try:
@@ -214,7 +217,7 @@ def tune(
         moves, deadline = row_moves_for(device, checkpoint.config), started + seconds
         if any(moves) and time.perf_counter() < deadline:
             root = search.best.session
-            rows = RowsSearch(checkpoint.config, root, weights, kernels, PLAINEST, deadline)
+            rows = RowsSearch(checkpoint.config, root, weights, kernels, PLAINEST, deadline, formats)
             try:
                 _, more, ended = descend(rows.start, moves, rows.try_out, told(rows.may_go_on))
                 prompt = PromptTimes(rows.prompt, *rows.confirm())

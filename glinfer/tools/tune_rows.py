@@ -12,6 +12,7 @@ import time
 from glinfer.config import ModelConfig
 from glinfer.generation.cached import CachedSession
 from glinfer.generation.prefill import FEWEST, Prefill
+from glinfer.models.recipe import Formats
 from glinfer.models.session import Session
 from glinfer.ops.kernels import Kernels
 from glinfer.ops.spec import Array
@@ -29,7 +30,9 @@ LONG_PROMPT = 1024
 class RowsCandidate:
     """Kernels whose chunk plan is bound over a session of the fast plan."""
 
-    def __init__(self, config: ModelConfig, root: Session, weights: str, kernels: Kernels) -> None:
+    def __init__(
+        self, config: ModelConfig, root: Session, weights: str, kernels: Kernels, formats: Formats | None = None
+    ) -> None:
         """Bind it.
 
         Raises:
@@ -38,7 +41,7 @@ class RowsCandidate:
         """
         self.kernels = kernels
         self._ids = [int(token) for token in example_ids(config, min(LONG_PROMPT, config.max_position_embeddings))]
-        prefill = Prefill(config, weights, kernels)
+        prefill = Prefill(config, weights, kernels, formats)
         self._scratch = prefill.into(root).session  # compiles; what a session makes beside it shares its textures
         self._session = CachedSession(prefill, root, owns=False)
 
@@ -73,7 +76,14 @@ class RowsSearch(Search[RowsCandidate]):
     counts = (1, 8)
 
     def __init__(
-        self, config: ModelConfig, root: Session, weights: str, kernels: Kernels, plainest: Kernels, deadline: float
+        self,
+        config: ModelConfig,
+        root: Session,
+        weights: str,
+        kernels: Kernels,
+        plainest: Kernels,
+        deadline: float,
+        formats: Formats | None = None,
     ) -> None:
         """Start from ``kernels``, those of the root; compare with their chunk plan as plain as it can be.
 
@@ -84,7 +94,7 @@ class RowsSearch(Search[RowsCandidate]):
         plain = dataclasses.replace(kernels, **{name: getattr(plainest, name) for name in ROW_FIELDS})
 
         def bind(kernels: Kernels) -> RowsCandidate:
-            return RowsCandidate(config, root, weights, kernels)
+            return RowsCandidate(config, root, weights, kernels, formats)
 
         super().__init__(bind, kernels, plain, deadline)
 

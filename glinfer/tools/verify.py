@@ -17,9 +17,10 @@ from glinfer.errors import ContextError, GLError, InputError, PlanError, ShaderE
 from glinfer.formats import Checkpoint
 from glinfer.gl import egl
 from glinfer.gl.context import Device, Limits, open_device
-from glinfer.models.choice import WEIGHTS, check_choice, is_decoder, plan_for, usual_kernels, weights_for, weights_named
-from glinfer.models.decoder import FROM_FILE, stored_formats
+from glinfer.models.choice import WEIGHTS, check_choice, plan_for, weights_for, weights_named
 from glinfer.models.plan import Plan
+from glinfer.models.recipe import FROM_FILE
+from glinfer.models.tuning import kernels_for
 from glinfer.tensors.device import Device as TensorDevice
 from glinfer.tools.verify_draws import DRAW_TOLERANCE, DrawCheck, verify_draws
 from glinfer.tools.verify_greedy import GreedyCheck, verify_greedy
@@ -119,18 +120,15 @@ def every_renderer(api: str | None = None) -> list[Renderer]:
 
 
 def every_format(checkpoint: Checkpoint, plan: str) -> list[str]:
-    """The weight formats that a plan of a model can have, each once: of those that come to the same, the first."""
-    config, formats = checkpoint.config, checkpoint.formats()
-    found: dict[str, str] = {}
+    """The weight formats that a plan of a model can have, each once."""
+    found: dict[str, None] = {}
     for weights in (FROM_FILE, *(name for name in WEIGHTS if name != FROM_FILE)):
         try:
             check_choice(plan, weights)
         except InputError:
             continue
-        name = weights_named(weights, config, formats)
-        stored = str(stored_formats(config, name, formats)) if is_decoder(config, formats) else name
-        found.setdefault(stored, name)
-    return list(found.values())
+        found[weights_named(weights, checkpoint.formats())] = None
+    return list(found)
 
 
 def verify_everywhere(
@@ -193,7 +191,7 @@ class _Run:
     ) -> None:
         self.checkpoint, self.device, self.renderer = checkpoint, device, renderer
         self.plan, self.checks, self.on_step = plan, checks, on_step
-        self.weights = weights_named(weights, checkpoint.config, checkpoint.formats())
+        self.weights = weights_named(weights, checkpoint.formats())
 
     def run(self, limits: Limits | None) -> VerifyRun:
         device, edge = self.device, self.device.limits.max_texture_size
@@ -217,7 +215,7 @@ class _Run:
     def found(self, edge: int, limits: Limits | None) -> Iterator[dict[str, Any]]:
         """What is found, as attributes of a run, one after the other."""
         config, formats, weights = self.checkpoint.config, self.checkpoint.formats(), self.weights
-        kernels = usual_kernels(self.device, config, weights, formats)
+        kernels = kernels_for(self.device, config, weights)
         plan = plan_for(config, self.plan, weights=weights, formats=formats, kernels=kernels, max_texture_size=edge)
         arrays = weights_for(self.checkpoint, self.plan, weights)
         yield {"textures": self.textures(plan, arrays)}

@@ -10,16 +10,17 @@ import numpy as np
 
 from glinfer.formats import Checkpoint
 from glinfer.generation.ids import check_ids
-from glinfer.gl.blocks import BlockLayout
+from glinfer.gl.blocks import BLOCK_FLOATS, BlockLayout
 from glinfer.gl.context import Device
 from glinfer.gl.flat import FlatLayout
+from glinfer.gl.layout import TexelLayout
+from glinfer.models.feed import runs
 from glinfer.models.oracle import RunValues, relative_error, run_draw, written_rows
 from glinfer.models.plan import Plan
 from glinfer.models.session import Hook, Session, weight_matrix
 from glinfer.ops import DrawSpec
 from glinfer.ops.noise import noise_key
 from glinfer.ops.spec import Array
-from glinfer.tools.draws import runs
 from glinfer.tools.verify_state import Finding, StateCheck
 from glinfer.tools.verify_textures import Weights, as_bits
 
@@ -111,6 +112,15 @@ def verify_draws(
         session.release()
 
 
+def _numbers(layout: TexelLayout, held: Array) -> int:
+    """How many elements of a tensor are not NaN; those that slots share, once."""
+    found = ~np.isnan(held)
+    if not isinstance(layout, BlockLayout) or not layout.aside:
+        return int(np.count_nonzero(found))
+    kept = BLOCK_FLOATS * layout.kept_blocks
+    return int(np.count_nonzero(found[:, :kept]) + np.count_nonzero(found[:: layout.every, kept:]))
+
+
 class _DrawChecker:
     def __init__(
         self,
@@ -164,8 +174,8 @@ class _DrawChecker:
         rows, cols = spec.extent(self.values)
         for name in spec.writes:
             if name not in self.whole:
-                used = self.extents[name][0] if self.table[name].kind == "cache" else 0
-                self.extents[name] = (max(used, spec.first_row(self.values) + rows), cols)
+                used, width = self.extents[name] if self.table[name].kind == "cache" else (0, 0)
+                self.extents[name] = (max(used, spec.first_row(self.values) + rows), max(width, cols))
 
     def read(self, name: str) -> Array:
         """What is in use of a tensor."""
@@ -227,7 +237,7 @@ class _DrawChecker:
             found = held[places, :cols]
             # A triangle covers whole lines of a texture, and so the rows behind those in use, where nobody reads.
             if not spec.adds and (isinstance(layout, BlockLayout) or spec.cover == "scatter"):
-                strays = int(np.count_nonzero(~np.isnan(held)) - np.count_nonzero(~np.isnan(found)))
+                strays = _numbers(layout, held) - int(np.count_nonzero(~np.isnan(found)))
         else:
             places, found = np.arange(first, first + rows), self.session.read(name, rows, cols)
         self.restore(name, places, found)

@@ -11,15 +11,19 @@ import numpy as np
 
 from glinfer.formats import Checkpoint
 from glinfer.formats.checkpoint import with_context
-from glinfer.generation.decoder import token_rows
 from glinfer.generation.ids import check_ids
 from glinfer.generation.loading import bind
 from glinfer.gl.context import Device
-from glinfer.models.choice import USUAL_TEXTURE_SIZE, decoder_plans, is_decoder, weights_for, weights_named
-from glinfer.models.decoder_fast import LIKELIEST, TARGETS
+from glinfer.models.choice import USUAL_TEXTURE_SIZE, is_published, weights_for
+from glinfer.models.feed import runs
 from glinfer.models.gab import LOGITS, TOKENS, reference_plan
 from glinfer.models.oracle import final_tensors
+from glinfer.models.parts import cache_slots
+from glinfer.models.rows import SCORES, chunk_plan, slots_for
+from glinfer.ops.cached import SLOT_TOKENS
 from glinfer.ops.kernels import Kernels
+from glinfer.ops.rows import interleaved
+from glinfer.ops.score import log_probabilities
 from glinfer.ops.spec import Array
 
 
@@ -86,14 +90,23 @@ def verify_greedy(
 def _likeliest(checkpoint: Checkpoint, ids: Sequence[int], weights: str) -> Array:
     """The likeliest token after each of the ids, by the oracle."""
     config, formats, rows = checkpoint.config, checkpoint.formats(), len(ids)
-    if is_decoder(config, formats):
-        named = weights_named(weights, config, formats)
-        plans = decoder_plans(config, named, formats, Kernels(), USUAL_TEXTURE_SIZE)
-        plan = plans.fast(rows, likelihoods=True)
+    if not is_published(config, formats):
+        edge, kernels = USUAL_TEXTURE_SIZE, Kernels()
+        plan = chunk_plan(
+            config,
+            weights=weights,
+            formats=formats,
+            kernels=kernels,
+            max_texture_size=edge,
+            rows=rows,
+            cache_slots=cache_slots(config) + SLOT_TOKENS,
+            likelihoods=True,
+        )
+        ((inputs, values),) = runs(plan, ids)
         arrays = weights_for(checkpoint, "fast", weights)
-        inputs = {TOKENS: token_rows(ids, rows), TARGETS: token_rows((), rows)}
-        found = final_tensors(plan, arrays, inputs, plan.values_for(rows))
-        return np.asarray(found[LIKELIEST][:, 0])
+        found = final_tensors(plan, arrays, inputs, values)
+        parts = [found[f"{SCORES}.{number}"][: slots_for(rows, kernels.targets)] for number in range(kernels.targets)]
+        return np.asarray(log_probabilities(interleaved(parts)[:rows])[1])
     plan = reference_plan(config, all_rows=True)
     found = final_tensors(plan, checkpoint.tensors, {TOKENS: np.asarray(ids)[:, None]}, {"rows": rows})
     return np.asarray(found[LOGITS][:rows].argmax(axis=1))

@@ -24,10 +24,11 @@ from glinfer.ggml import BLOCK_FORMATS
 from glinfer.gl.context import Device
 from glinfer.gl.layout import FORMATS
 from glinfer.gl.state import driver_objects
+from glinfer.models.feed import runs
 from glinfer.models.oracle import relative_error
 from glinfer.ops.spec import Array
 from glinfer.tensors.device import Device as TensorDevice
-from glinfer.tools.draws import example_ids, runs
+from glinfer.tools.draws import example_ids
 from glinfer.tools.kernels import all_cases
 from glinfer.tools.verify_stress_textures import SIZES, check_texture
 from glinfer.tools.verify_textures import as_bits

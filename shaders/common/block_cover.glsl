@@ -40,5 +40,8 @@ ivec2 cover_cell() {
 #endif
 
 ivec2 out_origin(int slot, int block) {
+#ifdef OUT_ASIDE
+    if (block >= OUT_ASIDE) return aside_origin(slot / OUT_EVERY, block - OUT_ASIDE, OUT_ASIDE_SLOTS, OUT_COLUMNS, OUT_ASIDE_LINE);
+#endif
     return block_origin(slot, block, OUT_TILES, OUT_PITCH, OUT_SLOT_STEP, OUT_BLOCK_STEP, OUT_COLUMNS);
 }

@@ -16,12 +16,19 @@ Place output_place() {
     int place = (texel.y >> 2) * OUT_COLUMNS + ((texel.x - tile * OUT_PITCH) >> 2);
     ivec2 inner = texel & 3;
     int quad = (inner.x >> 1) + 2 * (inner.y >> 1);
+    int lane = 4 * quad + (inner.x & 1) + 2 * (inner.y & 1);
+#ifdef OUT_ASIDE
+    // What is kept once for several slots: those slots' first.
+    if (texel.y >= OUT_ASIDE_LINE) {
+        place -= (OUT_ASIDE_LINE >> 2) * OUT_COLUMNS;
+        return Place(OUT_EVERY * (place % OUT_ASIDE_SLOTS), OUT_ASIDE + place / OUT_ASIDE_SLOTS, lane);
+    }
+#endif
     // One of the two steps is 1, the other how many there are of it.
 #if OUT_BLOCK_STEP == 1
     int slot = place / OUT_SLOT_STEP, block = place % OUT_SLOT_STEP;
 #else
     int slot = place % OUT_BLOCK_STEP, block = place / OUT_BLOCK_STEP;
 #endif
-    return Place(slot, block * OUT_TILES + tile,
-                 4 * quad + (inner.x & 1) + 2 * (inner.y & 1));
+    return Place(slot, block * OUT_TILES + tile, lane);
 }

@@ -12,6 +12,12 @@ ivec2 block_origin(int slot, int block, int tiles, int pitch, int slot_step, int
     return ivec2((block % tiles) * pitch + 4 * (place % columns), 4 * (place / columns));
 }
 
+// Where a block lies that is kept once for several slots, the one numbered `slot` of `slots`, from line `line` on.
+ivec2 aside_origin(int slot, int block, int slots, int columns, int line) {
+    int place = block * slots + slot;
+    return ivec2(4 * (place % columns), line + 4 * (place / columns));
+}
+
 // (x, y) inside a block of a lane, or inside a quad of a member.
 ivec2 lane_offset(int lane) {
     int quad = lane >> 2;

@@ -1,4 +1,4 @@
-"""Whatever the bytes are: one clear error or a valid result, in a second, in little memory, and nothing else touched.
+"""Whatever the bytes are: one clear error or a valid result, by few calls, in little memory, and nothing else touched.
 
 The seeds must be read, kept cases must not hurt (tests/fuzz/corpus), and neither must some hundred files that are
 damaged anew. `make fuzz` searches for longer, and by coverage.
@@ -14,12 +14,13 @@ from random import Random
 import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
+from tiers import tiered
 
 from .run import cases
 from .targets import TARGETS, Target
 from .watch import Outcome, watch
 
-FEW, EXAMPLES = 4, 30  # with a process for each, and without
+EXAMPLES, WITH_PROCESS = 30, 4
 NAMES = list(TARGETS)
 
 
@@ -40,7 +41,7 @@ def folders(tmp_path_factory: pytest.TempPathFactory) -> Iterator[lru_cache]:  #
 
 def outcome_of(target: Target, data: bytes, folder: Path, *, memory: bool = False) -> Outcome:
     return watch(
-        target.read, data, folder, processes=target.processes, programs=target.programs, memory=memory, again=True
+        target.read, data, folder, processes=target.processes, programs=target.programs, memory=memory, counted=True
     )
 
 
@@ -59,16 +60,19 @@ def test_kept_cases_do_not_hurt(name: str, folders: lru_cache) -> None:  # type:
         assert not outcome.is_find, f"{file}: {outcome}"
 
 
+@tiered("times", [1, 20])
 @pytest.mark.parametrize("name", NAMES)
-def test_damaged_files_do_not_hurt(name: str, folders: lru_cache) -> None:  # type: ignore[type-arg]
+def test_damaged_files_do_not_hurt(name: str, folders: lru_cache, times: int) -> None:  # type: ignore[type-arg]
     target, folder = TARGETS[name], folders(name)
     seeds = list(target.seeds())
 
-    @settings(max_examples=FEW if target.processes else EXAMPLES, suppress_health_check=list(HealthCheck))
+    @settings(
+        max_examples=times * (WITH_PROCESS if target.processes else EXAMPLES), suppress_health_check=list(HealthCheck)
+    )
     @given(st.integers(0, len(seeds) - 1), st.integers(0, 2**32 - 1), st.integers(1, 4))
-    def damaged(seed: int, chosen: int, times: int) -> None:
+    def damaged(seed: int, chosen: int, damages: int) -> None:
         data, random = seeds[seed], Random(chosen)
-        for _ in range(times):
+        for _ in range(damages):
             data = target.mutate(data, random)
         outcome = outcome_of(target, data[: target.longest], folder, memory=True)
         assert not outcome.is_find, f"{outcome} for {data[: target.longest]!r}"

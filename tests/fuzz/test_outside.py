@@ -192,6 +192,10 @@ class TestTheWatch:
         def slow(data: bytes, folder: Path) -> None:
             sum(range(1_000_000))
 
+        def busy(data: bytes, folder: Path) -> None:
+            for number in range(1000):
+                abs(number)
+
         def several(data: bytes, folder: Path) -> None:
             raise FormatError("one\ntwo")
 
@@ -203,6 +207,11 @@ class TestTheWatch:
             for act in (lambda data, folder: {}["x"], lambda data, folder: bytearray(200 << 20), several, shaped)
         }
         assert kinds == {"error", "memory", "message"}
-        monkeypatch.setattr(watched, "SECONDS", 0.001)
-        assert watch(slow, b"", tmp_path).kind == "slow"
-        assert watch(lambda data, folder: put(folder, "x", data), b"1", tmp_path).kind == "accepted"
+        with monkeypatch.context() as patch:
+            patch.setattr(watched, "SECONDS", 0.0)
+            assert watch(slow, b"", tmp_path).kind == "slow"
+        with monkeypatch.context() as patch:
+            patch.setattr(watched, "CALLS", 1000)
+            assert watch(busy, b"", tmp_path, counted=True).kind == "calls"
+            assert watch(slow, b"", tmp_path, counted=True).kind == "accepted"
+        assert watch(lambda data, folder: put(folder, "x", data), b"1", tmp_path, counted=True).kind == "accepted"

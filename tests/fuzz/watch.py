@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import os
 import sys
 import time
@@ -14,9 +15,12 @@ from pathlib import Path
 from typing import Any
 
 from glinfer.errors import GlinferError
+from tests.counting import Calls, TooManyCalls
 
 SECONDS = 1.0
-"""Of a processor, that reading a small file and using what was read may take."""
+"""Of a processor, that reading a small file and using what was read may take in a search."""
+CALLS = 200_000
+"""Functions that it may call, where time would say more about the machine."""
 MEMORY = 128 << 20
 """Bytes that it may take beside twice the size of the file."""
 LONGEST_MESSAGE = 1500
@@ -27,7 +31,7 @@ _OWN = tuple(
 )
 _PATHS = ("open", "os.listdir", "os.scandir", "os.remove", "os.rename", "os.mkdir", "os.rmdir", "os.chmod", "os.chown",
           "os.link", "os.symlink", "os.truncate", "os.utime", "shutil.")  # fmt: skip
-_NEVER = ("os.system", "os.exec", "os.posix_spawn", "os.spawn", "os.fork", "os.kill", "pickle.",
+_NEVER = ("os.system", "os.exec", "os.spawn", "os.fork", "os.kill", "pickle.",
           "ctypes.", "socket.", "urllib.", "http.", "webbrowser.", "pty.", "builtins.input")  # fmt: skip
 
 
@@ -40,7 +44,8 @@ class Outcome:
     """What came of one file.
 
     Attributes:
-        kind: ``accepted``, ``refused``, or what is wrong: ``error``, ``message``, ``slow``, ``memory``, ``forbidden``.
+        kind: ``accepted``, ``refused``, or what is wrong: ``error``, ``message``, ``slow``, ``calls``, ``memory``,
+            ``forbidden``.
         detail: the error, or what was done.
         place: of a find, the innermost place in glinfer: equal finds have equal ones.
         seconds: of a processor.
@@ -87,7 +92,7 @@ def _complaint(event: str, args: tuple[Any, ...]) -> str:
         return f"{event} {wrong[0]!r}" if wrong else ""
     if event.startswith(_NEVER):
         return f"{event} {args[:1]!r}"
-    if event == "subprocess.Popen":
+    if event in ("subprocess.Popen", "os.posix_spawn"):  # newer Pythons start the one by the other
         worker = str(_PACKAGE / "generation" / "template_worker.py")
         return "" if _watch.processes and worker in map(str, args[1]) else f"{event} {args[:2]!r}"
     if event == "exec":
@@ -97,7 +102,8 @@ def _complaint(event: str, args: tuple[Any, ...]) -> str:
     else:
         return ""
     allowed = _watch.programs and name in ("<template>", "<unknown>")
-    return "" if allowed or name.startswith(("<frozen", *_OWN)) else f"{event} {name}"
+    own = name.startswith("<frozen") or (Path(name).is_absolute() and os.path.realpath(name).startswith(_OWN))
+    return "" if allowed or own else f"{event} {name}"
 
 
 def _may_touch(path: Any) -> bool:
@@ -118,7 +124,7 @@ def watch(
     processes: bool = False,
     programs: bool = False,
     memory: bool = False,
-    again: bool = False,
+    counted: bool = False,
 ) -> Outcome:
     """Read and use one file, and tell what came of it; never raises.
 
@@ -129,7 +135,7 @@ def watch(
         processes: whether the process that renders templates may be started.
         programs: whether a template may be compiled and run in this process, which sets no limit to its time.
         memory: whether to measure what Python and NumPy take, which slows everything down.
-        again: read what was slow once more: a busy machine or the first use of something can be the reason.
+        counted: whether to count calls of functions rather than seconds, so that a busy machine changes nothing.
     """
     global _hooked
     if not _hooked:
@@ -148,7 +154,8 @@ def watch(
             if not programs:  # what a calculation or a library warns of would be one line too many
                 warnings.simplefilter("error", RuntimeWarning)
                 warnings.simplefilter("error", UserWarning)
-            read(data, folder)
+            with Calls(CALLS) if counted else contextlib.nullcontext():
+                read(data, folder)
     except KeyboardInterrupt:
         raise
     except BaseException as error:
@@ -162,12 +169,12 @@ def watch(
     outcome = _outcome(caught)
     if _watch.broken:
         outcome = Outcome("forbidden", _watch.broken, _watch.broken[:60])
-    elif not outcome.is_find and seconds > SECONDS and not programs:  # a template's own process has its own limit
+    elif isinstance(caught, TooManyCalls):
+        outcome = Outcome("calls", str(caught), "calls")
+    elif not outcome.is_find and seconds > SECONDS and not (counted or programs):  # a template has a limit of its own
         outcome = Outcome("slow", f"{seconds:.1f} s, then {outcome.kind} {outcome.detail}"[:300], "slow")
     elif not outcome.is_find and peak > 2 * len(data) + MEMORY:
         outcome = Outcome("memory", f"{peak >> 20} MiB, then {outcome.kind} {outcome.detail}"[:300], "memory")
-    if outcome.kind == "slow" and again:
-        return watch(read, data, folder, processes=processes, programs=programs)
     return Outcome(outcome.kind, outcome.detail, outcome.place, seconds)
 
 

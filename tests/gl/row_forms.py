@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from glinfer.config import ModelConfig
-from glinfer.models.fold import WEIGHT_FORMATS
+from glinfer.models.recipe import WEIGHT_FORMATS
 from glinfer.models.rows import batch_plan, chunk_plan
 from glinfer.ops import DrawSpec
 from glinfer.ops.kernels import Kernels

@@ -1,10 +1,10 @@
 """Plans of one draw over many rows, with random contents: what the tests of those passes' shaders run.
 
 Whatever a shader has no business to read is NaN: texels between blocks, slots and rows behind those in use, columns of
-another part, groups of scores that the pass before leaves out, and rows of a cache that no sequence reaches. Behind a
-sequence's last token, as far as whole groups of 16 tokens reach, the cache holds huge numbers, as a longer run would
-leave them. The targets are full of NaN too, and only what a pass promises is looked at: cells may reach over blocks
-behind the last slot, a slot's last rows may belong to nobody, and nothing else may change.
+another part, groups of scores that the pass before leaves out, and rows of a cache that no sequence and no window
+reaches. Behind a sequence's last token, as far as whole groups of 16 tokens reach, the cache holds huge numbers, as a
+longer run would leave them. The targets are full of NaN too, and only what a pass promises is looked at: cells may
+reach over blocks behind the last slot, a slot's last rows may belong to nobody, and nothing else may change.
 """
 
 from __future__ import annotations
@@ -14,20 +14,31 @@ from dataclasses import dataclass, field
 from typing import Any
 
 import numpy as np
-from block_draw import OUT, STALE, gemv_draw, normal, poisoned
+from block_draw import (
+    OUT,
+    POSITIONS,
+    STALE,
+    in_heads,
+    matrix_of,
+    normal,
+    poisoned,
+    rope_of,
+    tables_of,
+    unseen,
+)
 
-from glinfer.gl.blocks import BLOCK_FLOATS, BlockLayout, RowLayout
+from glinfer.gl.blocks import BLOCK_FLOATS, BlockLayout, RowLayout, blocks_for
 from glinfer.gl.context import Device
 from glinfer.gl.layout import TexelLayout
-from glinfer.gl.packing import ConstantLayout, GemvLayout
 from glinfer.gl.replay import Cells
 from glinfer.models.oracle import run_draw, written_rows
 from glinfer.models.plan import Plan, PlanBuilder
 from glinfer.models.rows import slots_for
 from glinfer.models.session import Session
-from glinfer.ops.cached import MASKED, SLOT_TOKENS, cached_scores, cached_values, score_slots
+from glinfer.ops.cached import MASKED, SLOT_TOKENS, Heads, cached_scores, cached_values, score_slots
+from glinfer.ops.dense import Turning, shared_parts
 from glinfer.ops.embed import embed_rows
-from glinfer.ops.gemm import gemm, shared_parts
+from glinfer.ops.gemm import gemm
 from glinfer.ops.kernels import Kernels
 from glinfer.ops.norm import norm_floats, row_norms
 from glinfer.ops.rows import (
@@ -46,6 +57,7 @@ from glinfer.ops.sample import pick_rows
 from glinfer.ops.score import score_rows
 from glinfer.ops.spec import DrawSpec, RunValue, TensorSpec
 from glinfer.ops.tiles import store_rows, take_row, tile_scores, tile_values
+from glinfer.ops.turn import turn_heads
 
 Array = np.ndarray[Any, Any]
 Values = Mapping[str, int | float]
@@ -115,6 +127,9 @@ class RowsDraw:
 
     def cache(self, name: str, array: Array) -> TensorSpec:
         return self.whole(name, array, BlockLayout.by_block(array.shape, self.edge))
+
+    def weight(self, name: str, array: Array, layout: TexelLayout) -> TensorSpec:
+        return self.whole(name, array, layout, "weight")
 
     def table(self, rows: int) -> TensorSpec:
         return self.whole(TABLE, row_table(rows), RowLayout.of((rows, ROW_WORDS), "rgba32ui", self.edge))
@@ -196,7 +211,8 @@ class RowsDraw:
             found.append(texels[y, x].reshape(layout.rows, -1)[places])
         rows = in_turn(found[0] if len(found) == 1 else np.stack(found))
         promised = self.promised(case, (len(rows), cols))
-        assert not rows[promised.any(axis=1), cols:].any(), "the padding of a vector is zero"
+        padding = slice(cols, BLOCK_FLOATS * blocks_for(cols))
+        assert not rows[promised.any(axis=1), padding].any(), "the padding of a vector is zero"
         return rows[:, :cols]
 
     def _covered(self, layout: BlockLayout, places: Array, values: Values) -> Array:
@@ -242,6 +258,10 @@ def gemm_draw(
     *,
     norm: bool = False,
     norms: bool = False,
+    gain: bool = False,
+    centred: bool = False,
+    gated: bool = False,
+    turn: Heads | None = None,
     residual: bool = False,
     activation: str = "none",
     adds: bool = False,
@@ -250,10 +270,9 @@ def gemm_draw(
     edge: int = 2048,
 ) -> RowsDraw:
     """A product for at most so many rows, rounded up to whole slots, with the weights of ``gemv_draw``."""
-    slots = slots_for(rows, kernels.targets)
+    slots, outputs = slots_for(rows, kernels.targets), turn.cols if turn else outputs
     capacity = slots * kernels.targets
     one = RowsDraw(kernels.targets, _counted(kernels.targets, capacity), edge)
-    like = gemv_draw(weights, kernels, outputs, inputs, edge=edge)
     array = normal(1, capacity, inputs) + np.float32(0.25)
     if together:
         one.by_row.add("x")
@@ -263,11 +282,18 @@ def gemm_draw(
     left = None
     if norms:
         factors = np.random.default_rng(8).uniform(0.5, 2.0, capacity).astype(np.float32)
-        left = one.cache("norms", norms_of(factors[:, None].repeat(4, axis=1), kernels.targets))
+        means = array.mean(axis=1, dtype=np.float64).astype(np.float32)[:, None].repeat(4, axis=1)
+        of_rows = norms_of(factors[:, None].repeat(4, axis=1), kernels.targets, means if centred else None)
+        left = one.cache("norms", of_rows)
         one.alter = _without_norms
-    words, consts = like.arrays["w"], like.arrays["c"]
-    weight = one.whole("w", words, GemvLayout.of(outputs, inputs, weights, kernels.quad, edge), "weight")
-    constants = one.whole("c", consts, ConstantLayout.of(outputs, consts.shape[1] == 5, kernels.quad, edge), "weight")
+    matrix = matrix_of(
+        one.weight, weights, kernels, outputs, inputs, gain=gain, centred=centred, gated=gated, edge=edge
+    )
+    table, turning = None, None
+    if turn is not None:
+        table = one.table(capacity)
+        one.arrays[TABLE][:, POSITION] = np.random.default_rng(12).integers(0, POSITIONS, capacity)
+        turning = Turning(one.weight("rope", *rope_of(turn, edge)), turn.kv_floats, turn.queries_at)
     if adds:
         one.arrays[OUT] = normal(7, capacity, outputs)
         one.by_row.add(OUT)
@@ -276,57 +302,113 @@ def gemm_draw(
             "draw",
             "draw",
             x,
-            weight,
-            constants,
+            matrix,
             one.deal(OUT, slots, outputs, kernels, "cache"),
             slots="row_slots",
             norm_eps=EPS if norm else None,
             norms=left,
+            turning=turning,
+            rows=table,
             residual=one.dealt("r", normal(6, capacity, outputs), kernels) if residual else None,
             activation=activation,
             kernels=kernels,
-            parts=shared_parts(inputs, kernels.part_steps) if parts else 1,
+            parts=shared_parts(matrix, kernels.part_steps) if parts else 1,
             adds=adds,
+        )
+    )
+
+
+def turn_draw(kernels: Kernels, heads: Heads, head_dim: int, rows: int, edge: int = 2048) -> RowsDraw:
+    """Keys and queries of rows normalised and turned, each by its own position."""
+    slots = slots_for(rows, kernels.targets)
+    capacity = slots * kernels.targets
+    one = RowsDraw(kernels.targets, _counted(kernels.targets, capacity), edge)
+    x, table = one.dealt("x", np.nan_to_num(in_heads(1, capacity, heads, head_dim)), kernels), one.table(capacity)
+    one.arrays[TABLE][:, POSITION] = np.random.default_rng(12).integers(0, POSITIONS, capacity)
+    gains = np.zeros((2, heads.floats), dtype=np.float32)
+    gains[:, :head_dim] = 1 + normal(3, 2, head_dim, scale=0.3)
+    return one.draw(
+        turn_heads(
+            "draw",
+            x,
+            one.weight("gains", gains, RowLayout.of(gains.shape, "rgba32f", edge)),
+            Turning(one.weight("rope", *rope_of(heads, edge)), heads.kv_floats, heads.queries_at),
+            one.deal(OUT, slots, heads.cols, kernels, "cache"),
+            head_dim=head_dim,
+            eps=EPS,
+            rows=table,
+            slots="row_slots",
+            kernels=kernels,
         )
     )
 
 
 def _without_norms(arrays: dict[str, Array], case: Case) -> None:
     """Of rows that are nobody's the pass before may leave anything."""
-    arrays["norms"][~promised_norms(case.real, len(case.real) // len(arrays["norms"]))] = np.nan
+    norms, count = arrays["norms"], len(case.real) // len(arrays["norms"])
+    norms[~promised_norms(case.real, count, centred=norms.shape[1] > norm_floats(count))] = np.nan
 
 
-def norms_of(factors: Array, count: int) -> Array:
+def norms_of(factors: Array, count: int, means: Array | None = None) -> Array:
     """The norms [slots, floats] of rows [rows, 4], one for each member of a quad; see glinfer.ops.norm.row_norms."""
     quads = -(-count // 4)
-    padded = np.zeros((len(factors) // count, 4 * quads, 4), dtype=np.float32)
-    padded[:, :count] = factors.reshape(-1, count, 4)
+    by_member = [_by_quad(factors, count, quads if means is None else 2)]
+    if means is not None:
+        by_member.append(_by_quad(means, count, quads))
+    return np.concatenate(by_member, axis=1)
+
+
+def _by_quad(numbers: Array, count: int, quads: int) -> Array:
+    padded = np.zeros((len(numbers) // count, 4 * quads, 4), dtype=np.float32)
+    padded[:, :count] = numbers.reshape(-1, count, 4)
     return np.ascontiguousarray(padded.reshape(-1, quads, 4, 4).transpose(0, 1, 3, 2)).reshape(len(padded), -1)
 
 
 def members_of(norms: Array, count: int) -> Array:
-    """The reverse."""
+    """The reverse, of the factors alone."""
     by_row = norms.reshape(len(norms), -1, 4, 4).transpose(0, 1, 3, 2).reshape(len(norms), -1, 4)
     return by_row[:, :count].reshape(-1, 4)
 
 
-def promised_norms(real: Array, count: int) -> Array:
-    """Which norms are those of real rows."""
-    return norms_of(np.broadcast_to(real[:, None], (len(real), 4)), count).astype(bool)
+def promised_norms(real: Array, count: int, *, centred: bool = False) -> Array:
+    """Which norms, and with ``centred`` which means, are those of real rows."""
+    by_member = np.broadcast_to(real[:, None], (len(real), 4))
+    return norms_of(by_member, count, by_member if centred else None).astype(bool)
 
 
-def norms_draw(kernels: Kernels, cols: int, rows: int) -> RowsDraw:
+def norms_draw(kernels: Kernels, cols: int, rows: int, *, centred: bool = False, grouped: bool = False) -> RowsDraw:
     """What a product behind a norm takes, of at most so many rows."""
     slots = slots_for(rows, kernels.targets)
     one = RowsDraw(kernels.targets, _counted(kernels.targets, slots * kernels.targets))
     x = one.dealt("x", normal(1, slots * kernels.targets, cols) + np.float32(0.25), kernels)
-    out = one.out(BlockLayout.by_block((slots, norm_floats(kernels.targets)), one.edge))
-    one.promise = lambda case, shape: promised_norms(case.real, kernels.targets)[: shape[0]]
-    return one.draw(row_norms("draw", "draw", x, out, slots="row_slots", eps=EPS, kernels=kernels))
+    out = one.out(BlockLayout.by_block((slots, norm_floats(kernels.targets, centred=centred)), one.edge))
+    one.promise = lambda case, shape: promised_norms(case.real, kernels.targets, centred=centred)[: shape[0]]
+    return one.draw(
+        row_norms(
+            "draw",
+            "draw",
+            x,
+            out,
+            slots="row_slots",
+            eps=EPS,
+            centred=centred,
+            grouped=grouped,
+            kernels=kernels,
+        )
+    )
 
 
 def embed_draw(
-    kernels: Kernels, vocab: int, context: int, dim: int, rows: int, *, halves: bool = False, edge: int = 2048
+    kernels: Kernels,
+    vocab: int,
+    context: int,
+    dim: int,
+    rows: int,
+    *,
+    weights: str = "f32",
+    scale: float = 1.0,
+    positions: bool = True,
+    edge: int = 2048,
 ) -> RowsDraw:
     """The embeddings of random tokens at random positions."""
     slots = slots_for(rows, kernels.targets)
@@ -334,24 +416,30 @@ def embed_draw(
     table, random = one.table(slots * kernels.targets), np.random.default_rng(9)
     one.arrays[TABLE][:, TOKEN] = random.integers(0, vocab, slots * kernels.targets)
     one.arrays[TABLE][:, POSITION] = random.integers(0, context, slots * kernels.targets)
-    tables = []
-    for seed, (name, height) in enumerate((("wte", vocab), ("wpe", context))):
-        array = normal(seed, height, dim).astype(np.float16 if halves else np.float32)
-        layout = RowLayout.of((height, dim), "rgba16f" if halves else "rgba32f", edge)
-        tables.append(one.whole(name, array, layout, "weight"))
+    tables = tables_of(
+        one.weight, vocab, context, dim, quad=kernels.quad, weights=weights, positions=positions, edge=edge
+    )
     out = one.deal(OUT, slots, dim, kernels, "cache")
-    return one.draw(embed_rows("draw", table, *tables, out, slots="row_slots", kernels=kernels))
+    return one.draw(embed_rows("draw", table, *tables, out, slots="row_slots", scale=scale, kernels=kernels))
 
 
 def store_draw(
-    kernels: Kernels, cols: int, rows: int, cache_slots: int, *, together: bool, edge: int = 2048
+    kernels: Kernels,
+    cols: int,
+    rows: int,
+    cache_slots: int,
+    *,
+    together: bool,
+    aside: int = 0,
+    every: int = 1,
+    edge: int = 2048,
 ) -> RowsDraw:
-    """Rows into a cache that is full of known numbers."""
+    """Rows into a cache that is full of known numbers; the last ``aside`` blocks are kept once for ``every`` slots."""
     slots = slots_for(rows, kernels.targets)
     capacity = slots * kernels.targets
     one = RowsDraw(kernels.targets, {**_counted(kernels.targets, capacity), "strip_first": (0, cache_slots - 1)}, edge)
     x, table = one.dealt("x", normal(1, capacity, cols), kernels), one.table(capacity)
-    cache = one.out(BlockLayout.by_block((cache_slots, cols), edge))
+    cache = one.out(BlockLayout.by_block((cache_slots, cols), edge, aside=aside, every=every))
     one.arrays[OUT] = normal(2, cache_slots, cols)
     return one.draw(store_rows("draw", x, table, cache, together=together, kernels=kernels))
 
@@ -416,12 +504,10 @@ class Run:
 
 @dataclass
 class Attention:
-    """Heads of some width in a cache, and a draw over it; what a run of several sequences holds."""
+    """Heads in a cache, and a draw over it; what a run of several sequences holds."""
 
     one: RowsDraw
-    heads: int
-    head_dim: int
-    floats: int
+    heads: Heads
     cache: Array
     table: TensorSpec
 
@@ -443,31 +529,35 @@ class Attention:
         )
 
     def _seen(self, runs: Sequence[Run], cache: Array) -> Array:
-        """The cache with NaN where no sequence reaches, and huge numbers behind each one's last token."""
+        """The cache with NaN where no sequence or window reaches, and huge numbers behind each one's last token."""
         count, seen = self.one.count, np.full_like(cache, np.nan)
         for run in runs:
             end = run.position + slots_for(run.rows, count) * count
-            stale = slice(run.base, min(run.base + -(-end // 16) * 16, len(cache)))
+            stale = slice(run.base + self.unseen(run), min(run.base + -(-end // 16) * 16, len(cache)))
             seen[stale] = np.where(cache[stale] < 0, -STALE, STALE)
         for run in runs:
-            own = slice(run.base, run.base + run.position + run.rows)
+            own = slice(run.base + self.unseen(run), run.base + run.position + run.rows)
             seen[own] = cache[own]
         return seen
+
+    def unseen(self, run: Run) -> int:
+        """How many of a sequence's first tokens none of the rows' windows comes near."""
+        return unseen(run.position, self.heads.window)
 
     def by_head(self, found: Array, case: Case) -> Array:
         """Scores of all groups and slots as [rows, heads, tokens]."""
         slots, count = int(case.values["row_slots"]), self.one.count
-        grouped = found.reshape(-1, slots * count, self.heads, SLOT_TOKENS)
-        return grouped.transpose(1, 2, 0, 3).reshape(slots * count, self.heads, -1)
+        grouped = found.reshape(-1, slots * count, self.heads.count, SLOT_TOKENS)
+        return grouped.transpose(1, 2, 0, 3).reshape(slots * count, self.heads.count, -1)
 
     def grouped(self, scores: Array, case: Case) -> Array:
         """The reverse: a whole matrix for the draw's scores, NaN behind what is in use."""
         slots, count, height = int(case.values["row_slots"]), self.one.count, int(self.one.ranges["score_slots"][1])
-        found = np.full((height * count, self.heads * SLOT_TOKENS), np.nan, dtype=np.float32)
-        rows = scores[: slots * count].reshape(slots * count, self.heads, -1, SLOT_TOKENS)[
+        found = np.full((height * count, self.heads.count * SLOT_TOKENS), np.nan, dtype=np.float32)
+        rows = scores[: slots * count].reshape(slots * count, self.heads.count, -1, SLOT_TOKENS)[
             :, :, : int(case.values["groups"])
         ]
-        used = rows.transpose(2, 0, 1, 3).reshape(-1, self.heads * SLOT_TOKENS)
+        used = rows.transpose(2, 0, 1, 3).reshape(-1, self.heads.count * SLOT_TOKENS)
         found[: len(used)] = used
         return found
 
@@ -479,21 +569,30 @@ class Attention:
         return (tokens // step * step)[None] < first[:, None] + count
 
     def left_by_scores(self, scores: Array, case: Case, step: int) -> Array:
-        """Scores [rows, heads, tokens] as the pass before leaves them: masked, and NaN where it writes none."""
-        rows = int(case.values["row_slots"]) * self.one.count
+        """Scores [rows, heads, tokens] as the pass before leaves them: masked, and NaN where it writes none.
+
+        There is NaN as well where no window of a slot's rows reaches, which the pass before writes for nobody.
+        """
+        count, window = self.one.count, self.heads.window
+        rows = int(case.values["row_slots"]) * count
         tokens = np.arange(int(case.values["groups"]) * SLOT_TOKENS)
         positions = case.arrays[TABLE][:rows, POSITION].astype(int)
         left = scores[:rows, :, : tokens.size].copy()
-        left = np.where((tokens[None] > positions[:, None])[:, None], np.float32(MASKED), left)
-        left = np.where(self.reached(case, step)[:, None], left, np.float32(np.nan))
+        masked = tokens[None] > positions[:, None]
+        if window:
+            masked |= tokens[None] <= positions[:, None] - window
+        left = np.where(masked[:, None], np.float32(MASKED), left)
+        first = np.array([unseen(position, window) for position in positions[::count].repeat(count)])
+        written = self.reached(case, step) & (tokens[None] >= first[:, None])
+        left = np.where(written[:, None], left, np.float32(np.nan))
         left[~case.real[:rows]] = np.nan
         return left
 
 
 def _attention(
-    kernels: Kernels, heads: int, head_dim: int, rows: int, cache_slots: int, edge: int, count: int
+    heads: int, head_dim: int, rows: int, cache_slots: int, edge: int, count: int, kv: int, window: int
 ) -> Attention:
-    floats, capacity = -(-head_dim // 16) * 16, slots_for(rows, count) * count
+    capacity = slots_for(rows, count) * count
     slots = capacity // count
     groups = score_slots(cache_slots)
     one = RowsDraw(
@@ -501,25 +600,31 @@ def _attention(
         {**_counted(count, capacity), "groups": (1, groups), "score_slots": (1, groups * slots)},
         edge,
     )
-    table = one.table(capacity)
-    cache = np.zeros((cache_slots, 3, heads, floats), dtype=np.float32)
-    cache[..., :head_dim] = normal(1, *cache.shape[:3], head_dim)
-    return Attention(one, heads, head_dim, floats, cache.reshape(cache_slots, -1), table)
+    made = Heads(heads, kv or heads, -(-head_dim // 16) * 16, float(head_dim) ** -0.5, window)
+    return Attention(one, made, in_heads(1, cache_slots, made, head_dim), one.table(capacity))
 
 
 def tile_scores_draw(
-    kernels: Kernels, heads: int, head_dim: int, rows: int, cache_slots: int = 192, edge: int = 2048
+    kernels: Kernels,
+    heads: int,
+    head_dim: int,
+    rows: int,
+    cache_slots: int = 192,
+    *,
+    kv: int = 0,
+    window: int = 0,
+    edge: int = 2048,
 ) -> Attention:
     """Scores of at most so many rows, ``kernels.targets`` at a time; their queries are inputs of their own."""
-    count, width = kernels.targets, heads * (-(-head_dim // 16) * 16)
-    made = _attention(kernels, heads, head_dim, rows, cache_slots, edge, count)
-    one, step = made.one, 16 if kernels.quad else 4
+    count = kernels.targets
+    made = _attention(heads, head_dim, rows, cache_slots, edge, count, kv, window)
+    one, step, of = made.one, 16 if kernels.quad else 4, made.heads
     capacity = len(one.arrays[TABLE])
-    queries = np.full((capacity, 3 * width), np.nan, dtype=np.float32)
-    queries[:, :width] = made.cache[np.arange(capacity) % cache_slots, :width]
+    queries = np.full((capacity, of.cols), np.nan, dtype=np.float32)
+    queries[:, of.queries_at :] = made.cache[np.arange(capacity) % cache_slots, of.queries_at :]
 
     def only_keys(arrays: dict[str, Array], case: Case) -> None:
-        arrays["cache"][:, :width] = arrays["cache"][:, 2 * width :] = np.nan
+        arrays["cache"][:, of.kv_floats :] = np.nan
 
     def promise(case: Case, shape: tuple[int, int]) -> Array:
         slots = int(case.values["row_slots"])
@@ -537,69 +642,102 @@ def tile_scores_draw(
             one.cache("cache", made.cache),
             made.table,
             one.deal(OUT, groups * capacity // count, heads * SLOT_TOKENS, kernels, "cache"),
-            heads=heads,
-            head_floats=made.floats,
+            of,
             kernels=kernels,
         )
     )
     return made
 
 
-def _only_values(width: int) -> Callable[[dict[str, Array], Case], None]:
+def _only_values(heads: Heads) -> Callable[[dict[str, Array], Case], None]:
     def only_values(arrays: dict[str, Array], case: Case) -> None:
-        arrays["cache"][:, : 2 * width] = np.nan
+        arrays["cache"][:, : heads.kv_floats] = arrays["cache"][:, heads.queries_at :] = np.nan
 
     return only_values
 
 
 def tile_values_draw(
-    kernels: Kernels, heads: int, head_dim: int, rows: int, cache_slots: int = 192, edge: int = 2048
+    kernels: Kernels,
+    heads: int,
+    head_dim: int,
+    rows: int,
+    cache_slots: int = 192,
+    *,
+    kv: int = 0,
+    window: int = 0,
+    edge: int = 2048,
 ) -> Attention:
     """Weighted sums of at most so many rows; the case has to bring ``scores``, see :func:`with_scores`."""
-    made = _attention(kernels, heads, head_dim, rows, cache_slots, edge, kernels.targets)
-    one, width, slots = made.one, heads * made.floats, len(made.one.arrays[TABLE]) // kernels.targets
-    one.alter = _only_values(width)
+    made = _attention(heads, head_dim, rows, cache_slots, edge, kernels.targets, kv, window)
+    one, slots = made.one, len(made.one.arrays[TABLE]) // kernels.targets
+    one.alter = _only_values(made.heads)
     one.draw(
         tile_values(
             "draw",
             one.deal("scores", score_slots(cache_slots) * slots, heads * SLOT_TOKENS, kernels),
             one.cache("cache", made.cache),
             made.table,
-            one.deal(OUT, slots, width, kernels, "cache"),
-            heads=heads,
-            head_floats=made.floats,
+            one.deal(OUT, slots, made.heads.width, kernels, "cache"),
+            made.heads,
             kernels=kernels,
         )
     )
     return made
 
 
-def row_scores_draw(kernels: Kernels, heads: int, head_dim: int, rows: int, cache_slots: int = 192) -> Attention:
-    """Scores of one row of each of exactly so many sequences, the queries in the cache."""
-    made = _attention(kernels, heads, head_dim, rows, cache_slots, 2048, 1)
-    one, width = made.one, heads * made.floats
+def row_scores_draw(
+    kernels: Kernels,
+    heads: int,
+    head_dim: int,
+    rows: int,
+    cache_slots: int = 192,
+    *,
+    kv: int = 0,
+    window: int = 0,
+    every: int = 0,
+) -> Attention:
+    """Scores of one row of each of exactly so many sequences, the queries in the cache.
+
+    With ``every`` each such part of the cache has one query alone.
+    """
+    made = _attention(heads, head_dim, rows, cache_slots, 2048, 1, kv, window)
+    one, of = made.one, made.heads
 
     def only_own(arrays: dict[str, Array], case: Case) -> None:
-        arrays["cache"][:, 2 * width :] = np.nan
+        cache, table = arrays["cache"], arrays[TABLE]
+        own = (table[:, BASE] + table[:, POSITION]).astype(int)
+        queries = cache[own, of.queries_at :]
+        cache[:, of.kv_floats :] = np.nan
+        for slot, query in zip(own, queries, strict=True):
+            kept = slice(slot // every * every, (slot // every + 1) * every) if every else slice(slot, slot + 1)
+            cache[kept, of.queries_at :] = query
 
     one.alter = only_own
     one.promise = lambda case, shape: np.ones(shape, dtype=bool)
     out = one.out(one.layout((score_slots(cache_slots) * rows, heads * SLOT_TOKENS), kernels))
-    cache = one.cache("cache", made.cache)
-    shape = {"heads": heads, "head_floats": made.floats}
-    one.draw(cached_scores("draw", cache, out, **shape, kernels=kernels, rows=made.table))
+    layout = BlockLayout.by_block(made.cache.shape, one.edge, aside=of.aside if every else 0, every=every or 1)
+    cache = one.whole("cache", made.cache, layout)
+    one.draw(cached_scores("draw", cache, out, of, kernels=kernels, rows=made.table))
     return made
 
 
-def row_values_draw(kernels: Kernels, heads: int, head_dim: int, rows: int, cache_slots: int = 192) -> Attention:
+def row_values_draw(
+    kernels: Kernels,
+    heads: int,
+    head_dim: int,
+    rows: int,
+    cache_slots: int = 192,
+    *,
+    kv: int = 0,
+    window: int = 0,
+) -> Attention:
     """Weighted sums of one row of each of exactly so many sequences."""
-    made = _attention(kernels, heads, head_dim, rows, cache_slots, 2048, 1)
-    one, width = made.one, heads * made.floats
-    one.alter = _only_values(width)
+    made = _attention(heads, head_dim, rows, cache_slots, 2048, 1, kv, window)
+    one = made.one
+    one.alter = _only_values(made.heads)
     scores = one.deal("scores", score_slots(cache_slots) * rows, heads * SLOT_TOKENS, kernels).tensors[0]
-    out, cache = one.out(one.layout((rows, width), kernels)), one.cache("cache", made.cache)
-    shape = {"heads": heads, "head_floats": made.floats}
-    one.draw(cached_values("draw", scores, cache, out, **shape, kernels=kernels, rows=made.table))
+    out, cache = one.out(one.layout((rows, made.heads.width), kernels)), one.cache("cache", made.cache)
+    one.draw(cached_values("draw", scores, cache, out, made.heads, kernels=kernels, rows=made.table))
     return made
 
 
@@ -611,4 +749,4 @@ def with_scores(made: Attention, case: Case, scores: Array, step: int) -> Case:
 
 def random_scores(made: Attention, scale: float = 3.0) -> Array:
     """Scores [rows, heads, tokens] for as many rows as there may be."""
-    return normal(2, len(made.one.arrays[TABLE]), made.heads, len(made.cache), scale=scale)
+    return normal(2, len(made.one.arrays[TABLE]), made.heads.count, len(made.cache), scale=scale)

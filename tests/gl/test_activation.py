@@ -27,6 +27,7 @@ def rng() -> np.random.Generator:
     return np.random.default_rng(13)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("case", CASES, ids=lambda case: case.kernel)
 def test_a_kernel_is_right(dev: Device, rng: np.random.Generator, case: Any) -> None:
     for size in ((1, 1), (5, 1), (1, 66), (257, 36)):

@@ -84,14 +84,14 @@ def run_suite(folder: Path, where: str) -> subprocess.CompletedProcess[str]:
     (folder / "tests" / where).mkdir(parents=True)
     (folder / "tests" / "conftest.py").write_text(CONFTEST.read_text("utf-8"), "utf-8")
     (folder / "tests" / where / "test_suite.py").write_text(SUITE, "utf-8")
-    path = os.pathsep.join(filter(None, (str(ROOT), os.environ.get("PYTHONPATH"))))
+    path = os.pathsep.join(filter(None, (str(ROOT), str(CONFTEST.parent), os.environ.get("PYTHONPATH"))))
     return subprocess.run(
         [sys.executable, "-m", "pytest", "-p", "no:cacheprovider", "-rA", "--tb=line", "-W", "ignore", str(folder)],
         cwd=folder,
         env={**os.environ, "PYTHONPATH": path, "COLUMNS": "400"},
         capture_output=True,
         text=True,
-        timeout=120,
+        timeout=300,
         check=False,
     )
 

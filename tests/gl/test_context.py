@@ -467,7 +467,7 @@ def said_without_gl(api: str, **environment: str) -> str:
         env={**kept, "PYTHONPATH": path, **environment},
         capture_output=True,
         text=True,
-        timeout=60,
+        timeout=300,
         check=False,
     )
     assert done.returncode == 0, done.stderr

@@ -30,6 +30,7 @@ def rng() -> np.random.Generator:
     return np.random.default_rng(11)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("case", CASES, ids=lambda case: case.kernel)
 def test_a_kernel_is_right(dev: Device, rng: np.random.Generator, case: Any) -> None:
     for size in ((1, 1), (5, 1), (2, 67), (257, 36)):
@@ -41,6 +42,7 @@ def test_a_kernel_is_right(dev: Device, rng: np.random.Generator, case: Any) -> 
     assert dev.memory().tensors == 0
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("case", CASES, ids=lambda case: case.kernel)
 def test_a_kernel_with_small_textures(small: Device, rng: np.random.Generator, case: Any) -> None:
     for found, expected in case.check(small, rng, 41, 77, "float16"):

@@ -9,6 +9,7 @@ from typing import Any
 
 import numpy as np
 import pytest
+from tiers import tiered
 
 from glinfer.errors import InputError, PlanError
 from glinfer.ggml import BLOCK_FORMATS, GROUP, dequantize, group_count, words_of
@@ -72,6 +73,7 @@ def padding(tensor: Tensor) -> Array:
     return by_row[:, layout.cols :]
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("case", CASES, ids=lambda case: case.kernel)
 def test_kernels_agree_with_numpy(dev: Device, case: KernelCase) -> None:
     for form in case.forms:
@@ -79,6 +81,7 @@ def test_kernels_agree_with_numpy(dev: Device, case: KernelCase) -> None:
             _check(dev, case, form, shape)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("case", CASES, ids=lambda case: case.kernel)
 def test_kernels_agree_with_numpy_when_wrapped(small: Device, case: KernelCase) -> None:
     for form in ("float16", "BF16", "Q6_K", "Q16_ROW", "int32"):
@@ -100,8 +103,8 @@ def _check(dev: Device, case: KernelCase, form: str, shape: tuple[int, int]) -> 
     assert dev.memory().tensors == held
 
 
-@pytest.mark.parametrize("on_gpu", [False, True], ids=["llvmpipe", "gpu"])
-@pytest.mark.parametrize("name", BLOCK_FORMATS)
+@tiered("on_gpu", [False, True], ids=["llvmpipe", "gpu"])
+@tiered("name", BLOCK_FORMATS, keep=(0, 5, 8, 11))
 def test_unpacked_weights_are_ggmls_bit_for_bit(dev: Device, name: str, on_gpu: bool) -> None:
     """As llvmpipe does it, and with what may be faster on a GPU."""
     dev.kernels = dataclasses.replace(dev.kernels, mantissa=on_gpu, lookup_texture=not on_gpu)
@@ -158,7 +161,7 @@ def read_groups(
         session.release()
 
 
-@pytest.mark.parametrize("mantissa", [0, 1], ids=["converted", "mantissa"])
+@tiered("mantissa", [0, 1], ids=["converted", "mantissa"])
 def test_products_read_the_same_weights_and_zeros_behind_them(
     dev: Device, groups_root: Path, monkeypatch: pytest.MonkeyPatch, mantissa: int
 ) -> None:
@@ -191,7 +194,7 @@ def test_products_read_floats(
 
 
 @pytest.mark.parametrize("name", ["float32", "Q8_ROW", "Q4_K"])
-@pytest.mark.parametrize("shape", [(), (1,), (7,), (2, 3), (3, 1, 5), (300,)], ids=str)
+@tiered("shape", [(), (1,), (7,), (2, 3), (3, 1, 5), (300,)], keep=(0, 4), ids=str)
 def test_ids_may_have_any_shape(dev: Device, name: str, shape: tuple[int, ...]) -> None:
     rng = np.random.default_rng(2)
     cols = whole_blocks(name, 37)

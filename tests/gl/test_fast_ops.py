@@ -9,33 +9,43 @@ from typing import Any
 import numpy as np
 import pytest
 from block_draw import (
+    BLOCKS,
+    FLOATS_AND_ROWS,
+    GQA,
     KERNELS,
+    PADDED,
     STALE,
     BlockDraw,
     Case,
     at,
     embed_draw,
     gemv_draw,
+    normal,
     pick_draw,
     scores_draw,
+    turn_draw,
     values_draw,
     varied_fields,
+    weight_numbers,
+    whole_blocks,
 )
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
+from tiers import tiered
 
+from glinfer.ggml_groups import FORMS as BLOCK_FORMS
 from glinfer.gl.context import Device, Limits, open_device
 from glinfer.gl.program import shader_root
 from glinfer.models.oracle import relative_error
-from glinfer.ops.cached import MASKED, SLOT_TOKENS
+from glinfer.ops.cached import MASKED, SLOT_TOKENS, Heads
 from glinfer.ops.kernels import Kernels
 from glinfer.ops.sample import best_candidate
 
 Array = np.ndarray[Any, Any]
 TOLERANCE = 1e-5
-WEIGHTS = ("f32", "f16", "q16", "q8")
+WEIGHTS = FLOATS_AND_ROWS
 PLAIN = KERNELS["plain"]
-every_kernel = pytest.mark.parametrize("kernels", KERNELS.values(), ids=KERNELS)
+every_kernel = tiered("kernels", KERNELS.values(), keep=(0, 1, 3), ids=KERNELS)
 
 # Outputs and inputs: one of each, less than a quad, whole and ragged blocks of 64, more of one than of the other.
 SIZES = [(1, 1), (3, 17), (64, 64), (65, 128), (130, 70), (16, 300), (301, 36), (67, 260)]
@@ -48,7 +58,15 @@ FORMS: list[dict[str, Any]] = [
     {"activation": "gelu", "residual": True},
     {"norm": True},
     {"adds": True},
+    {"norm": True, "gain": True},
+    {"norm": True, "gain": True, "centred": True, "activation": "gelu_new"},
+    {"norm": True, "gain": True, "gated": True, "activation": "silu"},
+    {"norm": True, "turn": GQA, "slots": 9},
+    {"norm": True, "gain": True, "centred": True, "turn": PADDED},
+    {"gated": True, "activation": "gelu", "residual": True},
 ]
+# Inputs that fill no round of 128, and no block of 64; of outputs no whole blocks, and more than one.
+GROUP_SIZES = [(70, 32), (3, 160), (130, 96), (64, 128), (1, 64), (67, 288), (16, 32), (65, 160)]
 
 
 def check(device: Device, one: BlockDraw, *cases: Case, what: str = "", tolerance: float = TOLERANCE) -> list[Array]:
@@ -69,27 +87,59 @@ def test_the_table_of_kernels_varies_every_field() -> None:
 # gemv
 
 
-@pytest.mark.parametrize("weights", WEIGHTS)
+@tiered("weights", WEIGHTS, keep=(0, 4))
 def test_products_agree_with_float64(device: Device, weights: str) -> None:
-    """All kernels, all sizes, all forms, not each with each: over the four formats every pair of two comes up."""
+    """All kernels, all sizes, all forms, not each with each: over the formats every pair of two comes up."""
     turn = WEIGHTS.index(weights)
     for number, (name, kernels) in enumerate(KERNELS.items()):
         if weights == "f16" and number % 2:  # llvmpipe takes long to compile it
             continue
-        form = FORMS[(number + turn) % len(FORMS)]
+        form = FORMS[(number + turn) % 8]
         outputs, inputs = SIZES[(3 * number + 2 * turn) % len(SIZES)]
         one = gemv_draw(weights, kernels, outputs, inputs, **form)
-        places = {0, form.get("slots", 1) - 1}
-        check(device, one, *map(at, places), what=f"{weights} {outputs}×{inputs} {form} {name}")
+        check(device, one, *cases_of(form), what=f"{weights} {outputs}×{inputs} {form} {name}")
+
+
+@tiered("turn", range(6), keep=(1, 4))
+@tiered("weights", WEIGHTS, keep=(2, 4))
+def test_products_of_every_family_agree_with_float64(device: Device, weights: str, turn: int) -> None:
+    """Gains, means that are taken away, gates and rotary positions, over inputs that fill no block."""
+    form, name = FORMS[8 + turn], list(KERNELS)[(turn + 3 * WEIGHTS.index(weights)) % len(KERNELS)]
+    # The mean of one input leaves nothing but the errors of rounding.
+    outputs, inputs = SIZES[1:][(turn + WEIGHTS.index(weights)) % (len(SIZES) - 1)]
+    one = gemv_draw(weights, KERNELS[name], outputs, inputs, **form)
+    check(device, one, *cases_of(form), what=f"{outputs}×{inputs} {form} {name}")
+
+
+@tiered("turn", range(len(KERNELS)))
+@pytest.mark.parametrize("weights", BLOCKS)
+def test_products_over_blocks_agree_with_float64(device: Device, weights: str, turn: int) -> None:
+    """Every format, by itself in a kernel, a size and a form; in the slow tests in all kernels."""
+    number = BLOCKS.index(weights)
+    name = list(KERNELS)[(turn + number) % len(KERNELS)]
+    form = FORMS[(5 * turn + number) % len(FORMS)]
+    outputs, inputs = GROUP_SIZES[(3 * turn + number) % len(GROUP_SIZES)]
+    one = gemv_draw(weights, KERNELS[name], outputs, whole_blocks(weights, inputs), **form)
+    check(device, one, *cases_of(form), what=f"{outputs}×{inputs} {form} {name}")
+
+
+def cases_of(form: dict[str, Any]) -> list[Case]:
+    """Runs at the first and the last position that a product has."""
+    last = form.get("slots", 70 if "turn" in form else 1) - 1
+    return [at(position) for position in sorted({0, last})]
 
 
 @settings(max_examples=10, suppress_health_check=[HealthCheck.function_scoped_fixture])
 @given(st.data())
 def test_random_products_agree_with_float64(device: Device, data: st.DataObject) -> None:
-    weights, form = data.draw(st.sampled_from(WEIGHTS), "weights"), data.draw(st.sampled_from(FORMS), "form")
+    weights = data.draw(st.sampled_from((*WEIGHTS, *BLOCKS)), "weights")
+    form = data.draw(st.sampled_from(FORMS), "form")
     kernels = dataclasses.replace(KERNELS[data.draw(st.sampled_from(sorted(KERNELS)), "kernels")], unroll=1)
-    outputs, inputs = data.draw(st.integers(1, 150), "outputs"), data.draw(st.integers(1, 150), "inputs")
-    check(device, gemv_draw(weights, kernels, outputs, inputs, **form), at(form.get("slots", 1) // 2))
+    # The mean of few inputs leaves little but the errors of rounding.
+    least = 16 if form.get("centred") else 1
+    outputs, inputs = data.draw(st.integers(1, 150), "outputs"), data.draw(st.integers(least, 150), "inputs")
+    inputs = whole_blocks(weights, inputs) if weights in BLOCKS else inputs
+    check(device, gemv_draw(weights, kernels, outputs, inputs, **form), *cases_of(form))
 
 
 @pytest.mark.parametrize("weights", ["f32", "q8"])
@@ -100,13 +150,29 @@ def test_products_in_several_stacks_agree_with_float64(device: Device, weights: 
     check(device, one, at(0))
 
 
+@tiered("weights", ["Q4_K", "Q4_0"])
+def test_blocks_in_several_stacks_agree_with_float64(device: Device, weights: str) -> None:
+    one = gemv_draw(weights, PLAIN, 1400, 1024, norm=True, edge=320)
+    assert dict(one.spec.defines)["WEIGHT_STACK"] == 11, "of 22 blocks"
+    check(device, one, at(0))
+
+
 @pytest.mark.parametrize(
-    ("weights", "kernels"), [("f32", "plain"), ("f16", "plain"), ("q16", "mantissa"), ("q8", "mantissa")]
+    ("weights", "kernels"),
+    [
+        ("f32", "plain"),
+        ("f16", "plain"),
+        ("q16", "mantissa"),
+        ("q8", "mantissa"),
+        ("Q4_0", "plain"),
+        ("Q6_K", "mantissa"),
+    ],
 )
 def test_long_sums_stay_accurate(device: Device, weights: str, kernels: str) -> None:
     # By way of the mantissa the lowest bits are lost, 2^-24 of the largest weight, all the same way.
     tolerance = 2 * TOLERANCE if KERNELS[kernels].mantissa else TOLERANCE
-    check(device, gemv_draw(weights, KERNELS[kernels], 5, 2049), at(0), tolerance=tolerance)
+    inputs = 2048 + (256 if weights in BLOCKS else 1)
+    check(device, gemv_draw(weights, KERNELS[kernels], 5, inputs), at(0), tolerance=tolerance)
 
 
 def test_a_product_adds_to_what_is_there(device: Device) -> None:
@@ -125,13 +191,63 @@ def test_the_activation_comes_before_the_residual(device: Device) -> None:
     assert one.run(device, at(0))[0] == 7.0  # gelu(1 - 101) + 7; any other order gives -93 or a gelu of 7
 
 
-@pytest.mark.parametrize("weights", WEIGHTS)
+@tiered("weights", (*WEIGHTS, *BLOCKS), keep=(0, 1, 2, 3, 4, 5, 6, 7, 10, 11, 14, 17))
 def test_a_product_of_a_unit_vector_is_a_column_and_of_zero_the_bias(device: Device, weights: str) -> None:
-    one = gemv_draw(weights, KERNELS["llvmpipe"], 70, 70)
-    unit = np.eye(70, dtype=np.float32)
-    check(device, one, *[at(0, x=unit[column : column + 1]) for column in (0, 5, 15, 16, 64, 69)])
-    zero = at(0, x=np.zeros((1, 70), np.float32))
+    inputs = whole_blocks(weights, 160) if weights in BLOCKS else 70
+    one = gemv_draw(weights, KERNELS["llvmpipe"], 70, inputs)
+    unit = np.eye(inputs, dtype=np.float32)
+    columns = (0, 5, 15, 16, 31, 32, 64, inputs - 1)
+    check(device, one, *[at(0, x=unit[column : column + 1]) for column in columns])
+    zero = at(0, x=np.zeros((1, inputs), np.float32))
     assert np.array_equal(one.run(device, zero)[0][0], one.arrays["c"][:, -1])
+
+
+@tiered("weights", ["Q4_1", "f16", "bf16", "Q6_K"])
+def test_the_mean_is_that_of_layer_norm(device: Device, weights: str) -> None:
+    """Against LayerNorm itself (Ba et al. 2016), written out; rows far from zero, too."""
+    inputs = whole_blocks(weights, 96)
+    one = gemv_draw(weights, PLAIN, 70, inputs, norm=True, gain=True, centred=True)
+    numbers = weight_numbers(one.arrays["w"], None, weights, inputs)
+    rows = [normal(20 + place, 1, inputs) + np.float32(offset) for place, offset in enumerate((0, 1, -8))]
+    for x, found in zip(rows, one.run(device, *[at(0, x=x) for x in rows]), strict=True):
+        wide = x.astype(np.float64)
+        normed = (wide - wide.mean()) / np.sqrt(wide.var() + 1e-5) * one.arrays["g"]
+        assert relative_error(found, normed @ numbers.T + one.arrays["c"][:, -1]) <= 1e-4
+
+
+def test_a_gate_lets_through_and_a_row_of_the_cache_is_turned_in_pairs(device: Device) -> None:
+    """What the oracle says, once more by hand: gate and up in turn blocks of 64; complex numbers for pairs."""
+    one = gemv_draw("Q8_0", PLAIN, 70, 32, gated=True, activation="silu")
+    numbers = weight_numbers(one.arrays["w"], None, "Q8_0", 32)
+    y = (numbers @ one.arrays["x"][0] + one.arrays["c"][:, -1]).reshape(-1, 2, 64)
+    gate, up = y[:, 0].reshape(-1)[:70], y[:, 1].reshape(-1)[:70]
+    assert relative_error(one.run(device, at(0))[0][0], gate / (1 + np.exp(-gate)) * up) <= TOLERANCE
+    one = gemv_draw("Q8_0", PLAIN, 0, 32, turn=GQA)
+    y = weight_numbers(one.arrays["w"], None, "Q8_0", 32) @ one.arrays["x"][0] + one.arrays["c"][:, -1]
+    for position in (0, 41, 69):
+        angles = one.arrays["rope"][position].astype(np.float64)
+        turns, expected = angles[0::2] + 1j * angles[1::2], y.copy()
+        for start in (*range(0, 32, 16), *range(64, 128, 16)):
+            turned = (y[start : start + 16 : 2] + 1j * y[start + 1 : start + 16 : 2]) * turns
+            expected[start : start + 16 : 2], expected[start + 1 : start + 16 : 2] = turned.real, turned.imag
+        assert relative_error(one.run(device, at(position))[0][0], expected) <= TOLERANCE
+
+
+# turn_heads
+
+
+# Heads of 6 in 16 floats, and of 64 over blocks, among fewer of keys; some that end in the middle of a block.
+TURNED = [(GQA, 16), (Heads(5, 5, 16), 6), (Heads(2, 1, 64), 64), (Heads(3, 1, 80), 66), (Heads(1, 1, 32), 18)]
+
+
+@tiered("number", range(len(TURNED)), keep=(1, 3))
+def test_heads_are_normalised_and_turned(device: Device, number: int) -> None:
+    heads, head_dim = TURNED[number]
+    for name, slots, aside in (("plain", 70, True), ("llvmpipe", 0, False), ("one by one", 70, False))[: 1 + number]:
+        one = turn_draw(KERNELS[name], heads, head_dim, slots=slots, aside=aside)
+        found = check(device, one, at(0), at(69), what=f"{heads} {name}")
+        values = slice(heads.kv_floats, 2 * heads.kv_floats)
+        assert np.array_equal(found[1][:, values], one.arrays["x"][:, values]), "values stay as they are"
 
 
 # Attention
@@ -139,6 +255,16 @@ def test_a_product_of_a_unit_vector_is_a_column_and_of_zero_the_bias(device: Dev
 
 # Heads, their width and the context: one head of one float, narrow heads, several quads, more than a block.
 HEADS = [(1, 1, 1), (3, 5, 70), (1, 16, 129), (8, 8, 64), (2, 64, 140), (1, 80, 200), (5, 17, 129), (4, 32, 66)]
+# Heads of keys that as many of queries share, and windows: of one token, less than a group of 16 or 64 tokens, a whole
+# group, and more than the context.
+SHARED = [
+    {"heads": 4, "kv": 2, "head_dim": 16, "window": 20},
+    {"heads": 3, "kv": 1, "head_dim": 24, "window": 1},
+    {"heads": 6, "kv": 3, "head_dim": 80, "window": 64},
+    {"heads": 2, "kv": 2, "head_dim": 33, "window": 7},
+    {"heads": 8, "kv": 2, "head_dim": 16, "window": 300},
+    {"heads": 5, "kv": 1, "head_dim": 64, "window": 0},
+]
 POSITIONS = (0, 1, 2, 3, 4, 5, 62, 63, 64, 65, 127, 128, 139)
 
 
@@ -149,6 +275,29 @@ def test_attention_agrees_with_float64_at_every_position(device: Device, kernels
     heads, width, context = HEADS[(number + 2 * (make is scores_draw)) % len(HEADS)]
     cases = [at(position) for position in (*POSITIONS, context - 1) if position < context]
     check(device, make(kernels, heads, width, context), *cases, what=f"{heads} heads of {width} in {context}")
+
+
+@tiered("kernels", KERNELS.values(), keep=(0, 3), ids=KERNELS)
+@tiered("shared", SHARED, ids=lambda shared: f"{shared['heads']} of {shared['kv']}, {shared['window']}")
+@pytest.mark.parametrize("make", [scores_draw, values_draw])
+def test_attention_of_shared_heads_in_windows_agrees_with_float64(
+    device: Device, kernels: Kernels, shared: dict[str, int], make: Any
+) -> None:
+    """The query of the last token alone is there, as in a cache that keeps one, or in a slot of its own."""
+    shape = {"kv": shared["kv"], "window": shared["window"], "aside": kernels.quad}
+    one = make(kernels, shared["heads"], shared["head_dim"], 140, **shape)
+    check(device, one, *[at(position) for position in (*POSITIONS, 19, 20, 35, 36)], what=f"{shared}")
+
+
+def test_scores_before_a_window_are_masked(device: Device) -> None:
+    for name in ("plain", "one by one"):
+        for position in (0, 5, 6, 7, 22, 70, 129):
+            (found,) = check(device, scores_draw(KERNELS[name], 2, 4, 130, window=7), at(position))
+            tokens = found.reshape(-1, 2, SLOT_TOKENS).transpose(1, 0, 2).reshape(2, -1)
+            seen = np.arange(tokens.shape[1])
+            seen = (seen <= position) & (seen > position - 7)
+            assert (tokens[:, ~seen] == np.float32(MASKED)).all()
+            assert (np.abs(tokens[:, seen]) < 100).all()
 
 
 def test_scores_after_the_position_are_masked_and_before_are_products(device: Device) -> None:
@@ -162,17 +311,18 @@ def test_scores_after_the_position_are_masked_and_before_are_products(device: De
 @pytest.mark.parametrize("name", ["plain", "GPU", "one by one"])
 @pytest.mark.parametrize("make", [scores_draw, values_draw])
 def test_each_head_sees_its_own_columns_alone(device: Device, name: str, make: Any) -> None:
-    """A head is told apart by making all others enormous."""
-    one = make(KERNELS[name], 3, 16, 70)
+    """A head is told apart by making all others enormous; two heads share each of keys and values."""
+    one, heads = make(KERNELS[name], 4, 16, 70, kv=2), Heads(4, 2, 16)
     cases = []
-    for head in range(3):
-        others = np.ones((3, 3, 16), dtype=bool)
-        others[:, head] = False
-        cases.append(at(69, cache=np.where(others.reshape(-1), np.float32(1e20), one.arrays["cache"])))
+    for head in range(4):
+        others = np.ones(heads.cols, dtype=bool)
+        own = (head // 2, 2 + head // 2, heads.queries_at // 16 + head)
+        others[[16 * each + np.arange(16) for each in own]] = False
+        cases.append(at(69, cache=np.where(others, np.float32(1e20), one.arrays["cache"])))
     for head, (found, case) in enumerate(zip(one.run(device, *cases), cases, strict=True)):
         width = SLOT_TOKENS if make is scores_draw else 16
-        own = (whole.reshape(-1, 3, width)[:, head] for whole in (found, one.expected(case)))
-        assert relative_error(*own) <= TOLERANCE, f"head {head}"
+        parts = (whole.reshape(-1, 4, width)[:, head] for whole in (found, one.expected(case)))
+        assert relative_error(*parts) <= TOLERANCE, f"head {head}"
 
 
 @every_kernel
@@ -180,7 +330,7 @@ def test_equal_scores_give_the_mean_of_the_values(device: Device, kernels: Kerne
     one = values_draw(kernels, 2, 16, 70)
     levels = [np.full_like(one.arrays["scores"], level) for level in (0.0, 0.3, 90.0, -90.0, 1e4, -1e4)]
     cases = [at(position, scores=level) for level in levels for position in (0, 2, 66)]
-    values = one.arrays["cache"].reshape(-1, 3, 32)[:, 2].astype(np.float64)
+    values = one.arrays["cache"][:, 32:64].astype(np.float64)
     for case, found in zip(cases, check(device, one, *cases), strict=True):
         mean = values[: int(case.values["position"]) + 1].mean(axis=0)
         assert np.abs(found[0] - mean).max() <= 1e-6
@@ -194,7 +344,7 @@ def test_one_enormous_score_takes_it_all_wherever_it_is(device: Device, kernels:
         scores.reshape(2, 2, SLOT_TOKENS)[token // SLOT_TOKENS, :, token % SLOT_TOKENS] = 1e4
         cases.append(at(69, scores=scores))
     for token, found in zip(tokens, one.run(device, *cases), strict=True):
-        exact = one.arrays["cache"].reshape(-1, 3, 32)[token, 2]
+        exact = one.arrays["cache"][token, 32:64]
         assert np.abs(found[0] - exact).max() <= 1e-6, f"token {token}"
 
 
@@ -224,7 +374,7 @@ def embedding(token: int, position: int) -> Case:
 
 @every_kernel
 def test_embeddings_agree_with_float64(device: Device, kernels: Kernels) -> None:
-    one = embed_draw(kernels, 37, 11, 70, halves=kernels.lookup_texture)
+    one = embed_draw(kernels, 37, 11, 70, weights="f16" if kernels.lookup_texture else "f32")
     runs = [(0, 0), (36, 10), (5, 3), (-1, 1), (-1, 10)]
     check(device, one, *[embedding(token, position) for token, position in runs])
 
@@ -233,6 +383,21 @@ def test_embeddings_agree_with_float64(device: Device, kernels: Kernels) -> None
 def test_embeddings_of_odd_sizes_agree_with_float64(device: Device, vocab: int, context: int, dim: int) -> None:
     one = embed_draw(KERNELS["llvmpipe"], vocab, context, dim)
     check(device, one, embedding(vocab - 1, context - 1), embedding(0, 0))
+
+
+@tiered("kernels", [PLAIN, KERNELS["one by one, looked up"]], ids=["quad", "one by one"])
+@tiered("weights", BLOCK_FORMS, keep=(0, 1, 4, 5, 6, 7, 9))
+def test_embeddings_out_of_blocks_are_the_table_rounded_once(device: Device, weights: str, kernels: Kernels) -> None:
+    """Every row and column of a table that a product may read as well, scaled, without positions and with them."""
+    inputs = whole_blocks(weights, 160)
+    for positions, scale in ((False, 2.5), (True, 1.0)):
+        one = embed_draw(kernels, 67, 5, inputs, weights=weights, scale=scale, positions=positions)
+        runs = [embedding(token, 3) for token in (0, 1, 17, 33, 63, 64, 66)]
+        table = weight_numbers(one.arrays["wte"], None, weights, inputs)
+        for case, found in zip(runs, check(device, one, *runs, tolerance=3e-7), strict=True):
+            row = table[int(case.values["token"])] * scale + (one.arrays["wpe"][3] if positions else 0)
+            assert np.abs(found[0] - row).max() <= 3e-7 * np.abs(row).max()
+        check(device, one, embedding(-1, 4), tolerance=3e-7)
 
 
 def test_tables_in_several_stacks_agree_with_float64(device: Device) -> None:
@@ -304,6 +469,7 @@ def test_everything_runs_within_what_webgl2_guarantees() -> None:
         assert device.limits.max_point_size == 1.0
         kernels = KERNELS["small points"]
         check(device, gemv_draw("q16", kernels, 130, 140, norm=True), at(0))
+        check(device, gemv_draw("Q4_K", kernels, 130, 256, norm=True, gain=True, turn=GQA), at(0))
         check(device, scores_draw(kernels, 3, 20, 130), at(0), at(129))
         check(device, values_draw(kernels, 3, 20, 130), at(0), at(129))
         check(device, embed_draw(kernels, 2500, 40, 30), embedding(2499, 39))

@@ -63,6 +63,7 @@ def dev(monkeypatch: pytest.MonkeyPatch) -> Iterator[Device]:
         yield opened
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("case", all_cases(), ids=lambda case: case.kernel)
 def test_every_draw_agrees_with_its_oracle(dev: Device, case: KernelCase) -> None:
     for form in case.forms:

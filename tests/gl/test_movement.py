@@ -12,6 +12,7 @@ import pytest
 from flat_draw import drawn, holds, same_bits
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
+from tiers import tiered
 
 from glinfer.errors import InputError, PlanError
 from glinfer.models.plan import PlanBuilder
@@ -41,7 +42,7 @@ def refused(message: str) -> Any:
 
 
 @pytest.mark.parametrize("case", CASES, ids=lambda case: case.kernel)
-@pytest.mark.parametrize("size", [(1, 1), (5, 1), (1, 67), (257, 36)], ids=str)
+@tiered("size", [(1, 1), (5, 1), (1, 67), (257, 36)], keep=(2,), ids=str)
 def test_a_kernel_moves_every_bit(dev: Device, rng: np.random.Generator, case: Any, size: tuple[int, int]) -> None:
     for form in case.forms:
         for found, expected in case.check(dev, rng, *size, form):
@@ -49,6 +50,7 @@ def test_a_kernel_moves_every_bit(dev: Device, rng: np.random.Generator, case: A
     assert dev.memory().tensors == 0
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("case", CASES, ids=lambda case: case.kernel)
 def test_a_kernel_with_small_textures(small: Device, rng: np.random.Generator, case: Any) -> None:
     for found, expected in case.check(small, rng, 29, 61, case.forms[0]):

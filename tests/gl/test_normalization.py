@@ -8,6 +8,7 @@ from typing import Any
 import numpy as np
 import pytest
 from stats_plan import RowsPlan, normal, padding
+from tiers import tiered
 
 from glinfer.errors import InputError, PlanError
 from glinfer.gl.context import Device as Context
@@ -32,6 +33,7 @@ def worst(device: Device, case: KernelCase, rows: int, cols: int, form: str) -> 
     return max(relative_error(y, expected) for y, expected in found)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("case", CASES, ids=lambda case: case.kernel)
 def test_cases(dev: Device, case: KernelCase) -> None:
     for rows, cols in SHAPES:
@@ -39,6 +41,7 @@ def test_cases(dev: Device, case: KernelCase) -> None:
     assert worst(dev, case, 3, 514, "float16") <= 2e-6
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("case", CASES, ids=lambda case: case.kernel)
 def test_cases_in_small_textures(small: Device, case: KernelCase) -> None:
     for rows, cols in ((7, 1030), (60, 250)):
@@ -159,8 +162,10 @@ def test_any_axes(dev: Device) -> None:
                 np.testing.assert_allclose(found.numpy(), expected, rtol=1e-5)
 
 
-@pytest.mark.parametrize(
-    ("shape", "draws"), [((512, 512), 2), ((1, 4096), 2), ((40, 1539), 3), ((1, 70001), 3), ((1, 300001), 4)]
+@tiered(
+    ("shape", "draws"),
+    [((512, 512), 2), ((1, 4096), 2), ((40, 1539), 3), ((1, 70001), 3), ((1, 300001), 4)],
+    keep=(0, 2),
 )
 def test_draws(dev: Device, shape: tuple[int, int], draws: int) -> None:
     x = dev.tensor(np.zeros(shape, dtype=np.float32))
@@ -201,7 +206,7 @@ def test_refusals(dev: Device) -> None:
 # In plans
 
 
-@pytest.mark.parametrize("lookup", [False, True], ids=["texelFetch", "texture"])
+@tiered("lookup", [False, True], ids=["texelFetch", "texture"])
 @pytest.mark.parametrize("cols", [53, 1030])
 @pytest.mark.parametrize("name", NORMS)
 def test_norms_in_a_plan(device: Context, name: str, cols: int, lookup: bool) -> None:

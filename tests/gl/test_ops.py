@@ -24,6 +24,7 @@ from one_draw import (
     softmax_draw,
     values_draw,
 )
+from tiers import tiered
 
 from glinfer.gl.context import Device, open_device
 from glinfer.gl.layout import Layout
@@ -69,19 +70,20 @@ def check(device: Device, one: OneDraw, what: str = "") -> Array:
     return found
 
 
-@pytest.mark.parametrize("shape", NATURAL, ids=str)
+@tiered("shape", NATURAL, keep=(1,), ids=str)
 def test_every_form_agrees_with_float64(device: Device, shape: tuple[int, ...]) -> None:
     for name, make in every_form(*shape):
         check(device, make(), name)
 
 
-@pytest.mark.parametrize("shape", WRAPPED, ids=str)
+@tiered("shape", WRAPPED, keep=(0,), ids=str)
 def test_every_form_agrees_with_float64_when_wrapped(device: Device, shape: tuple[int, ...]) -> None:
     for name, make in every_form(*shape):
         wrap_tightly(device, make())
         check(device, make(), name)
 
 
+@pytest.mark.slow
 @pytest.mark.desktop
 @pytest.mark.parametrize("wrapped", [False, True], ids=["natural", "wrapped"])
 def test_every_form_agrees_with_float64_on_desktop(wrapped: bool) -> None:

@@ -7,6 +7,7 @@ from typing import Any
 
 import numpy as np
 import pytest
+from tiers import tiered
 
 from glinfer.errors import InputError, PlanError
 from glinfer.models.oracle import relative_error, run_plan
@@ -29,8 +30,8 @@ def rope(device: Device, x: Array, **options: Any) -> Array:
         return y.numpy()
 
 
-@pytest.mark.parametrize(("rows", "cols"), [(1, 1), (3, 5), (7, 16), (5, 66), (300, 24), (1, 5257)])
-@pytest.mark.parametrize("form", CASES[0].forms)
+@tiered(("rows", "cols"), [(1, 1), (3, 5), (7, 16), (5, 66), (300, 24), (1, 5257)], keep=(1, 3))
+@tiered("form", CASES[0].forms)
 def test_the_cases(dev: Device, rows: int, cols: int, form: str) -> None:
     (case,) = CASES
     for found, wanted in case.check(dev, np.random.default_rng(rows * cols), rows, cols, form):
@@ -39,9 +40,7 @@ def test_the_cases(dev: Device, rows: int, cols: int, form: str) -> None:
 
 
 @pytest.mark.parametrize("interleaved", [False, True])
-@pytest.mark.parametrize(
-    ("heads", "dim", "rotary"), [(1, 16, 16), (2, 16, 8), (3, 6, 4), (2, 5, 2), (2, 12, 6), (1, 8, 4)]
-)
+@tiered(("heads", "dim", "rotary"), [(1, 16, 16), (2, 16, 8), (3, 6, 4), (2, 5, 2), (2, 12, 6), (1, 8, 4)], keep=(1, 3))
 def test_every_way_to_lie_in_texels(dev: Device, heads: int, dim: int, rotary: int, interleaved: bool) -> None:
     x = normal(np.random.default_rng(1), 2, 11, heads * dim)
     found = rope(dev, x, heads=heads, rotary_dim=rotary, interleaved=interleaved, offset=3)

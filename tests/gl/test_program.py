@@ -13,10 +13,11 @@ from typing import Any
 import numpy as np
 import pytest
 from block_draw import every_form as every_block_form
+from family_forms import family_forms
 from flat_ops import flat_ops
-from head_forms import HEAD_OPS, head_forms
 from one_draw import OneDraw, concat_draw, every_form, values_draw
 from row_forms import row_forms
+from tiers import tiered
 
 from glinfer.errors import PlanError, ShaderError
 from glinfer.gl.context import Device, open_device
@@ -40,7 +41,7 @@ from glinfer.tools.kernels import all_cases
 FORMS = dict(every_form(rows=2, max_rows=3, heads=2, head_dim=3, other=5, head=1))
 BLOCK_FORMS = every_block_form()
 ROW_FORMS = row_forms()
-HEAD_FORMS = head_forms()
+FAMILY_FORMS = family_forms()
 WRAPPED = {"WRAPPED": 1, "OUT_WIDTH": 7, "OUT_ROWS": 3}
 NOT_OPS = {"copy", "probe_quad", "ceiling_fetch", "ceiling_alu"}  # shaders that tools run by themselves
 
@@ -373,14 +374,13 @@ def test_every_shader_file_belongs_to_an_op_or_a_tool() -> None:
 
 
 def every_spec() -> list[DrawSpec]:
-    heads = [spec for spec in HEAD_FORMS.values() if spec.op in HEAD_OPS]
-    return [*(make().spec for make in (*FORMS.values(), *BLOCK_FORMS.values())), *ROW_FORMS.values(), *heads]
+    families = [spec for spec in FAMILY_FORMS.values() if spec.op not in flat_ops()]
+    return [*(make().spec for make in (*FORMS.values(), *BLOCK_FORMS.values())), *ROW_FORMS.values(), *families]
 
 
 def test_the_forms_cover_every_op_and_every_if() -> None:
     specs = every_spec()
-    assert flat_ops() >= HEAD_OPS
-    assert {spec.op for spec in specs} == set(OPS) - (flat_ops() - HEAD_OPS)  # those are in test_kernels.py
+    assert {spec.op for spec in specs} == set(OPS) - flat_ops()  # those are in test_kernels.py
     for shader in {spec.shader for spec in specs}:
         text = (shader_root() / f"{shader}.frag").read_text("utf-8")
         seen = [dict(spec.defines) for spec in specs if spec.shader == shader]
@@ -397,9 +397,11 @@ def block_program(device: Device, spec: DrawSpec) -> Program:
     return Program(device, spec.shader, defines, samplers, vertex_shader=vertex)
 
 
+@tiered("share", [23, 1])
 @pytest.mark.parametrize("api", ["es", pytest.param("desktop", marks=pytest.mark.desktop)])
 @pytest.mark.parametrize("wrapped", [False, True], ids=["natural", "wrapped"])
-def test_every_form_of_every_shader_compiles_and_uses_what_the_op_gives(api: str, wrapped: bool) -> None:
+def test_every_form_of_every_shader_compiles_and_uses_what_the_op_gives(api: str, wrapped: bool, share: int) -> None:
+    """Of shaders of blocks every ``share``-th form: compiling all takes long, and other tests run each shader."""
     with open_device(api=api) as device:
         for name, make in FORMS.items():
             spec = make().spec
@@ -408,13 +410,13 @@ def test_every_form_of_every_shader_compiles_and_uses_what_the_op_gives(api: str
             given = {uniform for uniform, _ in (*spec.uniforms, *spec.per_run)}
             assert program.uniform_names == given, name
             program.release()
-        for name, make in () if wrapped else BLOCK_FORMS.items():
-            program = block_program(device, make().spec)
-            given = {uniform for uniform, _ in (*make().spec.uniforms, *make().spec.per_run)}
+        for name, make in () if wrapped else list(BLOCK_FORMS.items())[::share]:
+            spec = make().spec
+            program = block_program(device, spec)
+            given = {uniform for uniform, _ in (*spec.uniforms, *spec.per_run)}
             assert program.uniform_names == given | {"first_slot"}, name
             program.release()
-        # Compiling all of them takes long; each shader in some of its forms is run by other tests.
-        for name, spec in () if wrapped else [*list(ROW_FORMS.items())[::7], *HEAD_FORMS.items()]:
+        for name, spec in () if wrapped else list({**ROW_FORMS, **FAMILY_FORMS}.items())[::share]:
             program = block_program(device, spec)
             given = {uniform for uniform, _ in (*spec.uniforms, *spec.per_run)} | shading(spec)[2]
             assert program.uniform_names == given, name
@@ -422,7 +424,9 @@ def test_every_form_of_every_shader_compiles_and_uses_what_the_op_gives(api: str
         Program(device, "copy", {"COLS": 5, **(WRAPPED if wrapped else {})}, ["x"])
 
 
-def test_every_form_is_glsl_es_by_the_reference_compiler(tmp_path: Path) -> None:
+@tiered("share", [7, 1])
+def test_every_form_is_glsl_es_by_the_reference_compiler(tmp_path: Path, share: int) -> None:
+    """Of plans of families every ``share``-th form; formats and families take turns in them."""
     compiler = shutil.which("glslangValidator")
     if compiler is None:
         pytest.skip("glslangValidator is not installed (package glslang-tools)")
@@ -438,7 +442,7 @@ def test_every_form_is_glsl_es_by_the_reference_compiler(tmp_path: Path) -> None
         vertex, defines, _ = shading(spec)
         for shader, kind in ((f"{spec.shader}.frag", "frag"), (vertex, "vert")):
             sources[f"block-{number}.{kind}"] = load_source(shader, defines, api="es").text
-    for number, spec in enumerate([*ROW_FORMS.values(), *HEAD_FORMS.values()]):
+    for number, spec in enumerate([*ROW_FORMS.values(), *list(FAMILY_FORMS.values())[::share]]):
         vertex, defines, _ = shading(spec)
         given = {} if vertex == VERTEX_SHADER else defines
         sources[f"rows-{number}.frag"] = load_source(f"{spec.shader}.frag", defines, api="es").text
@@ -446,7 +450,7 @@ def test_every_form_is_glsl_es_by_the_reference_compiler(tmp_path: Path) -> None
     sources["copy.frag"] = load_source("copy.frag", {"COLS": 5}, api="es").text
     for name, text in sources.items():
         (tmp_path / name).write_text(text)
-    done = subprocess.run([compiler, *sources], cwd=tmp_path, capture_output=True, text=True, timeout=120, check=False)
+    done = subprocess.run([compiler, *sources], cwd=tmp_path, capture_output=True, text=True, timeout=300, check=False)
     assert done.returncode == 0, done.stdout
     assert "WARNING" not in done.stdout, done.stdout
 
@@ -456,5 +460,5 @@ def test_the_reference_compiler_would_notice(tmp_path: Path) -> None:
     if compiler is None:
         pytest.skip("glslangValidator is not installed (package glslang-tools)")
     (tmp_path / "bad.frag").write_text(f"{HEAD}void main() {{ y = 1.0f * 1; }}\n")
-    done = subprocess.run([compiler, tmp_path / "bad.frag"], capture_output=True, text=True, timeout=60, check=False)
+    done = subprocess.run([compiler, tmp_path / "bad.frag"], capture_output=True, text=True, timeout=300, check=False)
     assert done.returncode != 0

@@ -8,6 +8,7 @@ from typing import Any
 import numpy as np
 import pytest
 from stats_plan import RowsPlan, normal, padding
+from tiers import tiered
 
 from glinfer.errors import InputError, PlanError
 from glinfer.gl.context import Device as Context
@@ -32,6 +33,7 @@ def worst(device: Device, case: KernelCase, rows: int, cols: int, form: str) -> 
     return max(relative_error(y, expected) for y, expected in found)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("case", CASES, ids=lambda case: case.kernel)
 def test_cases(dev: Device, case: KernelCase) -> None:
     for rows, cols in SHAPES:
@@ -39,6 +41,7 @@ def test_cases(dev: Device, case: KernelCase) -> None:
     assert worst(dev, case, 3, 514, "float16") <= min(case.tolerance, 1e-6)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("case", CASES, ids=lambda case: case.kernel)
 def test_cases_in_small_textures(small: Device, case: KernelCase) -> None:
     for rows, cols in ((7, 1030), (60, 250)):
@@ -189,7 +192,7 @@ def test_refusals(dev: Device) -> None:
 # In plans
 
 
-@pytest.mark.parametrize("lookup", [False, True], ids=["texelFetch", "texture"])
+@tiered("lookup", [False, True], ids=["texelFetch", "texture"])
 @pytest.mark.parametrize("stat", STATS)
 def test_statistics_and_their_merging(device: Context, stat: str, lookup: bool) -> None:
     """7 of 9 rows of 53 columns: 14 texels, in 5 parts of 3, merged into 2 and then into 1."""

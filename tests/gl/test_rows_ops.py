@@ -3,13 +3,25 @@
 from __future__ import annotations
 
 import dataclasses
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from typing import Any
 
 import block_draw
 import numpy as np
 import pytest
-from block_draw import OUT, STALE, at, gemv_draw, normal
+from block_draw import (
+    BLOCKS,
+    FLOATS_AND_ROWS,
+    GQA,
+    OUT,
+    PADDED,
+    STALE,
+    BlockDraw,
+    at,
+    gemv_draw,
+    normal,
+    whole_blocks,
+)
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 from rows_draw import (
@@ -36,13 +48,15 @@ from rows_draw import (
     taken,
     tile_scores_draw,
     tile_values_draw,
+    turn_draw,
     with_scores,
 )
+from tiers import tiered
 
 from glinfer.generation.sampler import Sampler, SamplingOptions
 from glinfer.gl.context import Device, Limits, open_device
 from glinfer.models.oracle import relative_error
-from glinfer.ops.cached import MASKED
+from glinfer.ops.cached import MASKED, Heads
 from glinfer.ops.kernels import Kernels
 from glinfer.ops.rows import INVERSE_TEMPERATURE, NOISE, NOISE_KEY, POSITION, TOKEN, WANTED
 from glinfer.ops.sample import best_candidate
@@ -50,9 +64,9 @@ from glinfer.ops.score import log_probabilities
 
 Array = np.ndarray[Any, Any]
 TOLERANCE = 1e-5
-WEIGHTS = ("f32", "f16", "q16", "q8")
+WEIGHTS = FLOATS_AND_ROWS
 PLAIN = KERNELS["plain"]
-every_kernel = pytest.mark.parametrize("kernels", KERNELS.values(), ids=KERNELS)
+every_kernel = tiered("kernels", KERNELS.values(), keep=(1, 6), ids=KERNELS)
 SOME = ("plain", "llvmpipe", "one by one", "mantissa, one by one")
 some_kernels = pytest.mark.parametrize("kernels", [KERNELS[name] for name in SOME], ids=SOME)
 
@@ -68,8 +82,27 @@ FORMS: list[dict[str, Any]] = [
     {"adds": True},
     {"together": True, "residual": True},
     {"together": True, "norms": True, "activation": "gelu"},
+    {"norms": True, "gain": True},
+    {"norm": True, "gain": True, "centred": True},
+    {"norms": True, "gain": True, "gated": True, "activation": "silu"},
+    {"norms": True, "gain": True, "centred": True, "turn": GQA},
+    {"norm": True, "turn": PADDED},
+    {"norms": True, "centred": True, "gated": True, "activation": "gelu_new"},
 ]
+PLAIN_FORMS = FORMS[:9]
+"""Those of models whose weights are folded and whose positions are learned."""
+GROUP_SIZES = [(70, 32), (3, 160), (130, 96), (64, 128), (1, 64), (67, 288), (16, 32), (65, 160)]
 HEADS = [(1, 1), (3, 15), (1, 16), (2, 64), (2, 17), (1, 80), (5, 16), (3, 5)]
+# Heads of keys that as many of queries share, and windows: of one token, less than a group of 16 or 64 tokens, a whole
+# group, and more than the cache.
+SHARED = [
+    {"heads": 4, "kv": 2, "head_dim": 16, "window": 20},
+    {"heads": 3, "kv": 1, "head_dim": 24, "window": 1},
+    {"heads": 6, "kv": 3, "head_dim": 80, "window": 64},
+    {"heads": 2, "kv": 2, "head_dim": 33, "window": 7},
+    {"heads": 8, "kv": 2, "head_dim": 16, "window": 300},
+    {"heads": 5, "kv": 1, "head_dim": 64, "window": 0},
+]
 POSITIONS = (0, 1, 15, 16, 63, 64, 100)
 
 
@@ -114,34 +147,62 @@ def test_the_table_of_kernels_varies_what_these_passes_look_at() -> None:
 # gemm
 
 
-@pytest.mark.parametrize("weights", WEIGHTS)
+@tiered("weights", WEIGHTS, keep=(0,))
 def test_products_agree_with_float64(device: Device, weights: str) -> None:
     """All kernels, in turn with sizes and forms; one row, a whole slot and a row, and as many as there may be."""
     turn = WEIGHTS.index(weights)
     for number, (name, kernels) in enumerate(KERNELS.items()):
         if weights == "f16" and number % 2:  # llvmpipe takes long to compile it
             continue
-        form = FORMS[(number + 2 * turn) % len(FORMS)]
+        form = PLAIN_FORMS[(number + 2 * turn) % len(PLAIN_FORMS)]
         outputs, inputs = SIZES[(3 * number + 2 * turn) % len(SIZES)]
         one = gemm_draw(weights, kernels, outputs, inputs, 19, **form)
         cases = [first_rows(one, rows) for rows in (1, kernels.targets + 1, 19)]
         check(device, one, *cases, what=f"{weights} {outputs}×{inputs} {form} {name}")
 
 
+@tiered("turn", range(6), keep=(3,))
+@tiered("weights", WEIGHTS, keep=(2, 4))
+def test_products_of_every_family_agree_with_float64(device: Device, weights: str, turn: int) -> None:
+    """Gains, means that are taken away, gates and rotary positions, over inputs that fill no block."""
+    number = WEIGHTS.index(weights)
+    form, name = FORMS[9 + turn], list(KERNELS)[(turn + 3 * number) % len(KERNELS)]
+    # The mean of one input leaves nothing but the errors of rounding.
+    outputs, inputs = SIZES[1:][(turn + number) % (len(SIZES) - 1)]
+    one = gemm_draw(weights, KERNELS[name], outputs, inputs, 11, **form)
+    check(device, one, *[first_rows(one, rows) for rows in (1, 11)], what=f"{outputs}×{inputs} {form} {name}")
+
+
+@tiered("turn", range(len(KERNELS)), keep=())
+@pytest.mark.parametrize("weights", BLOCKS)
+def test_products_over_blocks_agree_with_float64(device: Device, weights: str, turn: int) -> None:
+    """Every format in all kernels, in turn with forms and sizes; the default tests compare bits with a row alone."""
+    number = BLOCKS.index(weights)
+    name = list(KERNELS)[(turn + number) % len(KERNELS)]
+    form = FORMS[(7 * turn + number) % len(FORMS)]
+    outputs, inputs = GROUP_SIZES[(3 * turn + number) % len(GROUP_SIZES)]
+    one = gemm_draw(weights, KERNELS[name], outputs, whole_blocks(weights, inputs), 11, **form)
+    check(device, one, *[first_rows(one, rows) for rows in (1, 11)], what=f"{outputs}×{inputs} {form} {name}")
+
+
 @settings(max_examples=10, suppress_health_check=[HealthCheck.function_scoped_fixture])
 @given(st.data())
 def test_random_products_agree_with_float64(device: Device, data: st.DataObject) -> None:
-    weights, form = data.draw(st.sampled_from(("f32", "q8")), "weights"), data.draw(st.sampled_from(FORMS), "form")
+    weights = data.draw(st.sampled_from(("f32", "q8", "bf16", *BLOCKS)), "weights")
+    form = data.draw(st.sampled_from(FORMS), "form")
     kernels = KERNELS[data.draw(st.sampled_from(sorted(KERNELS)), "kernels")]
-    outputs, inputs = data.draw(st.integers(1, 150), "outputs"), data.draw(st.integers(1, 150), "inputs")
+    least = 16 if form.get("centred") else 1
+    outputs, inputs = data.draw(st.integers(1, 150), "outputs"), data.draw(st.integers(least, 150), "inputs")
+    inputs = whole_blocks(weights, inputs) if weights in BLOCKS else inputs
     one = gemm_draw(weights, kernels, outputs, inputs, data.draw(st.integers(1, 40), "most"), **form)
     rows = data.draw(st.integers(1, len(one.arrays["x"])), "rows")
     check(device, one, first_rows(one, rows))
 
 
-@pytest.mark.parametrize(
+@tiered(
     ("cover", "cell", "tiles", "pitch"),
     [("points", 4, 1, 64), ("quads", 4, 4, 64), ("quads", 3, 1, 64), ("points", 2, 2, 32), ("quads", 1, 2, 20)],
+    keep=(0, 4),
 )
 def test_hundreds_of_rows_are_all_written(device: Device, cover: str, cell: int, tiles: int, pitch: int) -> None:
     """However large the cells are, and however many slots they have to end with."""
@@ -180,24 +241,45 @@ def test_a_row_of_a_product_has_the_bits_it_has_alone(device: Device, kernels: K
     number = number_of(kernels)
     for turn, weights in enumerate(("f32", "q8")):
         form = [FORMS[place] for place in (1, 2, 3, 5, 6)][(number + 2 * turn) % 5]
-        alone = {name: value for name, value in form.items() if name != "parts"}
         if form.get("adds") and not form.get("parts"):
             kernels = dataclasses.replace(kernels, part_steps=0)
-        one = gemm_draw(weights, kernels, 70, 150, 11, **form)
-        found = one.run(device, first_rows(one, 11))[0]
-        cases = [
-            at(0, **{name: one.arrays[name][row : row + 1] for name in ("x", "r", OUT) if name in one.arrays})
-            for row in range(11)
-        ]
-        expected = gemv_draw(weights, kernels, 70, 150, **alone).run(device, *cases)
-        for row in range(11):
-            assert same(found[row], expected[row][0]), f"{weights} {form}: row {row}"
+        as_alone(device, kernels, weights, 150, form)
 
 
-@pytest.mark.parametrize("form", FORMS, ids=str)
-def test_a_row_of_a_product_does_not_depend_on_the_others(device: Device, form: dict[str, Any]) -> None:
-    kernels = KERNELS[("llvmpipe", "one by one", "mantissa")[FORMS.index(form) % 3]]
-    one = gemm_draw("q8", kernels, 35, 70, 16, **form)
+# A norm in the loop, with the mean; a gate; rotary positions; a sum in parts.
+ALONE = [FORMS[10], {"gain": True, "gated": True, "norm": True, "activation": "silu"}, FORMS[13], FORMS[3]]
+
+
+@tiered("turn", range(len(KERNELS)))
+@pytest.mark.parametrize("weights", ["f16", "bf16", "i16", "i8", *BLOCKS])
+def test_a_row_of_blocks_has_the_bits_it_has_alone(device: Device, weights: str, turn: int) -> None:
+    """Every format that keeps its file's bits, by itself in a kernel and a form; in the slow tests in all kernels."""
+    number = ("f16", "bf16", "i16", "i8", *BLOCKS).index(weights)
+    name = list(KERNELS)[(turn + 3 * number) % len(KERNELS)]
+    inputs = whole_blocks(weights, (96, 160)[number % 2])
+    as_alone(device, KERNELS[name], weights, inputs, ALONE[(number + turn) % len(ALONE)])
+
+
+def as_alone(device: Device, kernels: Kernels, weights: str, inputs: int, form: dict[str, Any]) -> None:
+    """Each of eleven rows of a product, against float64, and to the last bit against gemv of that row."""
+    alone = {name: value for name, value in form.items() if name != "parts"}
+    one = gemm_draw(weights, kernels, 70, inputs, 11, **form)
+    found = check(device, one, first_rows(one, 11), what=f"{weights} {form}")[0]
+    positions = one.arrays[TABLE][:, POSITION] if "turn" in form else np.zeros(11, np.uint32)
+    cases = [
+        at(int(positions[row]), **{n: one.arrays[n][row : row + 1] for n in ("x", "r", OUT) if n in one.arrays})
+        for row in range(11)
+    ]
+    expected = gemv_draw(weights, kernels, 70, inputs, **alone).run(device, *cases)
+    for row in range(11):
+        assert same(found[row], expected[row][0]), f"{weights} {form}: row {row}"
+
+
+@tiered("number", range(len(FORMS)), keep=(*range(9), 11, 12))
+def test_a_row_of_a_product_does_not_depend_on_the_others(device: Device, number: int) -> None:
+    form, kernels = FORMS[number], KERNELS[("llvmpipe", "one by one", "mantissa")[number % 3]]
+    weights, inputs = ("q8", 70) if number < len(PLAIN_FORMS) else ("Q5_1", 96)
+    one = gemm_draw(weights, kernels, 35, inputs, 16, **form)
     kept = (np.arange(16) % 5) == 2
     changed = {
         key: np.where(kept[:, None], one.arrays[key], np.float32(1e3) * normal(3, *one.arrays[key].shape))
@@ -206,7 +288,9 @@ def test_a_row_of_a_product_does_not_depend_on_the_others(device: Device, form: 
     }
     if "norms" in form:
         norms = members_of(one.arrays["norms"], kernels.targets)
-        changed["norms"] = norms_of(np.where(kept[:, None], norms, 2 * norms), kernels.targets)
+        norms = np.where(kept[:, None], norms, 2 * norms)
+        means = one.arrays["x"].mean(axis=1, dtype=np.float64).astype(np.float32)[:, None].repeat(4, axis=1)
+        changed["norms"] = norms_of(norms, kernels.targets, means if "centred" in form else None)
     before, after = one.run(device, first_rows(one, 16), first_rows(one, 16, **changed))
     assert same(before[kept], after[kept])
     assert not any(same(before[row], after[row]) for row in np.flatnonzero(~kept)), "the others are others"
@@ -221,6 +305,17 @@ def test_norms_agree_with_float64(device: Device, kernels: Kernels) -> None:
         one = norms_draw(kernels, cols, 19)
         one.arrays["x"][3], one.arrays["x"][5] = 0, one.arrays["x"][5] * 1e4
         check(device, one, *[first_rows(one, rows) for rows in (1, 8, 19)], what=f"{cols}", tolerance=1e-6)
+
+
+@tiered("kernels", KERNELS.values(), keep=(1, 3), ids=KERNELS)
+def test_norms_with_means_and_of_groups_agree_with_float64(device: Device, kernels: Kernels) -> None:
+    """The variance comes of the mean square and the mean, so rows far from zero keep fewer digits."""
+    for centred, grouped in ((True, False), (False, True), (True, True)):
+        one = norms_draw(kernels, (288, 96, 160)[number_of(kernels) % 3], 19, centred=centred, grouped=grouped)
+        one.arrays["x"][5] *= 1e4
+        one.arrays["x"][7] = 3
+        one.arrays["x"][7, ::2] = 4
+        check(device, one, *[first_rows(one, rows) for rows in (1, 19)], tolerance=2e-6)
 
 
 @some_kernels
@@ -238,18 +333,58 @@ def test_a_norm_does_not_depend_on_other_rows(device: Device, kernels: Kernels) 
 @pytest.mark.parametrize("inputs", [16, 70])
 def test_a_norm_from_before_gives_the_bits_of_one_in_the_loop(device: Device, kernels: Kernels, inputs: int) -> None:
     """With few inputs the members of a quad round their sums in four ways."""
-    if "llvmpipe" not in device.renderer:
-        pytest.skip("compilers of other renderers may join a product and a sum in one shader and not in the other")
-    norms = norms_draw(kernels, inputs, 100)
-    norms.arrays["x"] *= 10.0 ** normal(4, *norms.arrays["x"].shape)
-    left, x = norms.run(device, first_rows(norms, 100))[0], norms.arrays["x"]
+    left = norms_as_in_the_loop(device, kernels, "q8", inputs, 100)
     if inputs == 16 and kernels.quad:
         apart = members_of(left, kernels.targets)[:100]
         assert (apart != apart[:, :1]).any(), "no row would show whose norm is taken"
-    one = gemm_draw("q8", kernels, 70, inputs, 100, norms=True)
-    found = one.run(device, first_rows(one, 100, x=x, norms=left))[0]
-    alone = gemv_draw("q8", kernels, 70, inputs, norm=True)
-    for row, expected in enumerate(alone.run(device, *[at(0, x=x[row : row + 1]) for row in range(100)])):
+
+
+@every_kernel
+@tiered(
+    ("weights", "inputs", "centred"),
+    [("Q4_0", 160, False), ("Q8_0", 96, True), ("bf16", 70, True), ("f16", 36, True), ("Q2_K", 256, True)],
+    keep=(0, 1, 2),
+)
+def test_a_norm_and_a_mean_from_before_are_those_of_the_loop(
+    device: Device, kernels: Kernels, weights: str, inputs: int, centred: bool
+) -> None:
+    """In the order of groups of 32 inputs, of which the last round is not full."""
+    norms_as_in_the_loop(device, kernels, weights, inputs, 20, gain=True, centred=centred)
+
+
+def norms_as_in_the_loop(
+    device: Device, kernels: Kernels, weights: str, inputs: int, rows: int, **options: bool
+) -> Array:
+    """Rows of a product behind row_norms have the bits of gemv with its norm; what row_norms left."""
+    if "llvmpipe" not in device.renderer:
+        pytest.skip("compilers of other renderers may join a product and a sum in one shader and not in the other")
+    centred = options.get("centred", False)
+    norms = norms_draw(kernels, inputs, rows, centred=centred, grouped=weights in BLOCKS)
+    norms.arrays["x"] *= 10.0 ** normal(4, *norms.arrays["x"].shape)
+    left, x = norms.run(device, first_rows(norms, rows))[0], norms.arrays["x"]
+    one = gemm_draw(weights, kernels, 70, inputs, rows, norms=True, **options)
+    found = one.run(device, first_rows(one, rows, x=x, norms=left))[0]
+    alone = gemv_draw(weights, kernels, 70, inputs, norm=True, **options)
+    for row, expected in enumerate(alone.run(device, *[at(0, x=x[row : row + 1]) for row in range(rows)])):
+        assert same(found[row], expected[0]), f"row {row}"
+    return left
+
+
+# turn_heads
+
+
+# Heads of 6 in 16 floats, and of 64 over blocks, among fewer of keys; some that end in the middle of a block.
+TURNED = [(Heads(5, 5, 16), 6), (GQA, 16), (Heads(3, 1, 80), 66), (Heads(2, 1, 64), 64), (Heads(1, 1, 32), 18)]
+
+
+@every_kernel
+def test_heads_are_normalised_and_turned_as_alone(device: Device, kernels: Kernels) -> None:
+    heads, head_dim = TURNED[number_of(kernels) % len(TURNED)]
+    one = turn_draw(kernels, heads, head_dim, 19)
+    found = check(device, one, *[first_rows(one, rows) for rows in (1, 19)])[1]
+    alone, positions = block_draw.turn_draw(kernels, heads, head_dim), one.arrays[TABLE][:, POSITION]
+    cases = [at(int(positions[row]), x=one.arrays["x"][row : row + 1]) for row in range(19)]
+    for row, expected in enumerate(alone.run(device, *cases)):
         assert same(found[row], expected[0]), f"row {row}"
 
 
@@ -259,13 +394,26 @@ def test_a_norm_from_before_gives_the_bits_of_one_in_the_loop(device: Device, ke
 @every_kernel
 def test_embeddings_are_the_sums_of_two_rows(device: Device, kernels: Kernels) -> None:
     sizes = ((1, 1, 1), (5, 3, 64), (3, 2, 3))[number_of(kernels) % 3]
-    for (vocab, context, dim), halves in (((37, 11, 70), True), (sizes, False)):
-        one = embed_draw(kernels, vocab, context, dim, 19, halves=halves)
+    for (vocab, context, dim), weights in (((37, 11, 70), "f16"), (sizes, "f32")):
+        one = embed_draw(kernels, vocab, context, dim, 19, weights=weights)
         cases = [first_rows(one, rows) for rows in (1, 8, 19)]
         table, (wte, wpe) = one.arrays[TABLE], (one.arrays[name].astype(np.float32) for name in ("wte", "wpe"))
         for case, found in zip(cases, check(device, one, *cases, what=f"{vocab} {dim}"), strict=True):
             rows = int(case.values["rows"])
             assert same(found[:rows], wte[table[:rows, TOKEN]] + wpe[table[:rows, POSITION]])
+
+
+@tiered("weights", ["Q4_0", "Q6_K", "Q4_K", "Q8_0", "Q5_1", "Q2_K"], keep=2)
+def test_embeddings_out_of_blocks_are_those_of_single_tokens(device: Device, weights: str) -> None:
+    """Scaled, and with positions and without; to the last bit."""
+    for kernels, positions in ((KERNELS["llvmpipe"], False), (KERNELS["one by one"], True)):
+        shape: dict[str, Any] = {"weights": weights, "positions": positions, "scale": 2.5}
+        one = embed_draw(kernels, 67, 5, whole_blocks(weights, 96), 19, **shape)
+        found, table = check(device, one, first_rows(one, 19), tolerance=3e-7)[0], one.arrays[TABLE]
+        alone = block_draw.embed_draw(kernels, 67, 5, whole_blocks(weights, 96), **shape)
+        cases = [block_draw.Case({"token": int(row[TOKEN]), "position": int(row[POSITION])}) for row in table[:19]]
+        for row, expected in enumerate(alone.run(device, *cases)):
+            assert same(found[row], expected[0]), f"row {row}"
 
 
 def test_tables_in_several_stacks(device: Device) -> None:
@@ -312,6 +460,17 @@ def test_rows_are_stored_in_a_cache_of_several_lines(device: Device, together: b
     one = store_draw(KERNELS["mantissa, one by one"], 150, 19, 128, together=together, edge=128)
     assert one.spec.vertex == "common/rows.vert"
     check(device, one, *[stored(one, places) for places in PLACES.values()], tolerance=0)
+
+
+@some_kernels
+def test_queries_are_kept_once_for_each_sequence(device: Device, kernels: Kernels) -> None:
+    """A strip leaves them out; rows of a batch put each into its sequence's place, and change no other's."""
+    strip = store_draw(kernels, 150, 19, 128, together=True, aside=2, every=128)
+    assert strip.spec.extent({"rows": 19})[1] == 64
+    check(device, strip, *[stored(strip, PLACES[name]) for name in ("one", "after each other")], tolerance=0)
+    batch = store_draw(kernels, 150, 3, 128, together=False, aside=2, every=32)
+    assert batch.spec.extent({"rows": 3})[1] == 150
+    check(device, batch, *[stored(batch, [(0, at), (96, 31), (32, 0)]) for at in (0, 5, 31)], tolerance=0)
 
 
 def test_a_stored_row_is_where_it_belongs_and_known_numbers_are_everywhere_else(device: Device) -> None:
@@ -382,6 +541,23 @@ def test_attention_of_tiles_agrees_with_float64(device: Device, kernels: Kernels
     check(device, made.one, *cases, what=f"{heads} heads of {width}")
 
 
+@tiered("kernels", [KERNELS[name] for name in SOME], keep=(1, 2), ids=SOME)
+@tiered("shared", SHARED, ids=lambda shared: f"{shared['heads']} of {shared['kv']}, {shared['window']}")
+@both_tiles
+def test_tiles_of_shared_heads_in_windows_are_right_and_have_the_bits_of_rows_alone(
+    device: Device, kernels: Kernels, shared: dict[str, int], make: Any, case: Any
+) -> None:
+    shape, (heads, width) = {"kv": shared["kv"], "window": shared["window"]}, (shared["heads"], shared["head_dim"])
+    made = make(kernels, heads, width, 48, **shape)
+    runs = Run(64, 55, 12), Run(0, 0, 3), Run(32, 14, 4)
+    cases = [case(made, kernels, *runs), *[case(made, kernels, *runs) for runs in sequences(kernels)[:4]]]
+    found = check(device, made.one, *cases, what=f"{shared}")[0]
+    if make is tile_scores_draw:
+        scores_as_alone(device, kernels, made, cases[0], runs, found)
+    else:
+        values_as_alone(device, kernels, made, cases[0], runs, found)
+
+
 @both_tiles
 def test_caches_in_several_lines_agree_with_float64(device: Device, make: Any, case: Any) -> None:
     kernels = KERNELS["llvmpipe"]
@@ -408,8 +584,7 @@ def alone_with(made: Attention, run: Run, row: int, queries: Array | None = None
     length = run.position + run.rows
     cache[:length] = made.cache[run.base : run.base + length]
     if queries is not None:
-        width = made.heads * made.floats
-        cache[position, :width] = queries
+        cache[position, made.heads.queries_at :] = queries[made.heads.queries_at :]
     return position, cache
 
 
@@ -419,28 +594,50 @@ def test_a_tile_of_scores_has_the_bits_of_rows_alone(device: Device, kernels: Ke
     made = tile_scores_draw(kernels, heads, width, 48)
     runs = Run(64, 55, 12), Run(0, 0, 3), Run(32, 14, 4)
     case = made.case(*runs)
-    found = made.by_head(made.one.run(device, case)[0], case)
-    alone, rows, cases = block_draw.scores_draw(kernels, heads, width, 192), rows_of(case, runs, kernels.targets), []
+    scores_as_alone(device, kernels, made, case, runs, made.one.run(device, case)[0])
+
+
+def scores_as_alone(
+    device: Device, kernels: Kernels, made: Attention, case: Case, runs: tuple[Run, ...], found: Array
+) -> None:
+    """To the last bit, of each row up to its own token."""
+    by_head, rows, cases = made.by_head(found, case), rows_of(case, runs, kernels.targets), []
     for row, run, n in rows:
-        position, cache = alone_with(made, run, n, made.one.arrays["q"][row, : heads * made.floats])
+        position, cache = alone_with(made, run, n, made.one.arrays["q"][row])
         cases.append(at(position, cache=cache))
+    alone = one_query(block_draw.scores_draw, kernels, made)
     for (row, run, n), expected in zip(rows, alone.run(device, *cases), strict=True):
         until = run.position + n + 1
-        assert same(found[row, :, :until], tokens_of(expected, heads)[:, :until]), f"row {row} at {until - 1}"
+        single = tokens_of(expected, made.heads.count)[:, :until]
+        assert same(by_head[row, :, :until], single), f"row {row} at {until - 1}"
+
+
+def one_query(make: Any, kernels: Kernels, made: Attention) -> BlockDraw:
+    """The same attention of a row alone."""
+    heads, dim = made.heads, round(made.heads.scale**-2)
+    draw: BlockDraw = make(kernels, heads.count, dim, len(made.cache), kv=heads.kv, window=heads.window)
+    return draw
 
 
 @every_kernel
 def test_a_tile_of_values_has_the_bits_of_rows_alone(device: Device, kernels: Kernels) -> None:
     heads, width = HEADS[number_of(kernels)]
-    kernels = dataclasses.replace(kernels, split_values=False)  # shared out, the sums have another order
     made = tile_values_draw(kernels, heads, width, 48)
-    runs, scores = (Run(64, 55, 12), Run(0, 0, 3), Run(32, 14, 4)), random_scores(made)
-    case = with_scores(made, made.case(*runs), scores, step_of(kernels))
-    found = made.one.run(device, case)[0]
-    alone, rows, cases = block_draw.values_draw(kernels, heads, width, 192), rows_of(case, runs, kernels.targets), []
+    runs = (Run(64, 55, 12), Run(0, 0, 3), Run(32, 14, 4))
+    case = with_scores(made, made.case(*runs), random_scores(made), step_of(kernels))
+    values_as_alone(device, kernels, made, case, runs, made.one.run(device, case)[0])
+
+
+def values_as_alone(
+    device: Device, kernels: Kernels, made: Attention, case: Case, runs: tuple[Run, ...], found: Array
+) -> None:
+    """To the last bit; the case has the random scores of ``made``."""
+    kernels = dataclasses.replace(kernels, split_values=False)  # shared out, the sums have another order
+    scores, rows, cases = random_scores(made), rows_of(case, runs, kernels.targets), []
     for row, run, n in rows:
         position, cache = alone_with(made, run, n)
         cases.append(at(position, cache=cache, scores=slots_of(scores[row])))
+    alone = one_query(block_draw.values_draw, kernels, made)
     for (row, run, n), expected in zip(rows, alone.run(device, *cases), strict=True):
         assert same(found[row], expected[0]), f"row {row} at {run.position + n}"
 
@@ -517,7 +714,7 @@ def test_one_enormous_score_takes_it_all_wherever_it_is(device: Device) -> None:
             scores[:, :, token] = 1e4
             cases.append(with_scores(made, made.case(Run(16, 69, 8)), scores, step_of(kernels)))
         for token, found in zip(tokens, made.one.run(device, *cases), strict=True):
-            exact = made.cache[16 + token].reshape(3, -1)[2]
+            exact = made.cache[16 + token, made.heads.kv_floats : 2 * made.heads.kv_floats]
             assert np.abs(found - exact).max() <= 1e-6, f"token {token}"
 
 
@@ -540,20 +737,46 @@ def row_case(make: Any, made: Attention, runs: tuple[Run, ...]) -> Case:
 def test_attention_of_a_row_of_each_sequence(device: Device, kernels: Kernels, make: Any) -> None:
     """Against float64, and to the last bit what each sequence gives alone."""
     heads, width = HEADS[(number_of(kernels) + 4 + (make is row_values_draw)) % len(HEADS)]
-    made = make(kernels, heads, width, 3)
-    cases = [row_case(make, made, runs) for runs in BATCHES]
-    found = check(device, made.one, *cases, what=f"{heads} heads of {width}")
-    one_row = block_draw.scores_draw if make is row_scores_draw else block_draw.values_draw
-    alone = one_row(kernels, heads, width, 192)
+    rows_as_alone(device, kernels, make, make(kernels, heads, width, 3), BATCHES)
+
+
+# Each sequence within its own part of the cache, as those are that keep one query each.
+OWN_PARTS = [
+    (Run(0, 0), Run(64, 0), Run(128, 0)),
+    (Run(128, 63), Run(0, 40), Run(64, 15)),
+    (Run(64, 1), Run(0, 36), Run(128, 62)),
+]
+
+
+@tiered("kernels", [KERNELS[name] for name in SOME], keep=(1, 2), ids=SOME)
+@tiered("shared", SHARED, ids=lambda shared: f"{shared['heads']} of {shared['kv']}, {shared['window']}")
+@pytest.mark.parametrize("make", [row_scores_draw, row_values_draw])
+def test_shared_heads_in_windows_of_a_row_of_each_sequence(
+    device: Device, kernels: Kernels, shared: dict[str, int], make: Any
+) -> None:
+    shape = {"kv": shared["kv"], "window": shared["window"]}
+    kept = {"every": 64} if make is row_scores_draw and kernels.quad else {}
+    made = make(kernels, shared["heads"], shared["head_dim"], 3, **shape, **kept)
+    rows_as_alone(device, kernels, make, made, OWN_PARTS)
+
+
+def rows_as_alone(
+    device: Device, kernels: Kernels, make: Any, made: Attention, batches: Sequence[tuple[Run, ...]]
+) -> None:
+    """A row of each of three sequences, against float64 and to the last bit against itself alone."""
+    heads = made.heads.count
+    cases = [row_case(make, made, runs) for runs in batches]
+    found = check(device, made.one, *cases, what=f"{made.heads}")
+    alone = one_query(block_draw.scores_draw if make is row_scores_draw else block_draw.values_draw, kernels, made)
     scores = random_scores(made)
     singles = []
-    for runs in BATCHES:
+    for runs in batches:
         for row, run in enumerate(runs):
             position, cache = alone_with(made, run, 0)
             own = {} if make is row_scores_draw else {"scores": slots_of(scores[row])}
             singles.append(at(position, cache=cache, **own))
     expected = iter(alone.run(device, *singles))
-    for case, runs, result in zip(cases, BATCHES, found, strict=True):
+    for case, runs, result in zip(cases, batches, found, strict=True):
         for row, run in enumerate(runs):
             until, single = run.position + 1, next(expected)
             if make is row_scores_draw:
@@ -571,7 +794,7 @@ def log_softmax(logits: Array) -> Array:
     return np.asarray(wide - top - np.log(np.exp(wide - top).sum(axis=1, keepdims=True)))
 
 
-@pytest.mark.parametrize("vocab", [1, 3, 63, 64, 65, 300])
+@tiered("vocab", [1, 3, 63, 64, 65, 300], keep=(0, 4, 5))
 def test_likelihoods_are_those_of_a_softmax(device: Device, vocab: int) -> None:
     one = score_draw(KERNELS[("plain", "llvmpipe", "one by one", "small points")[vocab % 4]], vocab, 19)
     wanted = one.arrays[TABLE][:, WANTED].astype(int)
@@ -667,6 +890,10 @@ def everything(device: Device, kernels: Kernels, weights: str) -> None:
     """Every op once."""
     one = gemm_draw(weights, kernels, 70, 130, 11, norms=True, residual=True)
     check(device, one, first_rows(one, 11))
+    one = gemm_draw("Q5_0", kernels, 0, 96, 11, norms=True, gain=True, centred=True, turn=GQA)
+    check(device, one, first_rows(one, 11))
+    one = turn_draw(kernels, GQA, 10, 11)
+    check(device, one, first_rows(one, 11))
     for made in (norms_draw(kernels, 130, 11), embed_draw(kernels, 7, 5, 70, 11), score_draw(kernels, 70, 11)):
         check(device, made, first_rows(made, 11))
     one = take_draw(kernels, 70, 11)
@@ -690,7 +917,7 @@ def test_everything_runs_within_what_webgl2_guarantees() -> None:
 
 
 @pytest.mark.desktop
-@pytest.mark.parametrize(("name", "weights"), [("llvmpipe", "q8"), ("one by one", "f32")])
+@tiered(("name", "weights"), [("llvmpipe", "q8"), ("one by one", "f32")])
 def test_desktop_opengl_gives_the_same(name: str, weights: str) -> None:
     with open_device(api="desktop") as device:
         everything(device, KERNELS[name], weights)

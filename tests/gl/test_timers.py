@@ -3,8 +3,10 @@
 from __future__ import annotations
 
 import ctypes
-from collections.abc import Iterator
+import itertools
+from collections.abc import Callable, Iterable, Iterator
 from contextlib import ExitStack
+from types import SimpleNamespace
 from typing import Any
 
 import numpy as np
@@ -66,29 +68,78 @@ def work(device: Device) -> Iterator[Work]:
         yield made
 
 
-def fastest(timer: Timer, runs: int = 8, **options: Any) -> list[int]:
-    """The least time of each draw: noise only ever adds."""
-    lines = [timer.run({}, **options) for _ in range(runs + 1)][1:]
-    return [min(times) for times in zip(*(line.draws_ns for line in lines if line is not None), strict=True)]
+class Clock:
+    """A renderer's clock that moves by what is drawn alone: 1 µs for each round, 1 ns for each look at it.
+
+    The draws are really made. As tilers do it, those of one target are done together, when the next target comes or
+    when they are flushed, and a timestamp between them is that of the last.
+    """
+
+    def __init__(self, device: Device, patch: pytest.MonkeyPatch) -> None:
+        self.now, self.target = 0, None
+        self.batch: list[int | Callable[[int], None]] = []
+        self.stamps: dict[int, int] = {}
+        finish, flush, stamp, issue = device.raw.finish, device.raw.flush, TimestampQueries.stamp, timers.replay
+
+        def replayed(device: Device, draws: Iterable[Draw], values: Any) -> None:
+            for draw in draws:
+                issue(device, [draw], values)
+                if draw.framebuffer is not self.target:
+                    self.do()
+                self.target = draw.framebuffer
+                self.batch.append(1000 * int(draw.name.split()[0]))
+
+        def stamped(queries: TimestampQueries, place: int) -> None:
+            stamp(queries, place)
+            self.batch.append(lambda now: self.stamps.update({place: now}))
+
+        def done(wait: Callable[[], None]) -> Callable[[], None]:
+            return lambda: (wait(), self.do())[1]
+
+        patch.setattr(timers, "time", SimpleNamespace(perf_counter_ns=self.look))
+        patch.setattr(timers, "replay", replayed)
+        patch.setattr(device.raw, "finish", done(finish))
+        patch.setattr(device.raw, "flush", done(flush))
+        patch.setattr(TimestampQueries, "stamp", stamped)
+        patch.setattr(TimestampQueries, "now", lambda queries: self.now)
+        patch.setattr(TimestampQueries, "first", lambda queries: self.stamps[0])
+        patch.setattr(TimestampQueries, "read", lambda queries: [at - self.stamps[0] for at in self.stamps.values()])
+
+    def look(self) -> int:
+        self.now += 1
+        return self.now
+
+    def do(self) -> None:
+        self.now += sum(each for each in self.batch if isinstance(each, int))
+        for each in self.batch:
+            if not isinstance(each, int):
+                each(self.now)
+        self.batch.clear()
+
+
+@pytest.fixture
+def clock(device: Device, monkeypatch: pytest.MonkeyPatch) -> Clock:
+    return Clock(device, monkeypatch)
+
+
+def in_rounds(line: Timeline | None) -> list[int]:
+    """How many rounds each draw was by its time; looks at the clock are far less than one."""
+    assert line is not None
+    return [round(nanoseconds / 1000) for nanoseconds in line.draws_ns]
 
 
 @pytest.mark.parametrize("timer", TIMERS)
 class TestBothMethods:
-    def test_they_see_which_draw_takes_long(self, work: Work, timer: type[Timer]) -> None:
+    def test_they_see_which_draw_takes_long(self, work: Work, clock: Clock, timer: type[Timer]) -> None:
         rounds = [LIGHT, HEAVY, LIGHT, HEAVY // 2, LIGHT]
         with timer(work.device, [work.draw(work.target(), each) for each in rounds]) as made:
-            light, heavy, other_light, half, _ = fastest(made)
-        assert heavy > 5 * max(light, other_light)
-        assert 2 * max(light, other_light) < half < 0.8 * heavy
+            assert in_rounds(made.run({})) == in_rounds(made.run({})) == rounds
 
-    def test_draws_of_one_target_are_told_apart(self, work: Work, timer: type[Timer]) -> None:
-        target = work.target()
-        with timer(work.device, [work.draw(target, each) for each in (LIGHT, HEAVY, LIGHT)]) as made:
-            first, second, third = fastest(made)
-            lines = [line for line in (made.run({}) for _ in range(4)) if line is not None]
-        assert second > 5 * max(first, third)
-        # Drawn together tile by tile, they would only be told the times of the last tile.
-        assert max(sum(line.draws_ns) / (line.end - line.start) for line in lines) > 0.5
+    def test_draws_of_one_target_are_told_apart(self, work: Work, clock: Clock, timer: type[Timer]) -> None:
+        """Drawn together tile by tile, they would only be told the times of the last tile."""
+        target, rounds = work.target(), [LIGHT, HEAVY, LIGHT]
+        with timer(work.device, [work.draw(target, each) for each in rounds]) as made:
+            assert in_rounds(made.run({})) == in_rounds(made.run({})) == rounds
 
     def test_a_timed_run_draws_what_any_run_draws(self, work: Work, timer: type[Timer]) -> None:
         target = work.target()
@@ -111,18 +162,14 @@ class TestBothMethods:
             assert len(line.draws_ns) == len(line.issued) == 6
             assert list(line.bounds) == sorted(line.bounds)
             assert sum(line.draws_ns) == line.bounds[-1] - line.bounds[0] - 6 * line.fence_ns
-            assert sum(line.draws_ns) <= 1.05 * (line.end - line.start)
             moments = [moment for span in line.issued for moment in span]
             assert [line.start, *moments, line.end] == sorted([line.start, *moments, line.end])
-        # On a busy machine much may lie before the first draw or behind the last one.
-        assert max(sum(line.draws_ns) / (line.end - line.start) for line in lines) > 0.7
 
-    def test_the_clocks_are_one(self, work: Work, timer: type[Timer]) -> None:
+    def test_the_clocks_are_one(self, work: Work, clock: Clock, timer: type[Timer]) -> None:
         with timer(work.device, [work.draw(work.target(), HEAVY) for _ in range(3)]) as made:
             line = made.run({})
         assert line is not None
-        slack = 2_000_000
-        assert line.start - slack < line.bounds[0] < line.bounds[-1] < line.end + slack
+        assert line.start <= line.bounds[0] < line.bounds[-1] <= line.end
 
     def test_nothing_is_made_by_a_run_and_nothing_is_left(self, work: Work, timer: type[Timer]) -> None:
         draws = [work.draw(work.target(), LIGHT) for _ in range(3)]
@@ -236,8 +283,11 @@ def test_a_clock_that_says_nothing_is_done_without(work: Work, monkeypatch: pyte
     assert line.bounds[0] == line.issued[0][0]
 
 
-def test_an_empty_fence_is_short(device: Device) -> None:
-    assert 0 <= fence_ns(device) < 1_000_000
+def test_what_a_fence_costs_is_a_median(device: Device, monkeypatch: pytest.MonkeyPatch) -> None:
+    assert fence_ns(device) >= 0
+    moments = itertools.accumulate(itertools.chain([0] * 12, itertools.repeat(7)))
+    monkeypatch.setattr(timers, "time", SimpleNamespace(perf_counter_ns=lambda: next(moments)))
+    assert fence_ns(device) == 7
 
 
 @pytest.mark.desktop
@@ -245,5 +295,7 @@ def test_desktop_opengl_has_timestamps() -> None:
     with open_device(api="desktop") as device:
         made = Work(device)
         with made.owned, TimestampTimer(device, [made.draw(made.target(), each) for each in (LIGHT, HEAVY)]) as timer:
-            light, heavy = fastest(timer)
-        assert heavy > 5 * light
+            line = timer.run({})
+        assert line is not None
+        assert line.bounds == tuple(sorted(line.bounds))
+        assert line.bounds[-1] > line.bounds[0]

@@ -26,6 +26,7 @@ def kill_batch() -> ModuleType:
     return module
 
 
+@pytest.mark.slow
 def test_four_signals_and_a_full_file(kill_batch: ModuleType, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(kill_batch, "STARTING", 0.5)
     report = kill_batch.torment(tmp_path, prompts=60, kills=4, full=1, seed=2, slots=4)

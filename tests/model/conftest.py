@@ -5,26 +5,26 @@ from __future__ import annotations
 from pathlib import Path
 
 import pytest
+from goldens import ModelWriter
 from scripted_models import SMALL, random_file
 
-from glinfer.config import ModelConfig
-from glinfer.formats import random_checkpoint, save_checkpoint, write_bpe
+from glinfer.formats import write_bpe
 from glinfer.tools.demo import demo_tokenizer
 
 
 @pytest.fixture(scope="session")
-def cache_home(tmp_path_factory: pytest.TempPathFactory) -> Path:
+def cache_home(tmp_path_factory: pytest.TempPathFactory, golden_model: ModelWriter) -> Path:
     """A cache directory in which the demo finds its 101 MB model: Gab's full shape, seed 2."""
     home = tmp_path_factory.mktemp("cache")
     folder = home / "glinfer" / "demo"
     folder.mkdir(parents=True)
-    save_checkpoint(random_checkpoint(ModelConfig.from_options(""), seed=2), folder / "random.gab")
+    (folder / "random.gab").hardlink_to(golden_model("full"))
     return home
 
 
 @pytest.fixture(scope="session")
 def full_file(cache_home: Path) -> Path:
-    """The full-size model that the goldens call "full"."""
+    """The full-size model of the goldens, where the demo finds it."""
     return cache_home / "glinfer" / "demo" / "random.gab"
 
 

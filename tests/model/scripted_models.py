@@ -14,6 +14,8 @@ SMALL = "vocab=300,dim=32,heads=4,blocks=2,context=64"
 SMALL_DRAWS = 2 * (8 + 4 * 4) + 4
 """Of the reference plan."""
 FAST_SMALL_DRAWS = 2 * 6 + 3
+FAST_TAIL_DRAWS = 6 + 2
+"""Of the fast plan's draws for a token, those that a chunk leaves for its last one: the last layer's and the head's."""
 
 BYTES = BpeModel((), tuple(bytes([value]) for value in range(256)))
 """A tokenizer whose tokens are the single bytes."""

@@ -10,7 +10,7 @@ from typing import Any
 
 import numpy as np
 import pytest
-from scripted_models import BYTES, FAST_SMALL_DRAWS, SMALL, SMALL_DRAWS, random_file, saying
+from scripted_models import BYTES, FAST_SMALL_DRAWS, FAST_TAIL_DRAWS, SMALL, SMALL_DRAWS, random_file, saying
 
 import glinfer
 from glinfer.errors import ContextError, FormatError, InputError, PlanError
@@ -18,7 +18,6 @@ from glinfer.formats import save_checkpoint, write_bpe
 from glinfer.generation.model import Model
 from glinfer.generation.tokenizer import Tokenizer
 from glinfer.gl.context import Limits, open_device
-from glinfer.models.fast import TAIL_DRAWS
 from glinfer.tools.demo import demo_tokenizer
 
 PROMPT = [13, 132, 251, 70]
@@ -126,7 +125,7 @@ class TestGenerating:
                 list(stream)
                 if max_tokens == 1:
                     # The prompt was a chunk, its last token too as far as a chunk goes: the rest of that one is left.
-                    assert (stream.stats.draws, stream.stats.prompt_draws) == (TAIL_DRAWS, chunk_draws)
+                    assert (stream.stats.draws, stream.stats.prompt_draws) == (FAST_TAIL_DRAWS, chunk_draws)
                 else:
                     assert stream.stats.draws_per_token == draws
                 issued = model.device.draws_issued - before
@@ -138,7 +137,7 @@ class TestGenerating:
                 list(stream := model.stream([7] * context, max_tokens=context))
                 # The prompt is one chunk, and so is the newer half, each time it runs again: no part of a token, but
                 # each leaves only the rest of its last one.
-                assert stream.stats.draws == (context - 3) * draws + 3 * TAIL_DRAWS
+                assert stream.stats.draws == (context - 3) * draws + 3 * FAST_TAIL_DRAWS
                 assert context < model.kernels.chunk
                 assert stream.stats.dropped == 2 * (context // 2)
                 assert stream.stats.prompt_draws == 3 * chunk_draws
@@ -304,7 +303,7 @@ class TestSeveralModels:
             assert [list(ids) for ids in zip(*pairs, strict=True)] == alone
             # Each takes the model from the other, and has to have all its tokens run again: up to three one by one,
             # more as a chunk, which leaves only the rest of the last one.
-            whole, rest = FAST_SMALL_DRAWS, TAIL_DRAWS
+            whole, rest = FAST_SMALL_DRAWS, FAST_TAIL_DRAWS
             assert [stream.stats.draws for stream in streams] == [2 * whole + 4 * rest, whole + 5 * rest]
 
     def test_two_models_share_a_device(self, small: Path, tmp_path: Path) -> None:

@@ -9,7 +9,9 @@ from typing import Any
 
 import numpy as np
 import pytest
+from made_models import IDS, mixed, of_family, opened, packed
 from scripted_models import random_file
+from tiers import tiered
 
 import glinfer
 from glinfer.config import ModelConfig
@@ -20,6 +22,7 @@ from glinfer.generation.batch import (
     Batch,
     BatchRequest,
     BatchResult,
+    check_request,
     places_for,
     sequence_bytes,
 )
@@ -85,7 +88,7 @@ def assert_as_alone(model: Model, results: list[BatchResult]) -> None:
 
 
 class TestAsAlone:
-    @pytest.mark.parametrize("slots", [1, 2, 3, 8, None])
+    @tiered("slots", [1, 2, 3, 8, None], keep=(2, 4))
     def test_every_request(self, model: Model, slots: int | None) -> None:
         results = list(model.batch(REQUESTS, slots=slots))
         assert sorted(result.request.key for result in results) == list(range(len(REQUESTS)))  # type: ignore[type-var]
@@ -114,23 +117,16 @@ class TestAsAlone:
         assert reasons.count("length") >= 2
         assert any(result.ids == [] and result.text is None for result in results)
 
-    def test_one_after_the_other_in_the_reference_plan(self, small: Path) -> None:
-        few = [REQUESTS[place] for place in (3, 0, 1, 4, 9)]
-        with glinfer.load(small, plan="reference") as model:
-            results = list(model.batch(few, slots=2))
-            assert [result.request.key for result in results] == [3, 0, 1, 4, 9], "in the order of the requests"
-            assert_as_alone(model, results)
-
     def test_within_the_limits_of_webgl2(self, small: Path) -> None:
         with glinfer.load(small, limits=Limits.webgl2_minimum()) as model:
             assert_as_alone(model, list(model.batch(REQUESTS, slots=5)))
 
-    @pytest.mark.parametrize("weights", ["f16", "q8", "q8l"])
+    @tiered("weights", ["f16", "q8", "q8l"], keep=(1,))
     def test_in_other_weight_formats(self, small: Path, weights: str) -> None:
         with glinfer.load(small, weights=weights) as model:
             assert_as_alone(model, list(model.batch(REQUESTS[:6], slots=4)))
 
-    @pytest.mark.parametrize(
+    @tiered(
         "kernels",
         [
             {"targets": 4, "blends": False, "largest_cell": 1},
@@ -157,6 +153,7 @@ class TestAsAlone:
             assert_as_alone(model, results)
             assert all(result.stats.dropped > 0 for result in results)
 
+    @pytest.mark.slow
     def test_the_bundled_model(self) -> None:
         requests = [
             BatchRequest("ROMEO:\n", {"max_tokens": 25, "seed": 1}),
@@ -165,6 +162,76 @@ class TestAsAlone:
         ]
         with glinfer.load("shakespeare") as model:
             assert_as_alone(model, list(model.batch(requests)))
+
+
+def rows_of_a_step(model: Model, prompts: list[list[int]]) -> list[np.ndarray[Any, Any]]:
+    """The logits of each sequence after a batch took in its prompt, and the token after that."""
+    running = {
+        place: check_request(BatchRequest(ids, {"max_tokens": 9, **GREEDY}), model.config, None)
+        for place, ids in enumerate(prompts)
+    }
+    engine = model.engine
+    batch = Batch(
+        model.config,
+        model.bound,
+        model.weights,
+        model.kernels,
+        engine.numbers,
+        engine.formats,
+        slots=len(prompts) + 1,
+        capacity=64,
+    )
+    with batch:
+        batch.step(running)
+        batch.step(running)
+        logits = batch._logits()
+    assert [each.held[:-1] for each in running.values()] == [[*ids, running[p].ids[0]] for p, ids in enumerate(prompts)]
+    return [logits[place] for place in running]
+
+
+class TestEveryFamily:
+    PROMPTS = (IDS[:1], IDS[3:40], IDS[30:36])
+
+    def check(self, model: Model) -> None:
+        """Logits to the last bit, ids with and without noise, by the GPU's choice and the sampler's."""
+        prompts = [list(ids) for ids in self.PROMPTS]
+        for ids, logits in zip(prompts, rows_of_a_step(model, prompts), strict=True):
+            with model.session() as session:
+                session.prefill(ids)
+                session.generate_ids(1)
+                assert np.array_equal(session.logits(), logits)
+        options: list[dict[str, Any]] = [GREEDY, {"seed": 4}, {"seed": 5, "top_k": 20, "temperature": 0.8}]
+        requests = [
+            BatchRequest(ids, {"max_tokens": 14, **each}, (place, number))
+            for place, ids in enumerate(prompts)
+            for number, each in enumerate(options)
+        ]
+        results = list(model.batch(requests, slots=4))
+        assert {result.request.key for result in results} == {request.key for request in requests}
+        assert_as_alone(model, results)
+        layers = model.config.num_hidden_layers
+        for result in results:
+            assert result.stats.draws == 14 * (len(model.plan.draws) + layers)
+            assert result.stats.seconds > 0
+            assert (result.stats.dropped > 0) == (len(result.request.prompt) + 14 > 49)
+
+    @tiered("family", ["mistral", "qwen3", "gemma", "gift_of_gab", "llama", "qwen2", "gpt2"], keep=2)
+    def test_each_row_is_what_it_is_alone(self, family: str) -> None:
+        with opened(of_family(family, sliding_window=5 if family == "mistral" else 0)) as model:
+            self.check(model)
+
+    @tiered("family", ["llama", "gpt2"])
+    def test_blocks_of_files(self, family: str) -> None:
+        """Matrices in several formats, as GGUF files have them."""
+        with opened(mixed(family)) as model:
+            self.check(model)
+
+    @tiered(
+        "form", ["Q4_K", "Q8_0", "Q4_0", "Q4_1", "Q5_0", "Q5_1", "Q6_K", "Q2_K", "Q3_K", "Q5_K", "F16", "BF16"], keep=0
+    )
+    def test_every_format(self, form: str) -> None:
+        with opened(packed(of_family("llama", 256), lambda name: form)) as model:
+            self.check(model)
 
 
 class TestOrder:
@@ -177,8 +244,7 @@ class TestOrder:
         requests = [BatchRequest([place + 1], {"max_tokens": 2}, place) for place in range(7)]
         assert [result.request.key for result in model.batch(requests, slots=3)] == list(range(7))
 
-    @pytest.mark.parametrize("plan", ["fast", "reference"])
-    def test_requests_are_taken_when_there_is_a_place(self, small: Path, plan: str) -> None:
+    def test_requests_are_taken_when_there_is_a_place(self, model: Model) -> None:
         pulled = []
 
         def requests() -> Iterator[BatchRequest]:
@@ -186,14 +252,12 @@ class TestOrder:
                 pulled.append(place)
                 yield BatchRequest([place + 1], {"max_tokens": place + 1}, place)
 
-        slots = 2 if plan == "fast" else 1
-        with glinfer.load(small, plan=plan) as model:
-            results = model.batch(requests(), slots=slots)
-            assert pulled == []
-            for number in range(6):
-                assert next(results).request.key == number
-                assert pulled == list(range(min(6, number + slots)))
-            assert next(results, None) is None
+        results = model.batch(requests(), slots=2)
+        assert pulled == []
+        for number in range(6):
+            assert next(results).request.key == number
+            assert pulled == list(range(min(6, number + 2)))
+        assert next(results, None) is None
 
     def test_a_run_serves_all_of_them(self, model: Model, monkeypatch: pytest.MonkeyPatch) -> None:
         runs: list[str] = []
@@ -239,20 +303,17 @@ class TestGenerate:
         model.generate([[1], [2], [3]], max_tokens=2, on_end=lambda: calls.append(1))
         assert calls == [1]
 
-    def test_both_plans_give_lists(self, small: Path, model: Model) -> None:
-        prompts = [[1, 2], [3]]
-        with glinfer.load(small, plan="reference") as reference:
-            assert reference.generate(prompts, max_tokens=4, **GREEDY) == model.generate(
-                prompts, max_tokens=4, **GREEDY
-            )
-
 
 class TestMemory:
     CONFIG = ModelConfig.from_options("vocab=300,dim=32,heads=4,blocks=2,context=200")
 
-    def test_a_cache_is_three_vectors_a_token_and_block(self) -> None:
-        blocks, heads, head_floats = 2, 4, 16  # a head of 8 numbers takes 16
-        assert sequence_bytes(self.CONFIG, 256) == blocks * 256 * 3 * heads * head_floats * 4
+    @pytest.mark.parametrize(("family", "heads"), [("gab", 8), ("llama", 2)])
+    def test_a_cache_is_the_keys_and_values_of_each_token_and_a_line_of_queries(self, family: str, heads: int) -> None:
+        """Not the queries of each token, and of grouped queries the keys and values of their groups alone."""
+        config = replace(self.CONFIG, hidden_size=8 * 8, num_attention_heads=8, head_dim=8, model_type=family)
+        config = replace(config, num_key_value_heads=heads)
+        layers, head_floats, line = 2, 16, 64  # a head of 8 numbers takes 16; a line holds a block of each slot
+        assert sequence_bytes(config, 256) == layers * 256 * (2 * heads * head_floats + line) * 4
 
     def test_places(self) -> None:
         each = sequence_bytes(self.CONFIG, 256)
@@ -346,11 +407,13 @@ class TestRefusals:
         assert "\n" not in str(refusal.value)
         assert (model.device.live_objects(), model.device.draws_issued) == (before, draws)
 
-    def test_before_anything_runs_in_the_reference_plan(self, small: Path) -> None:
+    def test_the_reference_plan(self, small: Path) -> None:
+        words = "several prompts together need the fast plan; load the model without plan='reference'"
         with glinfer.load(small, plan="reference") as model:
             before = model.device.draws_issued
-            with pytest.raises(InputError, match="the prompt is empty"):
-                model.batch([BatchRequest([1, 2, 3]), BatchRequest([])])
+            for use in (lambda: model.batch([BatchRequest([1, 2, 3])]), lambda: model.generate([[1, 2], [3]])):
+                with pytest.raises(InputError, match=words):
+                    use()
             assert model.device.draws_issued == before
 
     def test_one_of_an_iterator_comes_to_light_when_it_is_taken(self, model: Model) -> None:

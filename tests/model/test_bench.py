@@ -11,6 +11,7 @@ from typing import Any
 
 import numpy as np
 import pytest
+from oracle_peer import OraclePeer
 from scripted_models import SMALL_DRAWS, random_file
 
 import glinfer
@@ -23,7 +24,7 @@ from glinfer.generation.prefill import Chunks
 from glinfer.gl.context import Device
 from glinfer.gl.replay import Draw, replay
 from glinfer.tools import bench_turns as timing
-from glinfer.tools import ceiling
+from glinfer.tools import ceiling, peers
 from glinfer.tools.bench import bench
 from glinfer.tools.bench_decoding import (
     DecodeReport,
@@ -236,8 +237,9 @@ def test_a_prompt_is_taken_in_by_chunks(small: Path, device: Device, monkeypatch
         assert np.allclose(found, token_by_token.logits(), rtol=0, atol=1e-5)
 
 
+@pytest.mark.slow
 def test_torch_takes_a_prompt_in_with_one_forward_pass(small: Path, monkeypatch: Patch) -> None:
-    pytest.importorskip("torch", reason="PyTorch is not installed (pip install 'glinfer[peers]')")
+    pytest.importorskip("torch", reason="PyTorch is not installed (make test-all installs it)")
     from glinfer.tools.peers_torch import EagerPeer
 
     forward, passes = EagerPeer._forward, list[tuple[int, int]]()
@@ -350,12 +352,20 @@ class TestCommand:
         assert product[-1].endswith("%")
         assert "note: a context of 99 tokens is left out: this model holds 64" in out
 
-    def test_peers_stand_in_the_same_table(self, small: Path, capsys: Capture) -> None:
-        pytest.importorskip("torch", reason="PyTorch is not installed (pip install 'glinfer[peers]')")
+    def test_peers_stand_in_the_same_table(self, small: Path, capsys: Capture, monkeypatch: Patch) -> None:
+        monkeypatch.setattr(peers, "_engine", lambda name: lambda checkpoint, threads: [OraclePeer(checkpoint)])
+        self.check_table(small, capsys, "oracle")
+
+    @pytest.mark.slow
+    def test_pytorch_stands_in_the_same_table(self, small: Path, capsys: Capture) -> None:
+        pytest.importorskip("torch", reason="PyTorch is not installed (make test-all installs it)")
+        self.check_table(small, capsys, "torch eager fp32, ")
+
+    def check_table(self, small: Path, capsys: Capture, label: str) -> None:
         told = json.loads(ran(capsys, "bench", small, "--contexts", "20", "--runs", "1", "--peers", "torch", "--json"))
         labels = [row["label"] for row in told["rows"]]
         assert labels[0] == "glinfer f32"
-        assert labels[1].startswith("torch eager fp32, ")
+        assert labels[1].startswith(label)
         assert [about["label"] for about in told["engines"]] == labels
         assert (told["rows"][1]["pipelined"], told["rows"][1]["bytes_per_second"]) == (None, None)
         assert all(row["prefill_tokens_per_second"] > 0 for row in told["rows"])
@@ -407,6 +417,7 @@ class TestCeiling:
             wanted = 4 * np.atleast_1d(texels.astype(np.float64).sum(axis=(0, 1)))
             assert np.array_equal(sums[: wanted.size], wanted)
 
+    @pytest.mark.slow
     def test_everything_is_measured(self, device: Device, monkeypatch: Patch) -> None:
         monkeypatch.setattr(ceiling, "FETCHED", ("rgba32ui", "r32f"))
         monkeypatch.setattr(ceiling, "_EDGES", (128,))
@@ -420,8 +431,8 @@ class TestCeiling:
         assert [(rate.format, rate.texture_bytes) for rate in report.fetches] == [
             *[("rgba32ui", 1 << 24), ("r32f", 1 << 24), ("rgba32f", 1 << 25)],
         ]
-        assert all(rate.texels_per_second > 1e6 for rate in report.fetches)
-        assert report.multiply_adds_per_second > 1e6
+        assert all(rate.texels_per_second > 0 for rate in report.fetches)
+        assert report.multiply_adds_per_second > 0
         assert min(report.pass_us, report.issue_us, report.readback_us) > 0
         assert steps[-1] == (5, 5)
         assert device.live_objects() == {}

@@ -17,6 +17,7 @@ from glinfer.models.choice import plan_for
 from glinfer.tools.draws import planned
 
 TRAIN = Path(__file__).resolve().parents[2] / "examples" / "train" / "train.py"
+CORPUS = Path(__file__).resolve().parents[3] / "shared" / "text" / "tinyshakespeare.txt"
 TINY = {
     "vocab": 300, "dim": 32, "heads": 2, "blocks": 1, "context": 32, "steps": 60, "batch": 8,
     "cuts": 2, "warmup": 5, "dropout": 0.0, "lr": 0.01, "average": 0.9, "evaluations": 4,
@@ -36,9 +37,11 @@ def test_the_card_is_true() -> None:
     assert Tokenizer.from_file(model.tokenizer).vocab_size == config.vocab_size
 
 
-def test_it_predicts_held_out_text(shared: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+def test_it_predicts_held_out_text(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     """A small part cannot give the card's figure exactly, but a wrong weight or a wrong pass is far from it."""
-    whole = (shared / "text" / "tinyshakespeare.txt").read_text(encoding="utf-8")
+    if not CORPUS.is_file():
+        pytest.skip("../shared/text/tinyshakespeare.txt is absent")
+    whole = CORPUS.read_text(encoding="utf-8")
     (tmp_path / "part.txt").write_text(whole[int(0.9 * len(whole)) :][40_000:41_000], encoding="utf-8")
     assert run(["eval", "shakespeare", "--text", str(tmp_path / "part.txt"), "--json"]) == 0
     found = json.loads(capsys.readouterr().out)["bits_per_byte"]
@@ -81,9 +84,10 @@ def test_an_unknown_name_is_answered_with_the_known_ones(capsys: pytest.CaptureF
     )
 
 
+@pytest.mark.slow
 def test_the_training_script_learns_and_exports(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    pytest.importorskip("torch", reason="PyTorch is not installed (pip install 'glinfer[train]')")
-    pytest.importorskip("matplotlib", reason="matplotlib is not installed (pip install 'glinfer[train]')")
+    pytest.importorskip("torch", reason="PyTorch is not installed (make test-all installs it)")
+    pytest.importorskip("matplotlib", reason="matplotlib is not installed (make test-all installs it)")
     text, out = tmp_path / "text.txt", tmp_path / "out"
     verse = [f"KING {name}:\nThe {name} of the night is {name}, not the day.\n" for name in ("moon", "star", "sun")]
     text.write_text("".join(verse[place * place % 3] for place in range(120)), encoding="utf-8")

@@ -9,6 +9,8 @@ from typing import Any
 
 import numpy as np
 import pytest
+from made_models import mixed, unpacked
+from tiers import tiered
 
 from glinfer.config import ModelConfig
 from glinfer.errors import ContextError, InputError
@@ -84,7 +86,7 @@ def by_oracle(made: Checkpoint, plan: Plan) -> dict[str, list[Array]]:
 
 
 @pytest.mark.parametrize("plan", ["reference", "fast"])
-@pytest.mark.parametrize("family", SHAPES)
+@tiered("family", SHAPES, keep=(0, 2))
 def test_every_name_of_a_plan_holds_what_float64_computes(family: str, plan: str) -> None:
     made = checkpoint(family)
     with opened(made, plan) as model:
@@ -109,7 +111,7 @@ def test_every_name_of_a_plan_holds_what_float64_computes(family: str, plan: str
             assert relative_error(found[name], whole) < TOLERANCE, name
 
 
-@pytest.mark.parametrize("family", SHAPES)
+@tiered("family", SHAPES, keep=(0, 2))
 def test_names_mean_the_same_in_both_plans_and_what_the_field_means_by_them(family: str) -> None:
     made = checkpoint(family)
     with opened(made, "reference") as reference, opened(made, "fast") as fast:
@@ -143,6 +145,19 @@ def test_names_mean_the_same_in_both_plans_and_what_the_field_means_by_them(fami
             assert relative_error(one[f"{at}.resid_mid"] + one[f"{at}.mlp.out"], one[f"{at}.resid_post"]) < TOLERANCE
             before = one["embed"] if block == 0 else one[f"blocks.{block - 1}.resid_post"]
             assert relative_error(before + one[f"{at}.attn.out"], one[f"{at}.resid_mid"]) < TOLERANCE
+
+
+@tiered("family", ["gpt2", "llama"])
+def test_names_over_blocks_of_files(family: str) -> None:
+    """The same arrays as of the floats that the blocks stand for; of LayerNorm the mean is not folded away then."""
+    made = mixed(family)
+    with opened(made) as model, opened(unpacked(made), "reference") as reference:
+        found, expected = model.capture("*", IDS), reference.capture("*", IDS)
+    assert {"embed", "blocks.1.attn.q", "blocks.1.attn.scores", "blocks.1.resid_post", "logits"} <= found.keys()
+    assert not any(name.endswith(CENTRED) for name in found)
+    for name, array in found.items():
+        whole = expected[name]
+        assert relative_error(*((array[-1:], whole[-1:]) if name == "logits" else (array, whole))) < TOLERANCE, name
 
 
 def test_a_pattern_chooses_names_in_the_order_of_computation() -> None:

@@ -18,7 +18,7 @@ import glinfer
 from glinfer.cli.app import cli, run
 from glinfer.errors import InputError
 from glinfer.formats import load_checkpoint, save_checkpoint, write_bpe
-from glinfer.models.fold import WEIGHT_FORMATS
+from glinfer.models.recipe import WEIGHT_FORMATS
 from glinfer.tools.demo import demo_folder, demo_tokenizer, write_demo
 from glinfer.tools.draws import DrawReport
 

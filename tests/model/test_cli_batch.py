@@ -162,9 +162,9 @@ class TestResults:
 
 
 class TestGoingOn:
-    @pytest.mark.parametrize("after", [0, 2, 5])
+    @pytest.mark.parametrize(("after", "written"), [(0, False), (2, False), (5, False), (3, True)])
     def test_an_interrupted_run_goes_on_to_the_same_results(
-        self, small: Path, prompts: Path, capsys: Capture, monkeypatch: pytest.MonkeyPatch, after: int
+        self, small: Path, prompts: Path, capsys: Capture, monkeypatch: pytest.MonkeyPatch, after: int, written: bool
     ) -> None:
         out, whole = prompts.with_name("out.jsonl"), prompts.with_name("whole.jsonl")
         batch(capsys, small, "--batch", prompts, "--out", whole, *OPTIONS, "-q")
@@ -173,10 +173,12 @@ class TestGoingOn:
 
         def write_some(self: ResultFile, *given: Any) -> None:
             nonlocal count
-            if count == after:
+            if count == after and not written:
                 raise KeyboardInterrupt
             count += 1
             real(self, *given)
+            if count == after and written:  # a result that is in the file, but in no count yet
+                raise KeyboardInterrupt
 
         arguments = [small, "--batch", prompts, "--out", out, *OPTIONS]
         with monkeypatch.context() as patch:

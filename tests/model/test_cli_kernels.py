@@ -78,6 +78,7 @@ def test_one_kernel_of_all(capsys: Capture) -> None:
     assert last.startswith("1 kernel, all within what is allowed · OpenGL ES 3")
 
 
+@pytest.mark.slow
 def test_several_kernels_by_pattern_and_name(capsys: Capture, cases: Callable[..., None]) -> None:
     cases(*CASES, adding(0))
     assert run(["kernels", "--kernel", "gelu*", "--kernel", "odd", "--kernel", "gelu", "--no-times"]) == 0

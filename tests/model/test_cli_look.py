@@ -9,6 +9,7 @@ from typing import Any
 
 import numpy as np
 import pytest
+from tiers import tiered
 
 import glinfer
 from glinfer.cli.app import run
@@ -50,7 +51,7 @@ def random_model(folder: Path, kind: str) -> Path:
     return folder / name
 
 
-@pytest.mark.parametrize("kind", MODELS)
+@tiered("kind", MODELS)
 def test_the_lens_behind_the_last_block_says_what_the_model_says(tmp_path: Path, kind: str) -> None:
     path = random_model(tmp_path, kind)
     with glinfer.load(path, plan="reference") as model:
@@ -64,6 +65,7 @@ def test_the_lens_behind_the_last_block_says_what_the_model_says(tmp_path: Path,
     assert seen.ids[0, -1] == logits.argmax()
 
 
+@pytest.mark.slow
 def test_the_bundled_model_over_a_text(capsys: Capture, tmp_path: Path) -> None:
     out, err = ran(capsys, "shakespeare", "ROMEO:\nO", "--layers", "0,5", "--out", tmp_path / "out", "--top", "3")
     assert err == ""

@@ -2,12 +2,15 @@
 
 from __future__ import annotations
 
+import dataclasses
 import io
 import itertools
 import json
 import shutil
+import sys
 from collections.abc import Callable
 from pathlib import Path
+from types import ModuleType
 from typing import Any
 
 import numpy as np
@@ -27,7 +30,6 @@ from glinfer.formats import (
     write_bpe,
     write_gab,
     write_gguf,
-    write_safetensors,
 )
 from glinfer.generation.model import Model
 from glinfer.generation.tokenizer import Tokenizer
@@ -37,6 +39,8 @@ from glinfer.tools.peers import open_peers
 Capture = pytest.CaptureFixture[str]
 SHAPE = "family=llama,vocab=300,dim=32,heads=4,kv_heads=2,blocks=2,context=64,inner=64"
 ABOUT_1B = "family=llama,blocks=16,heads=32,kv_heads=8,dim=2048,inner=8192,vocab=128256,context=131072"
+DRAWS = 6 * 2 + 3
+"""Draws a token of every model here."""
 CONFIG = {
     "architectures": ["LlamaForCausalLM"],
     "model_type": "llama",
@@ -187,35 +191,36 @@ def refused(glin: Any) -> Callable[..., str]:
 
 class TestInfo:
     @pytest.mark.parametrize(
-        ("path", "formats", "draws"),
+        ("path", "formats"),
         [
-            ("hf", {"F32": 21}, 30),
-            ("hf/config.json", {"F32": 21}, 30),
-            ("q8.gguf", {"F32": 5, "Q8_0": 16}, 30),
-            ("gift", {"F32": 7, "Q8_ROW": 13}, 28),
-            ("gift/model-q8.json", {"F32": 7, "Q8_ROW": 13}, 28),
+            ("hf", {"F32": 21}),
+            ("hf/config.json", {"F32": 21}),
+            ("q8.gguf", {"F32": 5, "Q8_0": 16}),
+            ("gift", {"F32": 7, "Q8_ROW": 13}),
+            ("gift/model-q8.json", {"F32": 7, "Q8_ROW": 13}),
         ],
     )
-    def test_of_every_kind_of_file(self, told: Any, path: str, formats: dict[str, int], draws: int) -> None:
+    def test_of_every_kind_of_file(self, told: Any, path: str, formats: dict[str, int]) -> None:
         model = told(f"info {path}")["model"]
-        assert (model["formats"], model["draws"], model["fits"]) == (formats, draws, True)
+        assert (model["formats"], model["draws"], model["fits"]) == (formats, DRAWS, True)
         assert model["config"]["model_type"] == ("gift_of_gab" if "gift" in path else "llama")
 
     def test_packed_weights_take_less(self, told: Any) -> None:
         floats, packed = (told(f"info {path}")["model"] for path in ("l.gguf", "q8.gguf"))
         assert packed["parameters"] == floats["parameters"] == 37792
-        assert packed["texture_bytes"]["weight"] < 0.5 * floats["texture_bytes"]["weight"]
+        # Blocks are padded to rounds of 128 inputs, of which these rows fill a quarter or a half.
+        assert packed["texture_bytes"]["weight"] < 0.7 * floats["texture_bytes"]["weight"]
 
     def test_a_context_of_ones_own_is_less_cache(self, told: Any) -> None:
         whole, part = (told(f"info hf --context {length}")["model"]["texture_bytes"] for length in (64, 16))
-        assert 4 * part["cache"] == whole["cache"]
+        assert part["cache"] < whole["cache"]
 
 
 class TestDraws:
     def test_the_file_and_its_shape_have_the_same(self, told: Any) -> None:
         found = [told(f"draws {what}") for what in ("hf", "--config hf/config.json", f"--config {SHAPE}")]
         assert found[0] == found[1] == found[2]
-        assert found[0]["draws"] == 30
+        assert found[0]["draws"] == DRAWS
 
     @pytest.mark.parametrize("what", ["q8.gguf --weights file", "gift", "hf --plan reference", f"--config {SHAPE}"])
     def test_a_real_token_issues_as_many(self, told: Any, what: str) -> None:
@@ -225,7 +230,7 @@ class TestDraws:
 
     def test_a_shape_of_a_billion_parameters_needs_no_weights(self, told: Any, refused: Any) -> None:
         found = told(f"draws --config {ABOUT_1B}")
-        assert found["draws"] == 228
+        assert found["draws"] == 6 * 16 + 3
         assert found["config"]["max_position_embeddings"] == 4096, "what is usual for rotary positions"
         for command in ("draws", "verify"):
             assert "largest texture here is 2048×2048" in refused(f"{command} --config {ABOUT_1B} --limits webgl2")
@@ -249,7 +254,7 @@ class TestGenerate:
         found = told("generate q8.gguf --ids 5,6,7 --max-tokens 4 --temperature 0 --weights q8")
         with glinfer.load("q8.gguf", weights="q8") as model:
             assert found["ids"] == model.generate([5, 6, 7], max_tokens=4, temperature=0)
-        assert (found["weights"], found["draws_per_token"]) == ("q8", 30)
+        assert (found["weights"], found["draws_per_token"]) == ("q8", DRAWS)
 
     def test_a_full_context_is_told(self, glin: Any) -> None:
         out, err = glin("generate hf --ids 1,2,3 --context 8 --max-tokens 12 --temperature 0")
@@ -261,9 +266,10 @@ class TestGenerate:
         prompts.write_text('{"ids": [5, 6, 7]}\n{"prompt": "Once upon", "max_tokens": 2}\n', "utf-8")
         glin("generate hf --max-tokens 4 --temperature 0 --batch", prompts, "--out", tmp_path / "out.jsonl")
         found = [json.loads(line) for line in (tmp_path / "out.jsonl").read_text("utf-8").splitlines()]
+        ids, text = sorted(found, key=lambda line: line["text"] is not None)
         with glinfer.load("hf") as model:
-            assert found[0]["ids"] == model.generate([5, 6, 7], max_tokens=4, temperature=0)
-            assert found[1]["text"] == model.generate("Once upon", max_tokens=2, temperature=0)
+            assert ids["ids"] == model.generate([5, 6, 7], max_tokens=4, temperature=0)
+            assert text["text"] == model.generate("Once upon", max_tokens=2, temperature=0)
 
     def test_a_batch_of_another_context_is_not_gone_on_with(self, glin: Any, tmp_path: Path) -> None:
         prompts, out = tmp_path / "prompts.jsonl", tmp_path / "out.jsonl"
@@ -344,33 +350,61 @@ class TestMeasuring:
         [found] = told(f"verify {what} --draws --greedy 5 --tokens 4")["runs"]
         assert found["passed"]
         assert all(texture["identical"] for texture in found["textures"])
-        assert len(found["draws"]) == (28 if "gift" in what else 30)
+        assert len(found["draws"]) == DRAWS
         assert found["greedy"]["agreeing"] == 5 == len(found["greedy"]["chosen"])
 
     def test_bench(self, told: Any) -> None:
         found = told("bench q8.gguf --contexts 8 --runs 1 --weights file,f32")
         assert [row["label"] for row in found["rows"]] == ["glinfer file", "glinfer f32"]
         assert all(row["decode"]["median"] > 0 for row in found["rows"])
-        assert [engine["draws"] for engine in found["engines"]] == [30, 30]
+        assert [engine["draws"] for engine in found["engines"]] == [DRAWS, DRAWS]
         assert told("bench hf --plan reference --lengths 4 --runs 1")["rows"][0]["draws"] == 55
 
-    @pytest.mark.parametrize("option", ["--peers torch", "--peers llama-cpp", "--batch 2", "--ceiling"])
-    def test_what_bench_has_for_gab_alone_is_refused(self, refused: Any, option: str) -> None:
-        said = refused(f"bench hf --contexts 8 --runs 1 {option}")
-        assert said.startswith(f"glinfer: {option.split()[0]} is for models of the families gab and gpt2")
+    def test_bench_of_batches(self, told: Any) -> None:
+        found = told("bench q8.gguf --contexts 8 --runs 1 --batch 1,3")
+        assert [(row["label"], row["sequences"]) for row in found["batch"]] == [("glinfer file", n) for n in (1, 3)]
+        assert all(row["step"]["median"] > 0 for row in found["batch"])
 
-    def test_peers_are_for_models_laid_out_as_gab(self, refused: Any, tmp_path: Path) -> None:
-        pytest.importorskip("torch")
-        pytest.importorskip("llama_cpp")
-        with pytest.raises(InputError, match="the peers run models of the families gab and gpt2 in floats"):
+    @pytest.mark.slow
+    def test_bench_beside_a_ceiling(self, told: Any) -> None:
+        products = told("bench hf --contexts 8 --runs 1 --ceiling")["ceiling"]["products"]
+        assert {each["draw"] for each in products} == {"h.0.mlp.fc_in", "h.0.mlp.fc_out"}
+
+    def test_peers_that_have_not_the_family(self, refused: Any, monkeypatch: pytest.MonkeyPatch) -> None:
+        with pytest.raises(InputError, match="the peer torch runs models of the families gab and gpt2 in floats"):
             open_peers(["torch"], load_checkpoint("q8.gguf"))
-        config = ModelConfig.from_options("family=gpt2,vocab=300,dim=32,heads=4,blocks=1,context=64")
-        write_safetensors(random_checkpoint(config), tmp_path / "gpt2.safetensors")
-        said = refused("bench --contexts 8 --runs 1 --peers llama-cpp", tmp_path / "gpt2.safetensors")
-        assert "the family 'gpt2'; llama-cpp is compared with models of the family 'gab' only" in said
+        said = refused("bench hf --contexts 8 --runs 1 --peers torch")
+        assert "leave it out for this llama, llama-cpp runs it" in said
+        monkeypatch.setitem(sys.modules, "llama_cpp", ModuleType("llama_cpp"))  # the refusal comes before its use
+        assert "gift_of_gab" in refused("bench gift --contexts 8 --runs 1 --peers llama-cpp")
 
-    def test_there_is_nothing_to_tune(self, refused: Any) -> None:
-        assert "this llama have nothing to tune" in refused("tune q8.gguf")
+    @pytest.mark.slow
+    def test_llama_cpp_stands_in_the_same_table(self, told: Any) -> None:
+        pytest.importorskip("llama_cpp", reason="llama-cpp-python is not installed (make test-all installs it)")
+        found = told("bench q8.gguf --contexts 8 --runs 1 --peers llama-cpp")
+        labels = [row["label"] for row in found["rows"]]
+        assert labels[0] == "glinfer file"
+        assert any(label.startswith("llama.cpp") for label in labels[1:])
+
+    def test_a_batch_by_the_reference_plan_is_refused(self, refused: Any, tmp_path: Path) -> None:
+        (tmp_path / "prompts.jsonl").write_text('{"ids": [5, 6, 7]}\n', "utf-8")
+        line = f"generate hf --plan reference --batch {tmp_path / 'prompts.jsonl'} --out {tmp_path / 'out.jsonl'}"
+        assert "several prompts together need the fast plan" in refused(line)
+
+    @pytest.mark.parametrize("path", ["q8.gguf", pytest.param("gift", marks=pytest.mark.slow)])
+    def test_kernels_are_tuned_and_kept(
+        self, told: Any, path: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    ) -> None:
+        monkeypatch.setenv("GLINFER_CACHE", str(tmp_path))
+        (found,) = told(f"tune {path} --seconds 1")
+        assert Path(found["file"]).is_relative_to(tmp_path)
+        with glinfer.load(path) as model:
+            assert dataclasses.asdict(model.kernels) == found["kernels"]
+
+    @pytest.mark.parametrize("path", ["hf", pytest.param("q8.gguf", marks=pytest.mark.slow)])
+    def test_weights_chosen_by_measuring(self, told: Any, path: str) -> None:
+        found = told(f"generate {path} --ids 5,6,7 --max-tokens 2 --weights auto")
+        assert found["weights"] in ("f32", "f16", "q16", "q8l", "q8", "file")
 
 
 class TestConvert:
@@ -484,7 +518,6 @@ class TestBadInput:
         ("line", "said"),
         [
             ("generate hf --ids 1,300", "this vocabulary has ids 0 to 299"),
-            ("generate hf hen --weights auto", "is for models that are folded"),
             ("generate hf hen --tokenizer gift/tokenizer.json", "they must be the pair that was trained together"),
             ("generate gift/tokenizer.json hen", "gift/tokenizer.json: found another kind of file"),
             ("generate g.bpe hen", "this is a BPE1 tokenizer file"),

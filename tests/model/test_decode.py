@@ -12,7 +12,10 @@ from typing import Any
 import moderngl
 import numpy as np
 import pytest
-from scripted_models import FAST_SMALL_DRAWS, random_file
+from goldens import ModelWriter
+from made_models import mixed, of_family, opened
+from scripted_models import FAST_SMALL_DRAWS, FAST_TAIL_DRAWS, random_file
+from tiers import tiered
 
 import glinfer
 from glinfer.config import ModelConfig
@@ -25,14 +28,13 @@ from glinfer.generation.prefill import FEWEST
 from glinfer.generation.sampler import Sampler, SamplingOptions
 from glinfer.gl.context import open_device
 from glinfer.gl.program import Program, ProgramCache
+from glinfer.gl.texture import Texture
 from glinfer.models.choice import PLANS, plan_for
-from glinfer.models.fast import TAIL_DRAWS
-from glinfer.models.fold import WEIGHT_FORMATS
 from glinfer.models.gab import LOGITS, TOKENS, reference_plan
+from glinfer.models.recipe import WEIGHT_FORMATS
 from glinfer.models.session import Session
 from glinfer.ops.noise import gumbel
 
-SHARED = Path(__file__).resolve().parents[3] / "shared" / "gab"
 PROMPT = [13, 132, 251, 70]
 TINY_CONTEXT = 8
 SAMPLERS = {
@@ -52,16 +54,35 @@ def model(small: Path) -> Iterator[Model]:
 
 
 @pytest.fixture(scope="module")
-def tiny(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """A model with a context of 8 tokens."""
-    options = f"vocab=50,dim=24,heads=2,blocks=2,context={TINY_CONTEXT}"
-    return random_file(tmp_path_factory.mktemp("tiny") / "tiny.gab", options, seed=4)
+def tinies(tmp_path_factory: pytest.TempPathFactory) -> dict[str, Path]:
+    """Models with a context of 8 tokens, one with a window of 3 tokens and two heads of queries to each of keys."""
+    folder, shape = tmp_path_factory.mktemp("tiny"), f"vocab=50,dim=24,blocks=2,context={TINY_CONTEXT}"
+    return {
+        "gab": random_file(folder / "tiny.gab", f"{shape},heads=2", seed=4),
+        "mistral": random_file(
+            folder / "tiny.safetensors", f"family=mistral,{shape},heads=4,kv_heads=2,inner=40,window=3", seed=4
+        ),
+    }
 
 
-@pytest.fixture(params=PLANS)
-def short(request: pytest.FixtureRequest, tiny: Path) -> Iterator[Model]:
-    """It with either plan."""
-    with glinfer.load(tiny, plan=request.param) as opened:
+@pytest.fixture
+def tiny(tinies: dict[str, Path]) -> Path:
+    return tinies["gab"]
+
+
+@pytest.fixture(
+    params=[
+        ("gab", "fast"),
+        ("gab", "reference"),
+        ("mistral", "fast"),
+        pytest.param(("mistral", "reference"), marks=pytest.mark.slow),
+    ],
+    ids="-".join,
+)
+def short(request: pytest.FixtureRequest, tinies: dict[str, Path]) -> Iterator[Model]:
+    """Of a family, by a plan."""
+    family, plan = request.param
+    with glinfer.load(tinies[family], plan=plan) as opened:
         yield opened
 
 
@@ -73,7 +94,7 @@ def fresh(model: Model, ids: list[int]) -> np.ndarray[Any, Any]:
 
 
 class TestHolding:
-    """Everything here is the same in both plans."""
+    """Everything here is the same in both plans, and of every family."""
 
     def test_a_new_one_is_empty_and_says_so(self, short: Model) -> None:
         with short.session() as session:
@@ -190,8 +211,9 @@ class TestHolding:
                 assert session.ids == [1, 2, *chosen, 7, 8]
                 assert np.array_equal(session.logits(), fresh(short, session.ids))
 
-    def test_every_length_up_to_a_full_context(self, short: Model, tiny: Path) -> None:
-        with glinfer.load(tiny, plan="reference") as reference, short.session() as session:
+    def test_every_length_up_to_a_full_context(self, short: Model, tinies: dict[str, Path]) -> None:
+        path = tinies[short.config.model_type]
+        with glinfer.load(path, plan="reference") as reference, short.session() as session:
             for tokens in (1, 2, TINY_CONTEXT - 1, TINY_CONTEXT):
                 ids = list(range(1, tokens + 1))
                 expected = reference.logits(ids)
@@ -222,11 +244,14 @@ class TestHolding:
             assert (session.ids, session.dropped) == ([4, 5, 6, *first], 4)
             assert session.generate_ids(1) == [int(expected.argmax())]
 
+    @pytest.mark.parametrize("family", ["gab", "mistral"])
     @pytest.mark.parametrize("prompt", [1, 7, 8])
-    def test_what_is_generated_over_full_contexts_is_the_same_in_both_plans(self, tiny: Path, prompt: int) -> None:
+    def test_what_is_generated_over_full_contexts_is_the_same_in_both_plans(
+        self, tinies: dict[str, Path], family: str, prompt: int
+    ) -> None:
         found: dict[str, set[Any]] = {"greedy": set(), "plain": set()}
         for plan in PLANS:
-            with glinfer.load(tiny, plan=plan) as model:
+            with glinfer.load(tinies[family], plan=plan) as model:
                 for name, chunk in itertools.product(found, (1, 7, 30)):
                     with model.session() as session:
                         session.prefill(range(prompt))
@@ -236,8 +261,10 @@ class TestHolding:
                         found[name].add((tuple(ids), tuple(session.ids), session.dropped))
         assert [len(results) for results in found.values()] == [1, 1]
 
-    def test_a_context_of_one_token(self, tmp_path: Path) -> None:
-        path = random_file(tmp_path / "one.gab", "vocab=20,dim=8,heads=1,blocks=1,context=1")
+    @pytest.mark.parametrize("name", ["one.gab", pytest.param("one.safetensors", marks=pytest.mark.slow)])
+    def test_a_context_of_one_token(self, tmp_path: Path, name: str) -> None:
+        family = "gab" if name.endswith("gab") else "llama"
+        path = random_file(tmp_path / name, f"family={family},vocab=20,dim=8,heads=1,blocks=1,context=1,inner=32")
         runs = set()
         for plan in PLANS:
             with glinfer.load(path, plan=plan) as model, model.session() as session:
@@ -331,7 +358,7 @@ class TestCached:
     """What only the fast plan does."""
 
     def test_only_new_tokens_are_run_and_only_the_last_to_its_end(self, model: Model) -> None:
-        body, chunk, rest = FAST_SMALL_DRAWS - 2, 9 * 2 - 4, TAIL_DRAWS
+        body, chunk, rest = FAST_SMALL_DRAWS - 2, 9 * 2 - 4, FAST_TAIL_DRAWS
         with model.session() as session:
             issued = []
 
@@ -382,7 +409,7 @@ class TestCached:
                 assert session.draws_issued - issued == -(-tokens // size) * (9 * 2 - 4)
                 issued = session.draws_issued
                 session.generate_ids(1)
-                assert session.draws_issued - issued == TAIL_DRAWS
+                assert session.draws_issued - issued == FAST_TAIL_DRAWS
 
     def test_the_gpu_chooses_only_from_all_tokens_by_their_logits(self, model: Model) -> None:
         with model.session() as session:
@@ -548,30 +575,56 @@ class TestChoices:
     """The GPU's choices against the sampler's on the very logits that it saw."""
 
     @pytest.mark.parametrize("name", ["tiny", "odd", "shakespeare"])
-    def test_the_gpu_chooses_as_the_sampler_does(self, name: str) -> None:
-        path: Path | str = name if name == "shakespeare" else SHARED / f"{name}.gab"
-        if isinstance(path, Path) and not path.is_file():
-            pytest.skip(f"the goldens are not here: {path}")
-        with glinfer.load(path) as model, model.session() as session, model.session() as other:
-            count = min(40, model.config.max_position_embeddings - 1)
-            for options in ("greedy", "plain", "cold", "hot"):
-                session.hold([1])
-                other.hold([1])
-                found = session.generate_ids(count, Sampler(SAMPLERS[options]))
-                sampler = Sampler(SAMPLERS[options])
-                for token in found:
-                    logits, step = other.logits(), sampler.step
-                    if sampler.sample(logits) != token:
-                        assert close_call(logits, sampler, step, token)
-                    other.step(token)
+    def test_the_gpu_chooses_as_the_sampler_does(self, golden_model: ModelWriter, name: str) -> None:
+        path = name if name == "shakespeare" else golden_model(name)
+        with glinfer.load(path) as model:
+            check_choices(model)
 
-    @pytest.mark.parametrize("weights", list(WEIGHT_FORMATS))
+    @tiered("family", ["llama", "qwen3", "gemma", "gift_of_gab", "gpt2"])
+    def test_of_every_family(self, family: str) -> None:
+        with opened(of_family(family)) as model:
+            check_choices(model)
+
+    @tiered("family", ["llama", "gpt2"])
+    def test_over_blocks_of_files(self, family: str) -> None:
+        with opened(mixed(family)) as model:
+            check_choices(model)
+
+    @tiered("weights", list(WEIGHT_FORMATS))
     def test_in_every_weight_format(self, small: Path, weights: str) -> None:
         with glinfer.load(small, weights=weights) as model, model.session() as session, model.session() as other:
             session.prefill(PROMPT)
             other.prefill(PROMPT)
             for token in session.generate_ids(20):
                 assert int(other.logits().argmax()) == token
+                other.step(token)
+
+
+def check_choices(model: Model) -> None:
+    """Many tokens with one readback, none of which NumPy's sampler would not have chosen."""
+    reads: list[tuple[str, int]] = []
+    read_rows = Texture.read_rows
+
+    def spy(texture: Texture, first: int, rows: int) -> np.ndarray[Any, Any]:
+        reads.append((texture.name, rows))
+        return read_rows(texture, first, rows)
+
+    with model.session() as session, model.session() as other:
+        count = min(40, model.config.max_position_embeddings - 1)
+        for options in ("greedy", "plain", "cold", "hot"):
+            session.hold([1])
+            other.hold([1])
+            reads.clear()
+            with pytest.MonkeyPatch.context() as patch:
+                patch.setattr(Texture, "read", None)
+                patch.setattr(Texture, "read_rows", spy)
+                found = session.generate_ids(count, Sampler(SAMPLERS[options]))
+            assert reads == [("picks", count)]
+            sampler = Sampler(SAMPLERS[options])
+            for token in found:
+                logits, step = other.logits(), sampler.step
+                if sampler.sample(logits) != token:
+                    assert close_call(logits, sampler, step, token)
                 other.step(token)
 
 
@@ -584,6 +637,7 @@ def close_call(logits: np.ndarray[Any, Any], sampler: Sampler, step: int, token:
 
 
 class TestBothPlans:
+    @pytest.mark.slow
     def test_two_hundred_greedy_tokens_of_the_bundled_model_are_the_same(self) -> None:
         """The reference plan's text is the same if, at each place of it, its likeliest token is the next one.
 

@@ -164,16 +164,18 @@ class TestDecoders:
         report = diff(Side(llama), Side(llama, plan="reference"), ids)
         assert report.passed
         assert report.tolerance == SAME_FORMAT
-        assert {"embed", "blocks.0.attn.q", "blocks.1.attn.joined", "blocks.1.resid_post", "final_norm", "logits"} <= {
+        assert {"embed", "blocks.0.attn.q", "blocks.1.attn.joined", "blocks.1.resid_post", "logits"} <= {
             each.name for each in report.passes
         }
         assert max(each.error or 0 for each in report.passes) < 1e-5
         assert report.only_a == ()
+        fused = ("attn.norm", "mlp.norm", "mlp.gate", "mlp.up")
+        assert {"final_norm", *(f"blocks.{layer}.{name}" for layer in range(2) for name in fused)} <= set(report.only_b)
 
     def test_formats_of_a_file_decide_the_tolerance(self, llama: Path) -> None:
         report = diff(Side(llama), Side(llama, weights="q8"), [3, 100, 7])
         assert report.tolerance == OTHER_FORMAT
-        assert (report.a.kept, report.b.kept) == (("F32",), ("Q8_ROW",))
+        assert (report.a.kept, report.b.kept) == (("F32",), ("Q8",))
         assert report.along.kl[0] > 0
 
 

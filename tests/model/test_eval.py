@@ -1,32 +1,30 @@
-"""``glinfer eval`` against float64 and against PyTorch, and what it refuses."""
+"""``glinfer eval`` against float64 and against the figure of PyTorch, and what it refuses."""
 
 from __future__ import annotations
 
 import json
 import math
-import sys
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 import pytest
+from goldens import recorded
+from goldens.given import VERSE
 
 from glinfer.cli.app import run
-from glinfer.formats import bundled_models, load_checkpoint
+from glinfer.formats import load_checkpoint
 from glinfer.generation.score import windows
 from glinfer.generation.tokenizer import Tokenizer
 from glinfer.models.gab import LOGITS, TOKENS, reference_plan
 from glinfer.models.oracle import final_tensors
 from glinfer.tools.evaluate import log_likelihoods
 
-TRAIN = Path(__file__).resolve().parents[2] / "examples" / "train"
-TEXT = "ROMEO:\nBut, soft! what light through yonder window breaks?\nIt is the east, and Juliet is the sun.\n" * 3
-
 
 @pytest.fixture
 def text_file(tmp_path: Path) -> Path:
     path = tmp_path / "text.txt"
-    path.write_text(TEXT, encoding="utf-8")
+    path.write_text(VERSE, encoding="utf-8")
     return path
 
 
@@ -38,41 +36,35 @@ def evaluated(capsys: pytest.CaptureFixture[str], *arguments: str | Path) -> dic
 
 @pytest.mark.parametrize("stride", [1, 32, 64])
 def test_it_agrees_with_float64(small: Path, text_file: Path, capsys: pytest.CaptureFixture[str], stride: int) -> None:
-    report = evaluated(capsys, small, "--text", text_file, "--stride", str(stride), "--bytes", "200")
+    report = evaluated(capsys, small, "--text", text_file, "--stride", str(stride), "--bytes", "100")
     checkpoint, tokenizer = load_checkpoint(small), Tokenizer.from_file(small.with_suffix(".bpe"))
-    ids = tokenizer.encode(TEXT.encode()[:200].decode())
+    ids = tokenizer.encode(VERSE.encode()[:100].decode())
     plan = reference_plan(checkpoint.config, all_rows=True)
     nats = 0.0
     for start, stop, scored in windows(len(ids), 64, stride):
         tokens = np.array(ids[start:stop], np.int32)[:, None]
         logits = final_tensors(plan, checkpoint.tensors, {TOKENS: tokens}, {"rows": stop - start})[LOGITS]
         nats -= float(log_likelihoods(logits[scored - 1 - start :], ids[scored : stop + 1]).sum())
-    size = 200 - len(tokenizer.token_bytes(ids[0]))
+    size = 100 - len(tokenizer.token_bytes(ids[0]))
     assert report["bits_per_byte"] == pytest.approx(nats / math.log(2) / size, abs=1e-5)
     assert report["perplexity"] == pytest.approx(math.exp(nats / (len(ids) - 1)), rel=1e-5)
     assert (report["tokens"], report["bytes"], report["stride"]) == (len(ids) - 1, size, stride)
 
 
 def test_the_bundled_model_gives_pytorchs_number(text_file: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    pytest.importorskip("torch", reason="PyTorch is not installed (pip install 'glinfer[train]')")
-    sys.path.insert(0, str(TRAIN))
-    try:
-        import train
-    finally:
-        sys.path.remove(str(TRAIN))
-    (model,) = bundled_models()
-    report = evaluated(capsys, model.name, "--text", text_file)
-    checkpoint, tokenizer = load_checkpoint(model.path), Tokenizer.from_file(model.tokenizer)
-    torch_model = train.Gab(checkpoint.config).load(checkpoint)
-    context = checkpoint.config.max_position_embeddings
-    expected = train.bits_per_byte(torch_model, tokenizer, tokenizer.encode(TEXT), context)
-    assert report["bits_per_byte"] == pytest.approx(expected, abs=1e-4)
+    theirs = recorded("score")
+    report = evaluated(capsys, theirs["model"], "--text", text_file)
+    assert report["bits_per_byte"] == pytest.approx(theirs["bits_per_byte"], abs=1e-4)
+    text_file.write_text(VERSE.replace("east", "west"), encoding="utf-8")
+    assert (
+        abs(evaluated(capsys, theirs["model"], "--text", text_file)["bits_per_byte"] - report["bits_per_byte"]) > 0.01
+    )
 
 
 def test_the_last_part_of_a_text(small: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     whole, part = tmp_path / "whole.txt", tmp_path / "part.txt"
-    whole.write_text("x" * 900 + TEXT[:100], encoding="utf-8")
-    part.write_text(TEXT[:100], encoding="utf-8")
+    whole.write_text("x" * 900 + VERSE[:100], encoding="utf-8")
+    part.write_text(VERSE[:100], encoding="utf-8")
     from_whole = evaluated(capsys, small, "--text", whole, "--last", "0.1")
     from_part = evaluated(capsys, small, "--text", part)
     assert from_whole["bits_per_byte"] == from_part["bits_per_byte"]

@@ -1,4 +1,4 @@
-"""GPT-2: Gab's passes with biases in the attention and a tied head, against NumPy in float64 and transformers."""
+"""GPT-2: Gab's passes with biases in the attention and a tied head, against NumPy in float64."""
 
 from __future__ import annotations
 
@@ -113,7 +113,7 @@ def test_a_token_at_a_time_and_in_chunks_it_is_the_same(checkpoint: Checkpoint, 
     assert np.allclose(scored.logprobs, log_probs[np.arange(6), IDS[1:]], atol=1e-5)
 
 
-@pytest.mark.parametrize("weights", ["f16", "q16", "q8"])
+@pytest.mark.parametrize("weights", ["q8", *(pytest.param(name, marks=pytest.mark.slow) for name in ("f16", "q16"))])
 def test_packed_weights_stay_close(checkpoint: Checkpoint, path: Path, weights: str) -> None:
     expected = float64_logits(checkpoint, IDS)[-1]
     with glinfer.load(path, weights=weights) as model:
@@ -134,8 +134,9 @@ def test_every_draw_is_verified(path: Path, plan: str, capsys: pytest.CaptureFix
     assert run(["verify", str(path), "--plan", plan, "--draws"]) == 0, capsys.readouterr().out
 
 
+@pytest.mark.slow
 def test_pytorch_runs_it_too(checkpoint: Checkpoint) -> None:
-    pytest.importorskip("torch")
+    pytest.importorskip("torch", reason="PyTorch is not installed (make test-all installs it)")
     expected = float64_logits(checkpoint, IDS)[-1]
     for peer in open_peers(["torch"], checkpoint):  # on a machine with CUDA there are several, some in half precision
         share = OF_RANGE if "fp32" in peer.label else 0.05

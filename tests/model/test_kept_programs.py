@@ -33,6 +33,7 @@ def test_ever_new_shapes_of_tensors_do_not_gather_programs(monkeypatch: pytest.M
         assert len(compiled) == 12, "the first one was released"
 
 
+@pytest.mark.slow
 def test_batches_of_many_sizes_do_not_gather_programs(small: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(program, "KEPT", 8)
     with glinfer.load(small) as model:

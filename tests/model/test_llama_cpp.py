@@ -14,7 +14,7 @@ llama.cpp takes GELU from a table of half floats, input and output rounded to 11
 32 by 6e-4 in RMS and by 2.8e-3 at most. So 1e-3 is asserted there of the RMS, and at every logit of the range (found:
 8.5e-5); and with one layer, where roundings do not yet make each other differ, that the table explains nine tenths.
 
-These tests are slow ones, run by `make test-slow`, which shows their table.
+These tests are slow ones, run by `make test-all`; `.venv/bin/python -m pytest -m slow -s` on this file shows the table.
 """
 
 from __future__ import annotations
@@ -74,7 +74,7 @@ def ids() -> dict[str, list[int]]:
 def gguf_file(tmp_path_factory: pytest.TempPathFactory) -> Callable[[str, str], Path]:
     """The file of a model in a format, made when first asked for."""
     for package in ("llama_cpp", "gguf"):
-        pytest.importorskip(package, reason=f"{package} is not installed: .venv/bin/pip install -e '.[peers]'")
+        pytest.importorskip(package, reason=f"{package} is not installed (make test-all)")
     folder = tmp_path_factory.mktemp("llama_cpp")
 
     def made(name: str, kind: str) -> Path:

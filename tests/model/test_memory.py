@@ -8,31 +8,31 @@ import sys
 from pathlib import Path
 
 import pytest
+from tiers import tiered
 
 from glinfer.formats import load_checkpoint, save_checkpoint
 
 MIB = 1 << 20
 WEIGHTS = 101_356_064
-CACHES = 6 * 2048 * 3 * 512 * 4
+CACHES = 6 * 2048 * (2 * 512 + 64) * 4  # keys and values of each token, and a line for the queries of one
 ACTIVATIONS = 4 * (2 * 2048 * 2048 + 8 * 2048 * 512 + 2048 * 64 + 2048 * 2048 + 2 * 5256)
 PYTHON_AND_DRIVER = 180 * MIB  # 125 MiB on Mesa 22.3
 
 # VmHWM is this process's own peak; getrusage would begin with that of the process that started it.
 PROGRAM = """
-import json, sys, time
-started = time.perf_counter()
+import json, sys
 import glinfer
 def peak():
     return next(int(line.split()[1]) * 1024 for line in open("/proc/self/status") if line.startswith("VmHWM"))
 with glinfer.load(sys.argv[1], plan=sys.argv[2]) as model:
-    told = {"seconds": time.perf_counter() - started, "load": peak()}
+    told = {"load": peak()}
     model.logits(range(16))
     told.update(forward=peak(), textures=model.plan.texture_bytes(16384))
     print(json.dumps(told))
 """
 
 
-@pytest.mark.parametrize(("name", "plan"), [("m.gab", "reference"), ("m.safetensors", "reference"), ("m.gab", "fast")])
+@tiered(("name", "plan"), [("m.gab", "reference"), ("m.safetensors", "reference"), ("m.gab", "fast")], keep=(2,))
 def test_the_peak_of_loading(full_file: Path, tmp_path: Path, name: str, plan: str) -> None:
     path = full_file
     if name != "m.gab":
@@ -46,4 +46,3 @@ def test_the_peak_of_loading(full_file: Path, tmp_path: Path, name: str, plan: s
     bound = 2 * WEIGHTS + ACTIVATIONS + PYTHON_AND_DRIVER
     assert told["load"] < bound
     assert told["forward"] < bound
-    assert told["seconds"] < 30

@@ -12,40 +12,34 @@ from typing import Any
 
 import numpy as np
 import pytest
+from goldens import ModelWriter, recorded
+from goldens.given import PEER_PROMPT
+from oracle_peer import OraclePeer, oracle
 
 from glinfer.config import ModelConfig
 from glinfer.errors import FormatError, InputError
 from glinfer.formats import Checkpoint, load_checkpoint, random_checkpoint
-from glinfer.models.gab import LOGITS, TOKENS, reference_plan
-from glinfer.models.oracle import final_tensors
 from glinfer.tools import peers
 from glinfer.tools.peers import CheckedPeer, Logits, Peer, open_peers
 from glinfer.tools.peers_llama import fold_head, gguf_tensors, is_quantised, open_llama, write_gguf
 
-INSTALL = "(pip install 'glinfer[peers]')"
 SMALL = ModelConfig.from_options("vocab=300,dim=64,heads=4,blocks=2,context=200")
-PROMPT = [int(token) for token in np.random.default_rng(1).integers(0, 300, 12)]
+PROMPT = PEER_PROMPT
 AFTER = [7, 299, 0]
 ROUNDING = 1e-5  # of float32; measured: 2e-6
 
 
 def torch_or_skip() -> Any:
-    return pytest.importorskip("torch", reason=f"PyTorch is not installed {INSTALL}")
+    return pytest.importorskip("torch", reason="PyTorch is not installed (make test-all installs it)")
 
 
 def gguf_or_skip() -> Any:
-    return pytest.importorskip("gguf", reason=f"gguf is not installed {INSTALL}")
+    return pytest.importorskip("gguf", reason="gguf is not installed (pip install 'glinfer[gguf]')")
 
 
 def llama_or_skip() -> None:
     gguf_or_skip()
-    pytest.importorskip("llama_cpp", reason=f"llama-cpp-python is not installed {INSTALL}")
-
-
-def oracle(checkpoint: Checkpoint, ids: Sequence[int]) -> Any:
-    """Float64 logits [vocab] after ``ids``."""
-    tokens = {TOKENS: np.array(ids, dtype=np.int32)[:, None]}
-    return final_tensors(reference_plan(checkpoint.config), checkpoint.tensors, tokens, {"rows": len(ids)})[LOGITS][0]
+    pytest.importorskip("llama_cpp", reason="llama-cpp-python is not installed (make test-all)")
 
 
 def check_peer(peer: Peer, checkpoint: Checkpoint, tolerance: float) -> None:
@@ -76,13 +70,34 @@ def check_peer(peer: Peer, checkpoint: Checkpoint, tolerance: float) -> None:
 
 
 @pytest.fixture(params=["tiny", "odd", "odd, erf"])
-def checkpoint(request: pytest.FixtureRequest, shared: Path) -> Checkpoint:
+def checkpoint(request: pytest.FixtureRequest, golden_model: ModelWriter) -> Checkpoint:
     name, _, erf = request.param.partition(", ")
-    found = load_checkpoint(shared / "gab" / f"{name}.gab")
+    found = load_checkpoint(golden_model(name))
     return dataclasses.replace(found, config=found.config.with_gelu(erf or None))
 
 
+def test_the_oracle_itself_is_a_peer(checkpoint: Checkpoint) -> None:
+    """So that the check of other engines is run where there are none, and can fail."""
+    check_peer(OraclePeer(checkpoint), checkpoint, ROUNDING)
+    other = dataclasses.replace(checkpoint, tensors={**checkpoint.tensors})
+    name = "transformer.h.1.attn.q_proj.weight"
+    other.tensors[name] = other.tensors[name][::-1].copy()
+    with pytest.raises(AssertionError):
+        check_peer(OraclePeer(other), checkpoint, 100 * ROUNDING)
+
+
 # PyTorch
+
+
+def test_the_oracle_gives_what_pytorch_gave(request: pytest.FixtureRequest, checkpoint: Checkpoint) -> None:
+    figures = recorded("peers")
+    found = oracle(checkpoint, PROMPT)[::7]
+    near = [
+        name
+        for name, logits in figures.items()
+        if len(logits) == len(found) and np.abs(found - np.array(logits)).max() <= ROUNDING
+    ]
+    assert near == [request.node.callspec.params["checkpoint"]]
 
 
 @pytest.fixture
@@ -97,6 +112,7 @@ def no_cuda(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(torch.cuda, "_lazy_init", touched)
 
 
+@pytest.mark.slow
 def test_torch_on_the_cpu(no_cuda: None, checkpoint: Checkpoint) -> None:
     torch = torch_or_skip()
     before = torch.get_num_threads()
@@ -110,6 +126,7 @@ def test_torch_on_the_cpu(no_cuda: None, checkpoint: Checkpoint) -> None:
     assert torch.get_num_threads() == before
 
 
+@pytest.mark.slow
 def test_what_the_cuda_graph_records_runs_on_the_cpu_too(checkpoint: Checkpoint) -> None:
     torch = torch_or_skip()
     from glinfer.tools.peers_torch import GraphPeer, Weights
@@ -129,6 +146,7 @@ def test_what_the_cuda_graph_records_runs_on_the_cpu_too(checkpoint: Checkpoint)
     peer.close()
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(("place", "form", "tolerance"), [(1, "fp32", 1e-4), (2, "fp32", 1e-4), (3, "fp16", 0.05)])
 def test_torch_on_cuda(checkpoint: Checkpoint, place: int, form: str, tolerance: float) -> None:
     if not torch_or_skip().cuda.is_available():
@@ -149,6 +167,7 @@ def test_torch_on_cuda(checkpoint: Checkpoint, place: int, form: str, tolerance:
             peer.close()
 
 
+@pytest.mark.slow
 def test_every_length_on_cuda_gives_the_same_tokens() -> None:
     if not torch_or_skip().cuda.is_available():
         pytest.skip("no CUDA device")
@@ -167,6 +186,7 @@ def test_every_length_on_cuda_gives_the_same_tokens() -> None:
             peer.close()
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("masked", [False, True])
 def test_attention_by_products(masked: bool) -> None:
     torch = torch_or_skip()
@@ -235,6 +255,7 @@ def test_which_tensors_are_quantised() -> None:
     assert not is_quantised("position_embd.weight", np.zeros((3, 64), np.float32))
 
 
+@pytest.mark.slow
 def test_llama_cpp(checkpoint: Checkpoint) -> None:
     llama_or_skip()
     # Half floats in the cache and in GELU's table; for the erf form, tanh beside that. Measured: 0.003 and 0.09.
@@ -251,6 +272,7 @@ def test_llama_cpp(checkpoint: Checkpoint) -> None:
             peer.close()
 
 
+@pytest.mark.slow
 def test_llama_cpp_without_half_floats_is_exact(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     llama_or_skip()
     import llama_cpp
@@ -317,7 +339,7 @@ class Recorded(CheckedPeer):
 
 
 @pytest.fixture
-def recorded() -> Iterator[Recorded]:
+def watched() -> Iterator[Recorded]:
     peer = Recorded()
     peer.prefill([1, 2, 3])
     peer.calls.clear()
@@ -340,10 +362,10 @@ def recorded() -> Iterator[Recorded]:
     ],
 )
 def test_bad_input_stops_before_the_engine(
-    recorded: Recorded, method: str, arguments: tuple[Any, ...], message: str
+    watched: Recorded, method: str, arguments: tuple[Any, ...], message: str
 ) -> None:
     with pytest.raises(InputError, match=message):
-        getattr(recorded, method)(*arguments)
+        getattr(watched, method)(*arguments)
 
 
 def test_a_full_cache_and_a_closed_peer() -> None:

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import dataclasses
 import itertools
-import json
 from collections.abc import Callable, Iterator
 from functools import lru_cache
 from pathlib import Path
@@ -12,7 +11,11 @@ from typing import Any
 
 import numpy as np
 import pytest
+from goldens import ModelWriter, gab_records
+from made_models import IDS as FAMILY_IDS
+from made_models import of_family, opened
 from scripted_models import random_file
+from tiers import tiered
 
 import glinfer
 from glinfer.errors import PlanError
@@ -22,12 +25,11 @@ from glinfer.generation.model import Model
 from glinfer.generation.prefill import FEWEST
 from glinfer.generation.sampler import Sampler, SamplingOptions
 from glinfer.gl.context import Limits, open_device
-from glinfer.models.fold import WEIGHT_FORMATS
+from glinfer.models.recipe import WEIGHT_FORMATS
 from glinfer.models.session import Session
 from glinfer.models.tuning import default_for
 from glinfer.ops.kernels import Kernels
 
-SHARED = Path(__file__).resolve().parents[3] / "shared" / "gab"
 CONTEXT = 90
 ODD = f"vocab=131,dim=30,heads=3,blocks=2,context={CONTEXT}"
 WHOLE = 4096
@@ -111,7 +113,7 @@ def chunk_runs(monkeypatch: pytest.MonkeyPatch) -> list[tuple[int, int]]:
 
 
 class TestTheSameNumbers:
-    @pytest.mark.parametrize("size", [1, 7, 64, WHOLE])
+    @tiered("size", [1, 7, 64, WHOLE], keep=(1, 3))
     def test_whatever_the_chunks(self, odd: Path, size: int) -> None:
         with with_kernels(odd, chunk=size) as model:
             for tokens in (FEWEST + 1, 17, CONTEXT):
@@ -122,6 +124,7 @@ class TestTheSameNumbers:
             ids = some_ids(tokens, 131, seed=tokens)
             assert agree(chunked(model, ids), stepped(model, ids)), tokens
 
+    @pytest.mark.slow
     def test_of_the_bundled_model(self) -> None:
         ids = some_ids(70, 400, seed=3)
         expected = None
@@ -130,7 +133,7 @@ class TestTheSameNumbers:
                 expected = stepped(model, ids) if expected is None else expected
                 assert agree(chunked(model, ids), expected), size
 
-    @pytest.mark.parametrize(
+    @tiered(
         "kernels",
         [
             {"targets": 4, "blends": False},
@@ -142,6 +145,7 @@ class TestTheSameNumbers:
             {"quad": False, "targets": 8, "blends": True},
             {"tiles": 3, "pitch": 96, "lookup_texture": True, "chunk": 9},
         ],
+        keep=(0, 6),
         ids=str,
     )
     def test_with_other_kernels(self, odd: Path, kernels: dict[str, Any]) -> None:
@@ -157,7 +161,7 @@ class TestTheSameNumbers:
             expected = stepped(model, IDS[:73])
             np.testing.assert_allclose(chunked(model, IDS[:73]), expected, rtol=0, atol=2e-6)
 
-    @pytest.mark.parametrize("chunk", [7, 512])
+    @tiered("chunk", [7, 512])
     def test_within_the_limits_of_webgl2(self, odd: Path, chunk: int) -> None:
         with glinfer.load(odd, limits=Limits.webgl2_minimum()) as model:
             shaped = dataclasses.replace(model.kernels, chunk=chunk)
@@ -172,7 +176,16 @@ class TestTheSameNumbers:
         with glinfer.load(small, weights=weights) as model:
             assert agree(chunked(model, ids), stepped(model, ids))
 
-    @pytest.mark.parametrize(
+    @tiered("family", ["mistral", "qwen3", "gemma", "gift_of_gab", "gpt2"])
+    @pytest.mark.parametrize("size", [7, 64])
+    def test_of_every_family(self, family: str, size: int) -> None:
+        made = of_family(family, sliding_window=9 if family == "mistral" else 0)
+        with opened(made) as model:
+            model.engine._prefill.kernels = dataclasses.replace(model.kernels, chunk=size)  # type: ignore[attr-defined]
+            for tokens in (6, 48):
+                assert agree(chunked(model, FAMILY_IDS[:tokens]), stepped(model, FAMILY_IDS[:tokens])), tokens
+
+    @tiered(
         "options",
         [
             "vocab=3,dim=1,heads=1,blocks=1,context=5",
@@ -187,14 +200,10 @@ class TestTheSameNumbers:
 
 
 @pytest.mark.parametrize(("name", "chunk"), [("tiny", 3), ("odd", 3), ("odd", 512), ("full", 512)])
-def test_goldens_through_chunks(request: pytest.FixtureRequest, name: str, chunk: int) -> None:
-    if not (SHARED / "golden.json").is_file():
-        pytest.skip(f"the goldens are not here: {SHARED}/golden.json")
-    records = [each for each in json.loads((SHARED / "golden.json").read_text()) if each["model"] == name]
-    path = request.getfixturevalue("full_file") if name == "full" else SHARED / f"{name}.gab"
+def test_goldens_through_chunks(golden_model: ModelWriter, name: str, chunk: int) -> None:
     longest = 0
-    with with_kernels(path, chunk=chunk) as model:
-        for record in records:
+    with with_kernels(golden_model(name), chunk=chunk) as model:
+        for record in gab_records(name):
             with model.session() as session:
                 session.prefill(record["tokens"])
                 probs = session.probs()
@@ -208,6 +217,7 @@ def test_goldens_through_chunks(request: pytest.FixtureRequest, name: str, chunk
     assert longest > FEWEST
 
 
+@pytest.mark.slow
 def test_a_context_beyond_any_edge_of_a_texture(tmp_path: Path) -> None:
     """4,500 tokens: more than 2048 or 4096 texels in a line, and more scores than fit a texture in one chunk."""
     path = random_file(tmp_path / "long.gab", "vocab=40,dim=16,heads=2,blocks=2,context=4500")
@@ -264,8 +274,8 @@ class TestSessions:
         model.generate([*IDS[:30], *IDS[:20]], max_tokens=1)
         assert chunk_runs == [(30, 16), (46, 4)]
 
-    @pytest.mark.parametrize("chunk", [7, WHOLE])
-    @pytest.mark.parametrize("tokens", [CONTEXT, CONTEXT + 1, 3 * CONTEXT])
+    @tiered("chunk", [7, WHOLE])
+    @tiered("tokens", [CONTEXT, CONTEXT + 1, 3 * CONTEXT], keep=(2,))
     def test_more_than_the_context_holds(self, odd: Path, chunk: int, tokens: int) -> None:
         ids = some_ids(tokens, 131, seed=tokens)
         with with_kernels(odd, chunk=chunk) as model, model.session() as session, model.session() as other:

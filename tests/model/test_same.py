@@ -9,6 +9,7 @@ from typing import Any
 
 import pytest
 from click.testing import CliRunner
+from tiers import tiered
 
 from glinfer.cli.same import same_command
 from glinfer.config import ModelConfig
@@ -29,7 +30,7 @@ SETTINGS = [Setting(), Setting(limits=Limits.webgl2_minimum()), Setting("referen
 QUESTION = Question((3, 100, 7), 30, (SamplingOptions(temperature=0, seed=0), SamplingOptions(seed=5)))
 
 
-@pytest.mark.parametrize("family", SHAPES)
+@tiered("family", SHAPES)
 def test_every_setting_writes_the_same(family: str) -> None:
     checkpoint = random_checkpoint(ModelConfig.from_options(SHAPES[family]), scale=0.3)
     report = compare_everywhere(checkpoint, SETTINGS, QUESTION)

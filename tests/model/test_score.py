@@ -10,7 +10,9 @@ from typing import Any
 
 import numpy as np
 import pytest
+from made_models import IDS, mixed, of_family, opened
 from scripted_models import random_file
+from tiers import tiered
 
 import glinfer
 from glinfer.errors import ContextError, InputError
@@ -70,6 +72,13 @@ def assert_same_bits(found: TextScore, expected: TextScore) -> None:
     assert np.array_equal(found.likeliest, expected.likeliest)
 
 
+def check(model: Model) -> None:
+    """Several texts at once, one of them over several windows, as token by token."""
+    texts = [IDS[:17], IDS[20:140], IDS[3:9]]
+    for found, ids in zip(model.score(texts), texts, strict=True):
+        assert_agree(found, stepped(model, ids), absolute=1e-6)
+
+
 class TestNumbers:
     def test_of_a_text_within_the_context(self, model: Model) -> None:
         for count in (2, 3, 16, 17, 40, CONTEXT, CONTEXT + 1):
@@ -106,9 +115,7 @@ class TestNumbers:
             ids = ids_of(40, 3, 50)
             assert_agree(model.score([ids], stride=1)[0], stepped(model, ids, 1))
 
-    @pytest.mark.parametrize(
-        "options", ["vocab=1,dim=1,heads=1,blocks=1,context=1", "vocab=131,dim=30,heads=3,blocks=1,context=9"]
-    )
+    @tiered("options", ["vocab=1,dim=1,heads=1,blocks=1,context=1", "vocab=131,dim=30,heads=3,blocks=1,context=9"])
     def test_of_other_shapes(self, tmp_path: Path, options: str) -> None:
         with glinfer.load(random_file(tmp_path / "other.gab", options, seed=2)) as model:
             for count in (2, 3, 10, 25):
@@ -118,11 +125,22 @@ class TestNumbers:
                 np.testing.assert_allclose(found.logprobs, expected.logprobs, rtol=RELATIVE, atol=1e-12)
                 assert found.likeliest.tolist() == expected.likeliest.tolist()
 
-    @pytest.mark.parametrize("weights", ["f16", "q8", "q8l"])
+    @tiered("weights", ["f16", "q8", "q8l"], keep=(1,))
     def test_in_other_weight_formats(self, small: Path, weights: str) -> None:
         with glinfer.load(small, weights=weights) as model:
             ids = ids_of(30)
             assert_agree(model.score([ids])[0], stepped(model, ids))
+
+    @tiered("family", ["mistral", "qwen3", "gemma", "gift_of_gab", "gpt2"])
+    def test_of_every_family(self, family: str) -> None:
+        """Within the context of 48 tokens, and longer; one window of attention is shorter than it."""
+        with opened(of_family(family, sliding_window=7 if family == "mistral" else 0)) as model:
+            check(model)
+
+    @tiered("family", ["llama", "gpt2"])
+    def test_over_blocks_of_files(self, family: str) -> None:
+        with opened(mixed(family)) as model:
+            check(model)
 
     def test_within_the_limits_of_webgl2(self, small: Path) -> None:
         with glinfer.load(small, limits=Limits.webgl2_minimum()) as model:
@@ -138,7 +156,7 @@ class TestNumbers:
 
 
 class TestRuns:
-    @pytest.mark.parametrize("chunk", [1, 24, 512])
+    @tiered("chunk", [1, 24, 512], keep=(1,))
     def test_short_texts_together_are_what_they_are_alone(self, small: Path, chunk: int) -> None:
         texts = [ids_of(2 + place * 7 % 23, place) for place in range(20)]
         with with_chunk(small, chunk) as model:
@@ -154,7 +172,7 @@ class TestRuns:
                 for found, other in zip(model.score(texts), expected, strict=True):
                     assert_same_bits(found, other)
 
-    @pytest.mark.parametrize(
+    @tiered(
         "kernels",
         [
             {"targets": 4, "blends": False, "largest_cell": 1},

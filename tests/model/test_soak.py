@@ -183,6 +183,7 @@ class TestSoak:
 
 
 class TestPlanted:
+    @pytest.mark.slow
     def test_leaks_and_changes_are_found(
         self, model: Model, one_use: Callable[..., None], monkeypatch: pytest.MonkeyPatch, tmp_path: Path
     ) -> None:

@@ -216,6 +216,63 @@ def test_gabs_cache_fits_what_webgl2_guarantees_and_nothing_is_wasted() -> None:
     assert layout.nbytes == 2048 * 3 * 512 * 4
 
 
+# What is kept once for several slots
+
+
+@st.composite
+def caches(draw: st.DrawFn) -> BlockLayout:
+    """Caches of which the last blocks of a slot are kept once for every few slots."""
+    cols = draw(st.sampled_from([65, 128, 176, 300, 512]))
+    aside, every = draw(st.integers(1, blocks_for(cols) - 1)), draw(st.sampled_from([1, 16, 64, 100]))
+    return BlockLayout.by_block(
+        (draw(st.integers(1, 200)), cols), draw(st.sampled_from([256, 2048])), aside=aside, every=every
+    )
+
+
+@given(caches())
+def test_what_is_kept_aside_lies_behind_the_rest(layout: BlockLayout) -> None:
+    """Where the shader looks for it, by aside_origin() of shaders/common/blocks.glsl, and once for every few slots."""
+    given = {name.removeprefix("T_"): value for name, value in layout.defines("T")}
+    kept = given["ASIDE"]
+    assert kept == layout.blocks - layout.aside
+    plain = BlockLayout.by_block((layout.rows, 64 * kept), 2048 if layout.width > 256 else 256)
+    seen = {}
+    for slot in {0, layout.rows // 2, layout.rows - 1, min(layout.rows - 1, layout.every)}:
+        for block in range(layout.blocks):
+            x, y = (int(part) for part in layout.origin(slot, block))
+            if block < kept:
+                assert (x, y) == by_shader(layout, slot, block)
+                assert (x, y) == tuple(int(part) for part in plain.origin(slot, block)), "as without anything aside"
+                assert y < given["ASIDE_LINE"]
+            else:
+                place = (block - kept) * given["ASIDE_SLOTS"] + slot // given["EVERY"]
+                assert (x, y) == (4 * (place % given["COLUMNS"]), given["ASIDE_LINE"] + 4 * (place // given["COLUMNS"]))
+                assert y + 4 <= layout.height
+                assert x + 4 <= layout.width
+                seen.setdefault((x, y), set()).add((slot // layout.every, block))
+    assert all(len(owners) == 1 for owners in seen.values())
+    assert layout.kept_height == plain.height == given["ASIDE_LINE"]
+    assert layout.region(1, layout.cols) == (layout.width, layout.height)
+
+
+@given(caches())
+def test_slots_that_share_hold_what_was_written_last(layout: BlockLayout) -> None:
+    matrix = numbered(layout)
+    found = layout.unpack(layout.pack(matrix), layout.rows, layout.cols)
+    kept = 64 * layout.kept_blocks
+    assert np.array_equal(found[:, :kept], matrix[:, :kept])
+    last = np.minimum((np.arange(layout.rows) // layout.every + 1) * layout.every, layout.rows) - 1
+    assert np.array_equal(found[:, kept:], matrix[last, kept:])
+
+
+def test_a_cache_of_keys_and_values_takes_little_more_than_they_do() -> None:
+    layout = BlockLayout.by_block((2048, 3 * 512), 2048, aside=8, every=2048)
+    assert layout.nbytes == 2048 * 2 * 512 * 4 + 4 * 2048 * 16
+    assert layout.aside_slots == 1
+    assert BlockLayout.by_block((2048, 3 * 512), 2048, aside=8, every=512).aside_slots == 4
+    assert "T_ASIDE" not in dict(BlockLayout.by_block((64, 64), 2048).defines("T"))
+
+
 # Tables
 
 

@@ -11,9 +11,10 @@ import jinja2
 import numpy as np
 import pytest
 import tokenizers
+from goldens import recorded
+from goldens.given import CHATML, MESSAGES, words
 from hypothesis import given
 from hypothesis import strategies as st
-from tokenizers import AddedToken, decoders, models, normalizers, pre_tokenizers
 
 from glinfer.config import ModelConfig
 from glinfer.errors import InputError
@@ -415,22 +416,12 @@ def test_a_plain_reply_is_all_answer_and_an_unfinished_thinking_one_all_thinking
 
 # ---- Jinja templates
 
-CHATML = (
-    "{% for m in messages %}{{ '<|im_start|>' + m.role + '\\n' + m.content + '<|im_end|>\\n' }}{% endfor %}"
-    "{% if add_generation_prompt %}{{ '<|im_start|>assistant\\n' }}{% endif %}"
-)
-TRIMMED = CHATML.replace("m.content", "(m.content | trim)")
+TRIMMED = CHATML.replace("message['content']", "(message['content'] | trim)")
 INST = (
     "{% for m in messages %}{% if m.role == 'system' %}{{ raise_exception('no system role here') }}"
     "{% elif m.role == 'user' %}{{ bos_token + '[INST] ' + m.content.strip() + ' [/INST]' }}"
     "{% else %}{{ ' ' + m.content.strip() + ' ' + eos_token }}{% endif %}{% endfor %}"
 )
-CHAT_TOKENS = ("<s>", "</s>", "<|im_start|>", "<|im_end|>")
-MESSAGES = [
-    {"role": "user", "content": "hello there"},
-    {"role": "assistant", "content": "one\n two "},
-    {"role": "user", "content": "  an apple  "},
-]
 
 
 @pytest.fixture
@@ -444,29 +435,6 @@ def here(monkeypatch: pytest.MonkeyPatch) -> None:
             return {"error": str(error)}
 
     monkeypatch.setattr(JinjaTemplate, "_answer", answer)
-
-
-def words(*, pieces: str = "", **flags: bool) -> tokenizers.Tokenizer:
-    """A tokenizer that joins "he", "el", " a", "n ", …: across every border, if one lets it.
-
-    It is byte-level, or with ``▁`` before the "first" piece or before "every" one.
-    """
-    alphabet = sorted({*pre_tokenizers.ByteLevel.alphabet(), "▁"})
-    space = "▁" if pieces else "Ġ"
-    pairs = [("h", "e"), ("l", "l"), (space, "a"), (space, "["), ("]", space), ("n", "Ċ"), ("Ċ", "h"), ("e", space)]
-    vocabulary = {text: token for token, text in enumerate([*alphabet, *(a + b for a, b in pairs)])}
-    library = tokenizers.Tokenizer(models.BPE(vocabulary, pairs, fuse_unk=True, unk_token="?"))
-    if pieces == "first":
-        library.pre_tokenizer = pre_tokenizers.Metaspace(prepend_scheme="first", split=False)
-        library.decoder = decoders.Metaspace(prepend_scheme="first")
-    elif pieces:
-        library.normalizer = normalizers.Sequence([normalizers.Prepend("▁"), normalizers.Replace(" ", "▁")])
-        library.decoder = decoders.Sequence([decoders.Replace("▁", " "), decoders.Strip(" ", 1, 0)])
-    else:
-        library.pre_tokenizer = pre_tokenizers.ByteLevel(add_prefix_space=False, use_regex=False)
-        library.decoder = decoders.ByteLevel()
-    library.add_special_tokens([AddedToken(text, normalized=False, special=True, **flags) for text in CHAT_TOKENS])
-    return library
 
 
 def put(folder: Path, library: tokenizers.Tokenizer, template: Any = None, **config: Any) -> Tokenizer:
@@ -512,12 +480,9 @@ def test_the_ids_are_those_of_the_whole_rendered_text(
 
 @pytest.mark.usefixtures("here")
 def test_the_ids_are_those_of_transformers(tmp_path: Path) -> None:
-    transformers = pytest.importorskip("transformers")
     tokenizer = put(tmp_path, words(), CHATML)
-    theirs = transformers.PreTrainedTokenizerFast.from_pretrained(tmp_path).apply_chat_template(
-        MESSAGES, add_generation_prompt=True, return_dict=False
-    )
-    assert talked(TemplateChat(jinja(CHATML), tokenizer)) == tuple(theirs)
+    assert talked(TemplateChat(jinja(CHATML), tokenizer)) == tuple(recorded("chat")["ids"])
+    assert talked(TemplateChat(jinja(TRIMMED), tokenizer)) != tuple(recorded("chat")["ids"])
 
 
 @pytest.mark.usefixtures("here")

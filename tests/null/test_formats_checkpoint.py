@@ -2,15 +2,12 @@
 
 from __future__ import annotations
 
-import hashlib
-import json
-import subprocess
-import sys
 import tracemalloc
 from pathlib import Path
 
 import numpy as np
 import pytest
+from goldens import GAB_MODELS, ModelWriter, write_gab_model
 
 from glinfer.config import ModelConfig
 from glinfer.errors import FormatError, InputError
@@ -18,7 +15,6 @@ from glinfer.formats import Checkpoint, random_checkpoint, read_gab, weight_shap
 from glinfer.formats.families import tensor_count
 from glinfer.formats.gab_layout import float_count, stored_arrays
 
-GAB_FILES = Path(__file__).resolve().parents[2].parent / "shared" / "gab"
 SMALL = ModelConfig.from_options("vocab=7,dim=6,heads=3,blocks=2,context=5")
 
 
@@ -79,33 +75,18 @@ def test_random_weights_have_the_shapes_and_depend_on_the_seed() -> None:
     assert first.source == "random weights (seed 3)"
 
 
-@pytest.mark.parametrize(
-    ("vocab", "dim", "heads", "blocks", "context", "seed", "scale"),
-    [(7, 6, 3, 2, 5, 0, 0.04), (50, 16, 4, 1, 9, 11, 0.04), (33, 5, 1, 3, 2, 2, 0.3)],
-)
-def test_random_weights_equal_the_published_generator(
-    tmp_path: Path, vocab: int, dim: int, heads: int, blocks: int, context: int, seed: int, scale: float
-) -> None:
-    script = GAB_FILES / "make_gab.py"
-    if not script.exists():
-        pytest.skip("../shared/gab/make_gab.py is absent")
-    numbers = {"vocab": vocab, "dim": dim, "heads": heads, "blocks": blocks, "context": context, "seed": seed}
-    options = [word for name, value in numbers.items() for word in (f"--{name}", str(value))]
-    theirs, ours = tmp_path / "theirs.gab", tmp_path / "ours.gab"
-    subprocess.run([sys.executable, script, theirs, *options, "--scale", str(scale)], check=True)
-    write_gab(random_checkpoint(ModelConfig(vocab, dim, heads, blocks, context), seed, scale), ours)
-    assert ours.read_bytes() == theirs.read_bytes()
+@pytest.mark.parametrize("model", GAB_MODELS)
+def test_seeded_models_are_the_recorded_ones_to_the_last_bit(golden_model: ModelWriter, model: str) -> None:
+    """Three shapes, seeds and scales; write_gab_model compares the digests."""
+    sizes = {"tiny": 1_077_452, "odd": 252_224, "full": 101_356_092}
+    assert golden_model(model).stat().st_size == sizes[model]
 
 
-def test_full_size_random_weights_have_the_recorded_digest(tmp_path: Path) -> None:
-    if not (GAB_FILES / "golden.json").exists():
-        pytest.skip("../shared/gab/golden.json is absent")
-    records = json.loads((GAB_FILES / "golden.json").read_text())
-    recorded = {record["sha256"] for record in records if record["model"] == "full"}
-    path = tmp_path / "full.gab"
-    write_gab(random_checkpoint(ModelConfig(5256, 512, 8, 6, 2048), seed=2), path)
-    assert path.stat().st_size == 101_356_092
-    assert {hashlib.sha256(path.read_bytes()).hexdigest()} == recorded
+def test_a_model_of_another_seed_would_be_noticed(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    options, seed, scale = GAB_MODELS["odd"]
+    monkeypatch.setitem(GAB_MODELS, "odd", (options, seed + 1, scale))
+    with pytest.raises(AssertionError, match=r"odd\.gab is not the file that the figures were computed with"):
+        write_gab_model("odd", tmp_path / "odd.gab")
 
 
 @pytest.mark.parametrize(

@@ -11,6 +11,7 @@ from typing import Any
 
 import numpy as np
 import pytest
+from goldens import ModelWriter
 from hypothesis import given, settings
 from hypothesis import strategies as st
 from safetensors import safe_open
@@ -31,7 +32,6 @@ from glinfer.formats import (
 from glinfer.formats.packed import PackedTensor
 from glinfer.ggml import pack
 
-GAB_FILES = Path(__file__).resolve().parents[2].parent / "shared" / "gab"
 SMALL = ModelConfig.from_options("vocab=3,dim=2,heads=1,blocks=1,context=2")
 FLOATS = 89
 ODD_BITS = [0, 0x80000000, 1, 0x807FFFFF, 0x7F7FFFFF, 0x7F800000, 0xFF800000, 0x7FC00001, 0xFFC0BEEF, 0x7F800001]
@@ -72,10 +72,8 @@ def test_gab_to_safetensors_to_gab_gives_the_same_bytes(
 
 
 @pytest.mark.parametrize("model", ["tiny", "odd"])
-def test_published_models_survive_the_round_trip(tmp_path: Path, model: str) -> None:
-    source = GAB_FILES / f"{model}.gab"
-    if not source.exists():
-        pytest.skip(f"../shared/gab/{model}.gab is absent")
+def test_published_models_survive_the_round_trip(golden_model: ModelWriter, tmp_path: Path, model: str) -> None:
+    source = golden_model(model)
     write_safetensors(read_gab(source), tmp_path / "m.safetensors")
     write_gab(read_safetensors(tmp_path / "m.safetensors"), tmp_path / "m.gab")
     assert (tmp_path / "m.gab").read_bytes() == source.read_bytes()

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import ctypes
 import dataclasses
+import itertools
 import json
 import logging
 import stat
@@ -13,6 +14,8 @@ from typing import Any
 import numpy as np
 import pytest
 import tokenizers
+from goldens import recorded
+from goldens.gguf_models import COMPARED, CONFIGS, GAB, IDS, LLAMA3, config, llama_logits
 from tokenizers import models, normalizers, pre_tokenizers, processors, trainers
 
 from glinfer.config import ModelConfig
@@ -30,43 +33,6 @@ from glinfer.ops.rotary import rope_table
 gguf = pytest.importorskip("gguf", reason="gguf is not installed (pip install 'glinfer[gguf]')")
 
 Array = Any  # of NumPy, float64
-IDS = [3, 7, 1, 9, 12, 44, 2, 80, 5, 33, 21, 17]
-SIZES: dict[str, Any] = {
-    "vocab_size": 96,
-    "hidden_size": 64,
-    "num_attention_heads": 4,
-    "num_hidden_layers": 2,
-    "max_position_embeddings": 64,
-    "intermediate_size": 96,
-}
-GAB = ModelConfig(96, 64, 4, 2, 64)
-YARN = {"rope_type": "yarn", "factor": 4.0, "original_max_position_embeddings": 16}
-LLAMA3 = {
-    "rope_type": "llama3",
-    "factor": 8.0,
-    "low_freq_factor": 1.0,
-    "high_freq_factor": 4.0,
-    "original_max_position_embeddings": 32,
-}
-
-
-def config(family: str, **more: Any) -> ModelConfig:
-    groups = {} if family == "gpt2" else {"num_key_value_heads": 2}
-    act = "gelu_new" if family in ("gpt2", "gemma") else "silu"
-    return ModelConfig(**{**SIZES, **groups, "model_type": family, "hidden_act": act, **more})
-
-
-FAMILIES = {
-    "gpt2": config("gpt2", tie_word_embeddings=True),
-    "gpt2, own head": config("gpt2"),
-    "llama": config("llama", head_dim=32, rope_theta=500000.0),
-    "llama, biases": config("llama", attention_bias=True),
-    "llama, linear": config("llama", rope_scaling={"rope_type": "linear", "factor": 4.0}),
-    "llama, yarn": config("llama", rope_scaling={**YARN, "attention_factor": 1.5}),
-    "qwen2": config("qwen2", attention_bias=True, layer_norm_eps=1e-6, rope_scaling=YARN),
-    "qwen3": config("qwen3", head_dim=32, tie_word_embeddings=True),
-    "gemma": config("gemma", head_dim=32, tie_word_embeddings=True, sliding_window=20),
-}
 
 
 @pytest.fixture
@@ -82,9 +48,9 @@ def written(path: Path, checkpoint: Checkpoint, **options: Any) -> Checkpoint:
 # What is read back
 
 
-@pytest.mark.parametrize("name", FAMILIES)
+@pytest.mark.parametrize("name", CONFIGS)
 def test_what_is_read_back_is_what_was_written(path: Path, name: str) -> None:
-    made = random_checkpoint(FAMILIES[name], seed=5)
+    made = random_checkpoint(CONFIGS[name], seed=5)
     found = written(path, made)
     expected = dict(found.config.rope_scaling), found.config
     assert dict(made.config.rope_scaling) == pytest.approx(expected[0])
@@ -100,7 +66,7 @@ def test_what_is_read_back_is_what_was_written(path: Path, name: str) -> None:
 @pytest.mark.parametrize("dtype", DTYPES)
 @pytest.mark.parametrize("name", ["gpt2", "llama", "qwen3"])
 def test_dtypes(path: Path, name: str, dtype: str) -> None:
-    made = random_checkpoint(dataclasses.replace(FAMILIES[name], intermediate_size=72), seed=5)
+    made = random_checkpoint(dataclasses.replace(CONFIGS[name], intermediate_size=72), seed=5)
     found = written(path, made, dtype=dtype)
     assert read_gguf_file(path).metadata["general.file_type"] == {
         "float32": 0, "float16": 1, "bfloat16": 32, "q4_0": 2, "q4_1": 3, "q5_0": 8, "q5_1": 9, "q8_0": 7,
@@ -120,7 +86,7 @@ def test_dtypes(path: Path, name: str, dtype: str) -> None:
 
 @pytest.mark.parametrize("dtype", ["float16", "bfloat16", "q4_1", "q8_0"])
 def test_tensors_as_they_are(path: Path, tmp_path: Path, dtype: str) -> None:
-    first = written(path, random_checkpoint(FAMILIES["llama"], seed=5), dtype=dtype)
+    first = written(path, random_checkpoint(CONFIGS["llama"], seed=5), dtype=dtype)
     second = written(tmp_path / "again.gguf", first, dtype=None)
     assert second.config == first.config
     assert second.formats() == first.formats()
@@ -136,14 +102,14 @@ def test_tensors_as_they_are(path: Path, tmp_path: Path, dtype: str) -> None:
 
 
 def test_packed_tensors_in_another_dtype(path: Path, tmp_path: Path) -> None:
-    first = written(path, random_checkpoint(FAMILIES["gpt2"], seed=5), dtype="q8_0")
+    first = written(path, random_checkpoint(CONFIGS["gpt2"], seed=5), dtype="q8_0")
     second = written(tmp_path / "again.gguf", first, dtype="float32")
     for name in first.packed:
         assert np.array_equal(second.tensors[name], first.floats(name)), name
 
 
 def test_rows_with_scales_of_their_own_need_a_dtype(path: Path) -> None:
-    made = random_checkpoint(FAMILIES["llama"], seed=5)
+    made = random_checkpoint(CONFIGS["llama"], seed=5)
     name = "model.layers.0.mlp.up_proj.weight"
     tensors = dict(made.tensors)
     rows = np.concatenate([np.full((96, 64), 3, np.uint8), np.full((96, 1), 0.5, "<f4").view(np.uint8)], axis=1)
@@ -155,7 +121,7 @@ def test_rows_with_scales_of_their_own_need_a_dtype(path: Path) -> None:
 
 
 def test_queries_of_another_type_than_keys(path: Path) -> None:
-    made = random_checkpoint(FAMILIES["gpt2"], seed=5)
+    made = random_checkpoint(CONFIGS["gpt2"], seed=5)
     name = "transformer.h.0.attn.q_proj.weight"
     tensors = dict(made.tensors)
     halves = tensors.pop(name).astype("<f2")
@@ -221,7 +187,7 @@ def test_what_gguf_cannot_hold_is_refused(path: Path, made: ModelConfig, message
 def test_a_failure_leaves_the_old_file(path: Path) -> None:
     path.write_bytes(b"old")
     path.chmod(0o640)
-    made = random_checkpoint(FAMILIES["llama"], seed=5)
+    made = random_checkpoint(CONFIGS["llama"], seed=5)
     with pytest.raises(InputError, match=r"dtype is 'q3'; expected one of float32, float16"):
         write_gguf(made, path, dtype="q3")
     huge = {**made.tensors, "lm_head.weight": np.full((96, 64), 1e6, np.float32)}
@@ -245,31 +211,10 @@ def test_a_failure_leaves_the_old_file(path: Path) -> None:
 
 @pytest.fixture(scope="module")
 def llama() -> Any:
-    library = pytest.importorskip(
-        "llama_cpp", reason="llama-cpp-python is not installed (pip install 'glinfer[peers]')"
-    )
+    library = pytest.importorskip("llama_cpp", reason="llama-cpp-python is not installed (make test-all)")
     logging.getLogger("llama-cpp-python").setLevel(logging.CRITICAL)  # the library's own
     library.llama_backend_init()
     return library
-
-
-def logits_of(llama: Any, path: Path, ids: list[int]) -> Array:
-    """The logits of the last of some tokens in llama.cpp, with a cache of float32."""
-    model = llama.llama_model_load_from_file(str(path).encode(), llama.llama_model_default_params())
-    assert model, "llama.cpp refused the file"
-    options = llama.llama_context_default_params()
-    options.n_ctx = options.n_batch = 64
-    options.n_threads = options.n_threads_batch = 1
-    options.type_k = options.type_v = llama.GGML_TYPE_F32
-    options.flash_attn_type = llama.LLAMA_FLASH_ATTN_TYPE_DISABLED
-    context = llama.llama_init_from_model(model, options)
-    tokens = (llama.llama_token * len(ids))(*ids)  # the batch points at them
-    assert llama.llama_decode(context, llama.llama_batch_get_one(tokens, len(ids))) == 0
-    count = llama.llama_vocab_n_tokens(llama.llama_model_get_vocab(model))
-    found = np.ctypeslib.as_array(llama.llama_get_logits_ith(context, -1), shape=(count,)).copy()
-    llama.llama_free(context)
-    llama.llama_model_free(model)
-    return found
 
 
 def attention(queries: Array, keys: Array, values: Array) -> Array:
@@ -352,45 +297,71 @@ class Model:
         return self.rms("model.norm", x)
 
 
-@pytest.mark.parametrize("name", [*FAMILIES, "gab", "mistral", "llama3"])
+@pytest.mark.parametrize("name", COMPARED)
+def test_the_logits_are_those_of_llama_cpp(path: Path, name: str) -> None:
+    """Of the model as it was made and as it is read back, against what llama.cpp computed with the file."""
+    made = random_checkpoint(COMPARED[name], seed=5, scale=0.1)
+    expected, theirs = Model(made).logits(IDS), np.array(recorded("llama_logits")[name])
+    assert np.abs(theirs).max() > 1
+    # Its GELU is looked up in a table of half floats.
+    tolerance = 1e-3 * np.abs(expected).max() if made.config.hidden_act == "gelu_new" else 2e-5
+    assert np.abs(theirs - expected[::4]).max() < tolerance
+    assert np.abs(Model(written(path, made)).logits(IDS) - expected).max() < 2e-5
+    assert np.abs(theirs - Model(made).logits([*IDS[1:], IDS[0]])[::4]).max() > 10 * tolerance
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("name", COMPARED)
 def test_llama_cpp_computes_the_same(llama: Any, path: Path, name: str) -> None:
-    more = {"gab": GAB, "mistral": config("mistral"), "llama3": config("llama", rope_scaling=LLAMA3)}
-    made = random_checkpoint({**FAMILIES, **more}[name], seed=5, scale=0.1)
+    made = random_checkpoint(COMPARED[name], seed=5, scale=0.1)
     found = written(path, made)
     expected = Model(made).logits(IDS)
     assert np.abs(expected).max() > 1
-    # Its GELU is looked up in a table of half floats.
     tolerance = 1e-3 * np.abs(expected).max() if made.config.hidden_act == "gelu_new" else 2e-5
-    assert np.abs(logits_of(llama, path, IDS) - expected).max() < tolerance
+    assert np.abs(llama_logits(llama, path, IDS) - expected).max() < tolerance
     assert np.abs(Model(found).logits(IDS) - expected).max() < 2e-5
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("name", ["gpt2", "gab", "gemma"])
 def test_llama_cpp_is_exact_but_for_its_gelu(llama: Any, path: Path, name: str) -> None:
-    made = random_checkpoint({"gab": GAB, **FAMILIES}[name], seed=6, scale=0.1)
+    made = random_checkpoint({"gab": GAB, **CONFIGS}[name], seed=6, scale=0.1)
     last = ("fc_out.weight", "down_proj.weight")
     tensors = {key: values * np.float32(not key.endswith(last)) for key, values in made.tensors.items()}
     without_mlp = dataclasses.replace(made, tensors=tensors)
     write_gguf(without_mlp, path)
     expected = Model(without_mlp).logits(IDS)
-    assert np.abs(logits_of(llama, path, IDS) - expected).max() < 2e-5
+    assert np.abs(llama_logits(llama, path, IDS) - expected).max() < 2e-5
 
 
+@pytest.mark.slow
 def test_llama_cpp_runs_the_bundled_model(llama: Any, path: Path) -> None:
     bundled = load_checkpoint("shakespeare")
     write_gguf(bundled, path)
     expected = Model(bundled).logits(IDS)
-    found = logits_of(llama, path, IDS)
+    found = llama_logits(llama, path, IDS)
     assert np.abs(found - expected).max() < 4e-3
     assert found.argmax() == expected.argmax()
 
 
 @pytest.mark.parametrize("dtype", [name for name in DTYPES if name != "float32"])
 @pytest.mark.parametrize("name", ["gab", "llama"])
+def test_the_logits_of_every_dtype_are_those_of_llama_cpp(path: Path, name: str, dtype: str) -> None:
+    made = random_checkpoint(COMPARED[name], seed=5, scale=0.1)
+    expected = Model(written(path, made, dtype=dtype)).logits(IDS)[::4]
+    theirs = np.array(recorded("llama_logits")[f"{name}, {dtype}"])
+    # llama.cpp rounds activations too, to the 16 or 8 bits of the weights.
+    assert np.abs(theirs - expected).max() < (0.03 if "float" in dtype else 0.12)
+    assert np.abs(theirs - Model(made).logits(IDS)[::4]).max() > 1e-4
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("dtype", [name for name in DTYPES if name != "float32"])
+@pytest.mark.parametrize("name", ["gab", "llama"])
 def test_llama_cpp_reads_every_dtype(llama: Any, path: Path, name: str, dtype: str) -> None:
-    made = random_checkpoint({"gab": GAB, **FAMILIES}[name], seed=5, scale=0.1)
+    made = random_checkpoint({"gab": GAB, **CONFIGS}[name], seed=5, scale=0.1)
     found = written(path, made, dtype=dtype)
-    expected, theirs = Model(found).logits(IDS), logits_of(llama, path, IDS)
+    expected, theirs = Model(found).logits(IDS), llama_logits(llama, path, IDS)
     # llama.cpp rounds activations too, to the 16 or 8 bits of the weights.
     assert np.abs(theirs - expected).max() < (0.03 if "float" in dtype else 0.12)
     assert np.abs(theirs - Model(made).logits(IDS)).max() > 1e-4
@@ -420,15 +391,30 @@ def ids_of(llama: Any, vocabulary: Any, text: str, *, special: bool) -> list[int
     return list(room[:count])
 
 
-def test_a_bpe1_vocabulary(llama: Any, path: Path) -> None:
+def written_bpe1(path: Path) -> BpeModel:
     control = ["<|user|>", "<|end|>", "<|assistant|>"]
     merges = learn_bpe(TEXTS[:2] * 3, 330, control)
     made = random_checkpoint(dataclasses.replace(GAB, vocab_size=len(merges.vocabulary)))
     write_gguf(made, path, tokenizer=merges)
     assert read_gguf(path).config.vocab_size == len(merges.vocabulary)
+    assert set(control) == set(Tokenizer(merges).control_tokens)
+    return merges
+
+
+def test_a_bpe1_vocabulary(path: Path) -> None:
+    """Read as llama.cpp reads it, which test_gguf_tokenizer.py compares with recorded ids."""
+    merges = written_bpe1(path)
+    ours, theirs = Tokenizer(merges), Tokenizer.from_file(path)
+    for text, special in itertools.product(TEXTS, (True, False)):
+        assert theirs.encode(text, allow_special=special) == ours.encode(text, allow_special=special)
+    assert [theirs.token_bytes(token) for token in range(len(merges.vocabulary))] == list(merges.vocabulary)
+
+
+@pytest.mark.slow
+def test_llama_cpp_reads_a_bpe1_vocabulary(llama: Any, path: Path) -> None:
+    merges = written_bpe1(path)
     ours = Tokenizer(merges)
     model, vocabulary = vocabulary_of(llama, path)
-    assert set(control) == set(ours.control_tokens)
     assert llama.llama_vocab_eos(vocabulary) == ours.special_id("<|end|>")
     for text in TEXTS:
         for special in (True, False):
@@ -462,15 +448,29 @@ def json_tokenizer(cut: str) -> tokenizers.Tokenizer:
 
 
 @pytest.mark.parametrize("cut", ["gpt-2", "llama-bpe", "qwen2"])
-def test_a_tokenizer_json(llama: Any, path: Path, cut: str) -> None:
+def test_a_tokenizer_json(path: Path, cut: str) -> None:
+    theirs = written_json(path, cut)
+    found = Tokenizer.from_file(path)
+    for text in [*TEXTS, "in 2024-12-25 x1y22z333"]:
+        assert found.encode(text) == theirs.encode(text).ids
+
+
+def written_json(path: Path, cut: str) -> tokenizers.Tokenizer:
     theirs = json_tokenizer(cut)
     rows = theirs.get_vocab_size() + 3
-    made = random_checkpoint(dataclasses.replace(FAMILIES["gpt2"], vocab_size=rows))
+    made = random_checkpoint(dataclasses.replace(CONFIGS["gpt2"], vocab_size=rows))
     write_gguf(made, path, tokenizer=json.loads(theirs.to_str()))
     metadata = read_gguf_file(path).metadata
     assert metadata["tokenizer.ggml.pre"] == cut
     assert metadata["tokenizer.ggml.tokens"][-1] == f"[PAD{rows - 1}]"
     assert metadata["tokenizer.ggml.token_type"] == [3, 3, *[1] * (rows - 5), *[5] * 3]
+    return theirs
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("cut", ["gpt-2", "llama-bpe", "qwen2"])
+def test_llama_cpp_reads_a_tokenizer_json(llama: Any, path: Path, cut: str) -> None:
+    theirs = written_json(path, cut)
     model, vocabulary = vocabulary_of(llama, path)
     assert llama.llama_vocab_eos(vocabulary) == 0
     for text in [*TEXTS, "in 2024-12-25 x1y22z333"]:
@@ -500,6 +500,7 @@ def test_vocabularies_that_do_not_fit(path: Path) -> None:
 # Files that llama.cpp made
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     ("kind", "formats"),
     [
@@ -524,4 +525,4 @@ def test_a_file_that_llama_cpp_quantised(llama: Any, path: Path, tmp_path: Path,
     ids = [token % 64 for token in IDS]
     expected = Model(found).logits(ids)
     # llama.cpp rounds activations to 8 bits beside such weights.
-    assert np.abs(logits_of(llama, theirs, ids) - expected).max() < 0.04 * np.abs(expected).max()
+    assert np.abs(llama_logits(llama, theirs, ids) - expected).max() < 0.04 * np.abs(expected).max()

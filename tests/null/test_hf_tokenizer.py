@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import copy
 import json
 from collections.abc import Callable
 from pathlib import Path
@@ -9,9 +10,11 @@ from typing import Any
 
 import pytest
 import tokenizers
+from goldens import recorded
+from goldens.given import SAMPLES, TEXTS, byte_level, entry, piece_level
 from hypothesis import given, settings
 from hypothesis import strategies as st
-from tokenizers import AddedToken, decoders, models, normalizers, pre_tokenizers, processors, trainers
+from tokenizers import AddedToken, decoders, models, normalizers, pre_tokenizers, processors
 
 from glinfer.config import ModelConfig
 from glinfer.errors import FormatError, InputError
@@ -21,54 +24,8 @@ from glinfer.generation.stops import default_stops, stop_ids_of
 from glinfer.generation.text import TextAssembler
 from glinfer.generation.tokenizer import Tokenizer, find_tokenizer
 
-LINES = ["hello world, the quick brown fox", "the  lazy dog; 日本語 and é", "  hello\n\n\tworld 🚀"] * 4
-SAMPLES = [
-    "hello world",
-    " hello",
-    "  two  spaces  ",
-    "日本語🚀 é e\u0301",
-    "\n\n\tx\r\n",
-    "<|endoftext|>hi<s></s>",
-    "\0\x7f\u00a0\ufeff",
-    "",
-]
 PLAIN_BYTES = BpeModel((), tuple(bytes([value]) for value in range(256)))
 AFTER_S = "<s> $A"
-
-
-def byte_level(*special: str) -> tokenizers.Tokenizer:
-    """A GPT-2-like tokenizer of at most 400 tokens, the special ones first, and two added ones at the end."""
-    library = tokenizers.Tokenizer(models.BPE())
-    library.pre_tokenizer = pre_tokenizers.ByteLevel(add_prefix_space=False)
-    library.decoder = decoders.ByteLevel()
-    alphabet = pre_tokenizers.ByteLevel.alphabet()
-    first = list(special) or ["<|endoftext|>"]
-    trainer = trainers.BpeTrainer(vocab_size=330, special_tokens=first, initial_alphabet=alphabet, show_progress=False)
-    library.train_from_iterator(LINES, trainer)
-    library.add_tokens([AddedToken("é!", special=False, normalized=False), AddedToken("<é>", special=True)])
-    return library
-
-
-def piece_level(*, metaspace: bool = False) -> tokenizers.Tokenizer:
-    """A Llama-like tokenizer: ``▁`` for a space and before the text, unknown characters as bytes."""
-    library = tokenizers.Tokenizer(models.BPE(byte_fallback=True, unk_token="<unk>", fuse_unk=True))
-    library.pre_tokenizer = pre_tokenizers.Metaspace(prepend_scheme="always")  # so that it learns words
-    in_bytes = [f"<0x{value:02X}>" for value in range(256)]
-    first = ["<unk>", "<s>", "</s>", *in_bytes]
-    trainer = trainers.BpeTrainer(vocab_size=330, special_tokens=first, show_progress=False)
-    library.train_from_iterator(LINES[:1], trainer)
-    if not metaspace:
-        library.pre_tokenizer = None
-        library.normalizer = normalizers.Sequence([normalizers.Prepend("▁"), normalizers.Replace(" ", "▁")])
-    values = json.loads(library.to_str())
-    values["added_tokens"] = [token for token in values["added_tokens"] if token["content"] not in in_bytes]
-    library = tokenizers.Tokenizer.from_str(json.dumps(values))
-    if metaspace:
-        library.decoder = decoders.Sequence([decoders.ByteFallback(), decoders.Metaspace()])
-    else:
-        steps = [decoders.Replace("▁", " "), decoders.ByteFallback(), decoders.Fuse(), decoders.Strip(" ", 1, 0)]
-        library.decoder = decoders.Sequence(steps)
-    return library
 
 
 def unigram() -> tokenizers.Tokenizer:
@@ -289,35 +246,33 @@ class TestWhatIsPutAround:
         assert words.decode(words.encode("hello  <mask>")) == "hello<mask>"
 
 
-def entry(content: str, **flags: bool) -> dict[str, Any]:
-    usual = dict.fromkeys(("lstrip", "rstrip", "single_word", "normalized", "special"), False)
-    return {"content": content, **usual, **flags}
-
-
 class TestTokensOfTheConfigurationAlone:
-    @pytest.mark.parametrize("make", [byte_level, piece_level])
-    def test_they_get_the_ids_and_flags_that_transformers_gives(
-        self, tmp_path: Path, make: Callable[[], tokenizers.Tokenizer]
-    ) -> None:
-        auto = pytest.importorskip("transformers").AutoTokenizer
-        size = make().get_vocab_size()
-        added = {
-            str(size + 3): entry("<late>", lstrip=True),
-            str(size): entry("<|im_start|>", special=True, rstrip=True),
-            str(size - 1): entry("<é>", lstrip=True),  # one of the file's own, with other flags, or a new one
-            "300": entry("hello", normalized=True),
-        }
-        put(make(), tmp_path, added_tokens_decoder=added, eos_token="<late>", tokenizer_class="PreTrainedTokenizerFast")
-        theirs, words = auto.from_pretrained(tmp_path), Tokenizer.from_file(tmp_path)
-        for text in ("hi <|im_start|> x <late> hello <é> helloworld", "  <late><é>  <|im_start|>", *SAMPLES):
-            assert words.encode(text) == theirs(text)["input_ids"], text
-        assert words.vocab_size == len(theirs)
+    @pytest.mark.parametrize("kind", recorded("tokens"))
+    def test_they_get_the_ids_and_flags_that_transformers_gives(self, tmp_path: Path, kind: str) -> None:
+        theirs = recorded("tokens")[kind]
+        (tmp_path / "tokenizer.json").write_text(json.dumps(theirs["tokenizer"]))
+        (tmp_path / "tokenizer_config.json").write_text(json.dumps(theirs["config"]))
+        words = Tokenizer.from_file(tmp_path)
+        assert [*theirs["ids"]] == TEXTS
+        for text, ids in theirs["ids"].items():
+            assert words.encode(text) == ids, text
+        assert words.vocab_size == theirs["size"]
         assert {"<late>", "<|im_start|>"} <= {*words.control_tokens}
         assert words.control_tokens["<late>"] == words.control_tokens["<|im_start|>"] + 1 == words.vocab_size - 1
         assert words.token_bytes(words.vocab_size - 1) == b"<late>"
         plain = words.encode("hi<|im_start|><late>", allow_special=False)
         assert not {*words.control_tokens.values()} & {*plain}
         assert words.decode(plain) == "hi<|im_start|><late>"
+
+    @pytest.mark.parametrize(("content", "flag"), [("<late>", "lstrip"), ("<|im_start|>", "rstrip")])
+    def test_another_flag_would_be_noticed(self, tmp_path: Path, content: str, flag: str) -> None:
+        theirs = copy.deepcopy(recorded("tokens")["byte_level"])
+        (token,) = (each for each in theirs["config"]["added_tokens_decoder"].values() if each["content"] == content)
+        token[flag] = not token[flag]
+        (tmp_path / "tokenizer.json").write_text(json.dumps(theirs["tokenizer"]))
+        (tmp_path / "tokenizer_config.json").write_text(json.dumps(theirs["config"]))
+        words = Tokenizer.from_file(tmp_path)
+        assert any(words.encode(text) != ids for text, ids in theirs["ids"].items())
 
     @pytest.mark.parametrize("listed", [{"x": entry("<a>")}, {"-1": entry("<a>")}, {"400": "<a>"}, {"400": {"id": 1}}])
     def test_what_is_no_token_is_named(self, tmp_path: Path, listed: dict[str, Any]) -> None:

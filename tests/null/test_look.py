@@ -517,6 +517,7 @@ class TestLook:
         assert document["next"] == []
         assert 'class="odd"' in (tmp_path / "index.html").read_text()
 
+    @pytest.mark.slow
     def test_one_token_and_many(self, tmp_path: Path) -> None:
         config = dataclasses.replace(SMALL, max_position_embeddings=100, num_hidden_layers=1)
         model = OracleModel(random_checkpoint(config, seed=2), None)

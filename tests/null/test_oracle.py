@@ -2,13 +2,12 @@
 
 from __future__ import annotations
 
-import json
 import math
-from pathlib import Path
 from typing import Any
 
 import numpy as np
 import pytest
+from goldens import ModelWriter, gab_records
 from hypothesis import given
 from hypothesis import strategies as st
 
@@ -313,17 +312,11 @@ def test_running_a_plan_yields_every_draw_in_order() -> None:
     assert set(tokens) == {TOKENS}, "the caller's inputs are not to be added to"
 
 
-def cases(shared: Path, model: str) -> list[dict[str, Any]]:
-    found = [case for case in json.loads((shared / "gab" / "golden.json").read_text("utf-8")) if case["model"] == model]
-    assert found, f"golden.json has no case of {model}"
-    return found
-
-
 @pytest.mark.parametrize("model", ["tiny", "odd"])
-def test_the_plan_gives_the_published_probabilities(shared: Path, model: str) -> None:
-    checkpoint = load_checkpoint(shared / "gab" / f"{model}.gab")
+def test_the_plan_gives_the_published_probabilities(golden_model: ModelWriter, model: str) -> None:
+    checkpoint = load_checkpoint(golden_model(model))
     plan = reference_plan(checkpoint.config)
-    for case in cases(shared, model):
+    for case in gab_records(model):
         ids = case["tokens"]
         tokens = {TOKENS: np.array(ids, dtype=np.int32)[:, None]}
         found = final_tensors(plan, checkpoint.tensors, tokens, {"rows": len(ids)})[PROBS][0]
@@ -332,12 +325,12 @@ def test_the_plan_gives_the_published_probabilities(shared: Path, model: str) ->
         assert case.get("draw_calls", len(plan.draws)) == len(plan.draws)
 
 
-def test_the_other_form_of_gelu_does_not_give_them(shared: Path) -> None:
+def test_the_other_form_of_gelu_does_not_give_them(golden_model: ModelWriter) -> None:
     """That the comparison above can fail: erf for tanh is a small change, and is seen."""
-    checkpoint = load_checkpoint(shared / "gab" / "odd.gab")
+    checkpoint = load_checkpoint(golden_model("odd"))
     plan = reference_plan(checkpoint.config.with_gelu("erf"))
     worst = 0.0
-    for case in cases(shared, "odd"):
+    for case in gab_records("odd"):
         tokens = {TOKENS: np.array(case["tokens"], dtype=np.int32)[:, None]}
         found = final_tensors(plan, checkpoint.tensors, tokens, {"rows": len(case["tokens"])})[PROBS][0]
         worst = max(worst, float(np.abs(found - np.array(case["cpu_probs"])).max()))

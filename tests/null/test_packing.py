@@ -16,7 +16,7 @@ from glinfer.gl.packing import PIECES, ConstantLayout, GemvLayout
 Array = np.ndarray[Any, Any]
 EDGES = st.sampled_from([1, 2, 3, 4, 5, 15, 16, 17, 36, 63, 64, 65, 127, 129, 200, 301])
 FORMATS = st.sampled_from(sorted(PIECES))
-BYTES = {"f32": 4, "f16": 2, "q16": 2, "q8": 1}
+BYTES = {"f32": 4, "f16": 2, "q16": 2, "q8": 1, "bf16": 2, "i16": 2, "i8": 1}
 BIGGEST = st.sampled_from([256, 300, 2048])
 
 
@@ -38,8 +38,9 @@ def weights(draw: st.DrawFn) -> GemvLayout:
 @st.composite
 def constants(draw: st.DrawFn) -> ConstantLayout:
     """The constants of up to 5256 outputs, in stacks or not."""
-    outputs = draw(st.one_of(EDGES, st.integers(1, 5256)))
-    return ConstantLayout.of(outputs, draw(st.booleans()), draw(st.booleans()), draw(st.sampled_from([80, 640, 2048])))
+    outputs, biggest = draw(st.one_of(EDGES, st.integers(1, 5256))), draw(st.sampled_from([96, 640, 2048]))
+    scales, quad, sums = draw(st.booleans()), draw(st.booleans()), draw(st.booleans())
+    return ConstantLayout.of(outputs, scales, quad, biggest, sums=sums)
 
 
 def numbered(layout: GemvLayout | ConstantLayout) -> Array:
@@ -151,23 +152,24 @@ def test_a_constant_lies_where_the_shader_looks_for_it(layout: ConstantLayout, d
         column = data.draw(st.integers(0, layout.cols - 1), "column")
         block, in_block = divmod(output, 64)
         lane = in_block // 4
-        part = layout.cols - 1  # the bias: of the fragment that writes the output
-        if column < layout.cols - 1:
+        part = column  # the bias, and the sum before it: of the fragment that writes the output
+        if layout.scales and column < 4:
             # The scale of a group of inputs: where the fragment that gathers them looks, at the outputs' accumulator.
             lane, part = (lane // 4 * 4 + column, lane % 4) if layout.quad else (lane, column)
         x = block // stack * 16 * layout.cols + 16 * part + lane
         assert texels[block % stack, x, output % 4] == matrix[output, column]
 
 
-@given(st.integers(1, 5256), st.booleans(), st.sampled_from([15, 16, 79, 80, 160, 2048]))
-def test_constants_stay_within_the_limit_or_are_refused(outputs: int, scales: bool, biggest: int) -> None:
-    line, blocks = 80 if scales else 16, -(-outputs // 64)
+@given(st.integers(1, 5256), st.booleans(), st.booleans(), st.sampled_from([15, 16, 31, 32, 79, 80, 95, 96, 160, 2048]))
+def test_constants_stay_within_the_limit_or_are_refused(outputs: int, scales: bool, sums: bool, biggest: int) -> None:
+    line, blocks = (80 if scales else 16) + (16 if sums else 0), -(-outputs // 64)
     if biggest // line * biggest >= blocks:
-        layout = ConstantLayout.of(outputs, scales, True, biggest)
+        layout = ConstantLayout.of(outputs, scales, True, biggest, sums=sums)
         assert max(layout.width, layout.height) <= biggest
+        assert layout.cols == line // 16
     else:
         with pytest.raises(PlanError, match=rf"^{outputs} constants needs? {blocks} lines of {line} texels; "):
-            ConstantLayout.of(outputs, scales, True, biggest)
+            ConstantLayout.of(outputs, scales, True, biggest, sums=sums)
 
 
 # Refusals

@@ -720,7 +720,8 @@ def test_every_op_belongs_to_a_plan_or_is_a_kernel_over_flat_tensors() -> None:
     chunk = chunk_plan(SMALL, rows=8, cache_slots=64, hands_over=True, **many)
     score = chunk_plan(SMALL, rows=8, cache_slots=64, likelihoods=True, **many)
     batch = batch_plan(SMALL, sequences=3, capacity=64, **many)
-    ops = [{draw.op for draw in plan.draws} for plan in (GOOD, fast, chunk, score, batch)]
+    normed = fast_plan(ModelConfig.from_options("family=qwen3,dim=32,heads=2,blocks=1,vocab=9,context=7"), **many)
+    ops = [{draw.op for draw in plan.draws} for plan in (GOOD, fast, chunk, score, batch, normed)]
     assert set.union(*ops) | flat_ops() == set(OPS)
     assert flat_ops(), "no kernels were found"
     assert ops[0].isdisjoint(set.union(*ops[1:]))

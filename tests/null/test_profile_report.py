@@ -19,7 +19,7 @@ import pytest
 from glinfer.config import ModelConfig
 from glinfer.errors import FormatError, InputError
 from glinfer.gl.timers import FENCES, TIMESTAMPS, Timeline
-from glinfer.models.choice import decoder_plans, plan_for
+from glinfer.models.choice import plan_for
 from glinfer.models.plan import Plan
 from glinfer.models.rows import chunk_plan
 from glinfer.ops.kernels import Kernels
@@ -69,7 +69,7 @@ class TestBytesOfTheFastPlan:
     @pytest.mark.parametrize("place", [1, 64, 65, 2048])
     def test_attention_reads_the_tokens_that_are_held(self, place: int) -> None:
         found = self.at(place)
-        # A row of the cache is a query, a key and a value of 512 floats each.
+        # The keys of all, and one query: 512 floats each.
         assert read_of(found["h.0.attn.scores"], "cache") == (place + 1) * 2048
         assert read_of(found["h.0.attn.values"], "cache") == place * 2048
         groups = -(-place // 64)
@@ -109,7 +109,7 @@ class TestBytesOfOtherPlans:
         assert read_of(found["embed"], "wte") == 20 * 2048
         assert read_of(found["embed"], "rows") == 20 * 8 * 4
         assert read_of(found["h.1.attn.scores"], "cache") == read_of(found["h.1.attn.values"], "cache") == 120 * 2048
-        assert found["h.0.attn.store"].written == 20 * 3 * 2048
+        assert found["h.0.attn.store"].written == 20 * 2 * 2048  # keys and values
         # Row 19 lies in slot 2 of target 3, and only that is taken.
         assert found["take"].read == read_of(found["take"], "x3") == 2048
 
@@ -127,16 +127,24 @@ class TestBytesOfOtherPlans:
         assert read_of(found["lm_head"], "weight") == 5256 * row
 
     @pytest.mark.parametrize(("window", "seen"), [(0, 40), (16, 16)])
-    def test_a_decoder_reads_the_keys_that_a_token_sees(self, window: int, seen: int) -> None:
+    def test_heads_that_share_keys_read_those_that_a_token_sees(self, window: int, seen: int) -> None:
         shape = f"family=mistral,blocks=1,heads=4,kv_heads=2,dim=64,inner=96,vocab=200,context=128,window={window}"
-        config = ModelConfig.from_options(shape)
-        plan = decoder_plans(config, "file", None, Kernels(), EDGE).fast()
+        plan = plan_for(ModelConfig.from_options(shape), "fast", kernels=Kernels())
         found = by_name(plan, plan.values_for(40))
-        # Two heads of keys, 16 floats each.
-        assert read_of(found["h.0.attn.mixed"], "k") == read_of(found["h.0.attn.mixed"], "v") == 2 * seen * 64
-        assert read_of(found["embed"], "weight") == 64 * 4
-        assert read_of(found["h.0.attn.cache"], "table") == 64
-        assert found["h.0.attn.cache"].written == 2 * 2 * 64  # keys and values
+        # Two heads of keys, four of queries, 16 floats each.
+        assert read_of(found["h.0.attn.scores"], "cache") == 2 * seen * 64 + 4 * 64
+        assert read_of(found["h.0.attn.values"], "cache") == 2 * seen * 64
+        assert [(read.sampler, read.bytes) for read in found["embed"].reads] == [("wte", 64 * 4), ("picks", 0)]
+        assert read_of(found["h.0.attn.qkv"], "rope") == 64
+        assert found["h.0.attn.qkv"].written == (2 + 2 + 4) * 64  # keys, values and queries
+
+    def test_a_table_in_blocks_is_read_a_row_at_a_time(self) -> None:
+        config = ModelConfig.from_options("family=llama,blocks=1,heads=2,dim=32,inner=64,vocab=256,context=64,tied=1")
+        plan = plan_for(config, "fast", formats={"model.embed_tokens.weight": "Q8_0"}, kernels=Kernels())
+        found = by_name(plan, plan.values_for(1))
+        table = plan.table["lm_head.weight"].layout_within(EDGE).nbytes
+        assert read_of(found["embed"], "weight") == table // 256
+        assert read_of(found["lm_head"], "weight") == table
 
 
 @pytest.mark.parametrize(

@@ -11,7 +11,7 @@ from hypothesis import strategies as st
 
 from glinfer.errors import PlanError
 from glinfer.gl.packing import PIECES
-from glinfer.ops.quantise import BITS, GROUPS, decode, encode
+from glinfer.ops.quantise import BITS, ENCODINGS, FILE_BITS, GROUPS, decode, encode, integer_words
 
 Array = np.ndarray[Any, Any]
 INTEGERS = pytest.mark.parametrize("name", sorted(BITS))
@@ -47,7 +47,7 @@ def there_and_back(weights: Array, name: str) -> Array:
     return decode(words, scales, name, weights.shape[1])
 
 
-@given(matrices(), st.sampled_from(sorted(PIECES)))
+@given(matrices(), st.sampled_from(ENCODINGS))
 def test_words_have_the_size_that_their_format_says(weights: Array, name: str) -> None:
     words, scales = encode(weights / 1000, name)
     # A piece of 4 inputs of 4 outputs takes so many texels of four words.
@@ -73,6 +73,42 @@ def test_float32_comes_back_bit_for_bit(weights: Array) -> None:
 def test_float16_comes_back_rounded_once(weights: Array) -> None:
     weights = weights / np.float32(1000)
     assert np.array_equal(there_and_back(weights, "f16"), weights.astype(np.float16).astype(np.float64))
+
+
+@given(matrices())
+def test_bfloat16_comes_back_rounded_once(weights: Array) -> None:
+    """To the nearest of the floats with 8 bits of mantissa; what is one already stays."""
+    back = there_and_back(weights, "bf16").astype(np.float32)
+    assert not (back.view(np.uint32) & 0xFFFF).any()
+    distance = np.abs(back.astype(np.float64) - weights)
+    for step in (-0x10000, 0x10000):
+        other = (back.view(np.uint32).astype(np.int64) + step).clip(0, 2**32 - 1).astype(np.uint32).view(np.float32)
+        with np.errstate(invalid="ignore"):
+            beyond = np.isnan(other) | (np.abs(other.astype(np.float64) - weights) >= distance)
+        assert beyond[back != 0].all()
+    assert np.array_equal(there_and_back(back, "bf16"), back)
+
+
+@pytest.mark.parametrize(
+    ("bits", "expected"), [(0x3F808000, 0x3F80), (0x3F818000, 0x3F82), (0x3F808001, 0x3F81), (0xBF817FFF, 0xBF81)]
+)
+def test_ties_go_to_the_even_bfloat16(bits: int, expected: int) -> None:
+    words, _ = encode(np.array([[bits]], np.uint32).view(np.float32), "bf16")
+    assert words.tolist() == [[expected << 16, 0]]
+
+
+@pytest.mark.parametrize("name", FILE_BITS)
+@given(st.integers(1, 9), st.sampled_from([1, 2, 3, 4, 5, 17, 63, 70]), st.integers(0, 2**32))
+def test_integers_of_a_file_come_back_as_they_are(name: str, outputs: int, inputs: int, seed: int) -> None:
+    random, bits = np.random.default_rng(seed), FILE_BITS[name]
+    numbers = random.integers(-(2 ** (bits - 1)), 2 ** (bits - 1), (outputs, inputs)).astype(f"<i{bits // 8}")
+    scales = random.uniform(-1, 1, outputs).astype(np.float32)
+    words, by_group = integer_words(numbers, scales, name)
+    assert words.dtype == np.uint32
+    assert words.shape == (outputs, -(-inputs // 4) * PIECES[name])
+    assert np.array_equal(decode(words, by_group, name, inputs), numbers * scales.astype(np.float64)[:, None])
+    padding = -inputs % 4
+    assert not decode(words, by_group, name, inputs + padding)[:, inputs:].any()
 
 
 @INTEGERS
@@ -103,7 +139,7 @@ def test_the_largest_weights_of_both_signs_survive_in_every_place_of_a_word(name
             assert np.abs(back - weights).max() <= 0.51 * 3.0 / (2 ** (BITS[name] - 1) - 1), weights
 
 
-@pytest.mark.parametrize("name", sorted(PIECES))
+@pytest.mark.parametrize("name", ENCODINGS)
 @pytest.mark.parametrize("shape", [(1, 1), (3, 1), (1, 3), (5, 17), (64, 64)])
 def test_zeros_stay_zeros(name: str, shape: tuple[int, int]) -> None:
     words, scales = encode(np.zeros(shape, dtype=np.float32), name)
@@ -138,7 +174,7 @@ def test_each_row_and_group_has_a_scale_of_its_own(name: str) -> None:
     assert np.array_equal(other, scales * factors.astype(np.float32))
 
 
-@pytest.mark.parametrize("name", sorted(PIECES))
+@pytest.mark.parametrize("name", ENCODINGS)
 @pytest.mark.parametrize("inputs", [1, 2, 3, 5, 6, 7, 61])
 def test_inputs_that_fill_no_word_are_padded_with_zeros(name: str, inputs: int) -> None:
     weights = np.random.default_rng(inputs).standard_normal((3, inputs)).astype(np.float32)
@@ -151,7 +187,7 @@ def test_inputs_that_fill_no_word_are_padded_with_zeros(name: str, inputs: int) 
     assert np.abs(all_inputs[:, inputs:]).max() <= np.abs(weights).max() / (1 << 8)
 
 
-@pytest.mark.parametrize("name", sorted(PIECES))
+@pytest.mark.parametrize("name", ENCODINGS)
 def test_memory_order_does_not_matter(name: str) -> None:
     weights = np.random.default_rng(5).standard_normal((7, 12)).astype(np.float32)
     expected = there_and_back(weights, name)
@@ -174,9 +210,10 @@ def test_integers_hold_every_size_of_weights(name: str) -> None:
         assert np.abs(there_and_back(weights, name) / size - [1, -1, 0.5, 0.25]).max() <= 0.51 / 127
 
 
-@pytest.mark.parametrize("name", ["q4", "", "F16"])
+@pytest.mark.parametrize("name", ["q4", "", "F16", "i8"])
 def test_an_unknown_format_is_refused(name: str) -> None:
-    with pytest.raises(PlanError, match=rf"\Athere is no weight format '{name}'; expected one of f32, f16, q16, q8\Z"):
+    known = "f32, f16, q16, q8, bf16"
+    with pytest.raises(PlanError, match=rf"\Athere is no weight format '{name}'; expected one of {known}\Z"):
         encode(np.zeros((1, 4), np.float32), name)
 
 

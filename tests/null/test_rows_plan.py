@@ -7,33 +7,39 @@ from __future__ import annotations
 
 import dataclasses
 from collections.abc import Callable, Sequence
+from functools import cached_property
 from typing import Any
 
 import numpy as np
 import pytest
 from hypothesis import assume, given
 from hypothesis import strategies as st
+from tiny_models import in_floats, in_formats, tiny
 
 from glinfer.config import ModelConfig
 from glinfer.errors import PlanError
-from glinfer.formats import random_checkpoint
+from glinfer.formats import Checkpoint, random_checkpoint
+from glinfer.formats.families import FAMILIES
 from glinfer.gl.blocks import BLOCK_FLOATS, BlockLayout, RowLayout
 from glinfer.gl.packing import ConstantLayout, GemvLayout
 from glinfer.gl.replay import Cells
 from glinfer.models.fast import HIDDEN, fast_plan
-from glinfer.models.fold import WEIGHT_FORMATS, fold
+from glinfer.models.feed import TOKENS, chunk_feed, runs
+from glinfer.models.fold import FoldedWeights
 from glinfer.models.gab import LOGITS as REFERENCE_LOGITS
-from glinfer.models.gab import TOKENS, reference_plan
+from glinfer.models.gab import reference_plan
 from glinfer.models.oracle import final_tensors, run_plan
 from glinfer.models.plan import Plan, PlanBuilder, PlanLimits, draw_table
-from glinfer.models.rows import PICKS, ROWS, SCORES, batch_plan, chunk_plan, slots_for
+from glinfer.models.recipe import WEIGHT_FORMATS, Recipes
+from glinfer.models.rows import LOGITS, PICKS, ROWS, SCORES, batch_plan, chunk_plan, fitting_chunk_plan, slots_for
 from glinfer.ops import DrawSpec
-from glinfer.ops.cached import cached_scores, score_slots
+from glinfer.ops.cached import Heads, cached_scores, score_slots
+from glinfer.ops.dense import Matrix, Turning
 from glinfer.ops.embed import embed_rows
-from glinfer.ops.gemm import gemm, shared_parts
+from glinfer.ops.gemm import gemm
 from glinfer.ops.kernels import Kernels, default_kernels
 from glinfer.ops.norm import row_norms
-from glinfer.ops.rows import BASE, NOISE, POSITION, TARGETS, TOKEN, WANTED, Dealt, row_table, table_layout
+from glinfer.ops.rows import BASE, NOISE, POSITION, TARGETS, TOKEN, WANTED, Dealt, interleaved, row_table, table_layout
 from glinfer.ops.sample import best_candidate, pick_rows
 from glinfer.ops.score import log_probabilities
 from glinfer.ops.spec import TensorSpec
@@ -89,6 +95,7 @@ def batch_of(
     sequences: int = 3,
     capacity: int = 128,
     edge: int = 2048,
+    **options: Any,
 ) -> Plan:
     return batch_plan(
         config,
@@ -97,6 +104,7 @@ def batch_of(
         max_texture_size=edge,
         sequences=sequences,
         capacity=capacity,
+        **options,
     )
 
 
@@ -112,8 +120,10 @@ def refused(message: str) -> Any:
 # Counts
 
 
-def draws_of(name: str, blocks: int) -> int:
-    return {"chunk": 9 * blocks - 6 + 1, "score": 1 + 9 * blocks + 3, "batch": 7 * blocks + 3}[name]
+def draws_of(name: str, blocks: int, turns: int = 0) -> int:
+    """The draws of a plan; ``turns`` is 1 where heads are normalised and turned by a draw of their own."""
+    each = {"chunk": 9 + turns, "score": 9 + turns, "batch": 7 + turns}[name]
+    return each * blocks + {"chunk": 1 - 6, "score": 1 + 3, "batch": 3}[name]
 
 
 @given(
@@ -134,6 +144,31 @@ def test_the_draws_of_any_model(name: str, shape: tuple[int, ...], kernels: str,
     assert len(plan.draws) == draws_of(name, blocks) == draw_table(plan, plan.max_rows).total
 
 
+@every_plan
+@pytest.mark.parametrize("family", sorted(FAMILIES))
+@pytest.mark.parametrize("layers", [1, 3])
+def test_the_draws_of_every_family(make: Callable[..., Plan], family: str, layers: int) -> None:
+    """A batch takes a draw a layer more than a token alone, whatever the family has."""
+    turns = int(family == "qwen3")
+    shared: dict[str, Any] = {}
+    if FAMILIES[family].rotary:
+        shared = {"num_attention_heads": 4, "num_key_value_heads": 2, "sliding_window": 5, "attention_bias": True}
+    for config in (tiny(family, 6, num_hidden_layers=layers), tiny(family, 64, num_hidden_layers=layers, **shared)):
+        plan = make(config)
+        assert len(plan.draws) == draws_of(plan.name, layers, turns) == draw_table(plan, 1).total
+        fast = fast_plan(config, weights="f32", kernels=Kernels(), max_texture_size=2048)
+        assert len(batch_of(config).draws) == len(fast.draws) + layers
+
+
+@every_plan
+@pytest.mark.parametrize("form", ["F16", "Q8_0", "Q8_ROW", "Q4_K", "Q6_K"])
+@pytest.mark.parametrize("family", ["gab", "gpt2", "llama", "qwen3"])
+def test_files_of_every_format_take_no_more_draws(make: Callable[..., Plan], form: str, family: str) -> None:
+    checkpoint = in_formats(tiny(family, 128, hidden_size=256, intermediate_size=512), form)
+    plan = make(checkpoint.config, "file", formats=checkpoint.formats())
+    assert len(plan.draws) == draws_of(plan.name, 2, int(family == "qwen3"))
+
+
 def test_handing_over_takes_one_draw_more() -> None:
     plan = chunk_of(hands_over=True)
     assert len(plan.draws) == draws_of("chunk", 2) + 1
@@ -150,6 +185,13 @@ def test_the_order_of_passes() -> None:
     assert [draw.op for draw in score_of().draws] == ["embed_rows", *block, *block, "row_norms", "gemm", "score_rows"]
     row = ["gemm", "store_rows", "row_scores", "row_values", "gemm", "gemm", "gemm"]
     assert [draw.op for draw in batch_of().draws] == ["embed_rows", *row, *row, "gemm", "pick_rows"]
+    for make in MAKERS.values():
+        assert [draw.op for draw in make(tiny("llama")).draws] == [draw.op for draw in make().draws]
+        turned = [draw.op for draw in make(tiny("qwen3")).draws]
+        assert [op for op in turned if op != "turn_heads"] == [draw.op for draw in make().draws]
+        assert {turned[place - 1] for place, op in enumerate(turned) if op == "turn_heads"} == {"gemm"}
+        assert {turned[place + 1] for place, op in enumerate(turned) if op == "turn_heads"} == {"store_rows"}
+        assert turned.count("turn_heads") == 2
 
 
 @every_plan
@@ -193,9 +235,10 @@ def test_only_the_batch_shares_out_sums() -> None:
     kernels = Kernels(blends=True, part_steps=2, split_values=True)
     assert {draw.instances for draw in chunk_of(kernels=kernels).draws} == {1}
     shared = {draw.kind: draw.instances for draw in batch_of(kernels=kernels).draws if draw.instances != 1}
-    assert shared == {"attn.out_proj": shared_parts(48, 2), "mlp.fc_out": shared_parts(60, 2), "attn.values": "groups"}
-    assert shared_parts(48, 2) == 2
-    assert [shared_parts(512, steps) for steps in (0, 1, 8, 32, 100, 3)] == [1, 32, 4, 1, 8, 32]
+    assert shared == {"attn.out_proj": 2, "mlp.fc_out": 2, "attn.values": "groups"}
+    fast = fast_plan(SMALL, weights="f32", kernels=kernels, max_texture_size=2048)
+    alone = {draw.kind: draw.instances for draw in fast.draws if draw.instances != 1}
+    assert {**shared, "attn.values": alone["attn.values"]} == alone
 
 
 # Run values
@@ -300,10 +343,24 @@ def test_weights_and_caches_lie_as_in_the_fast_plan(make: Callable[..., Plan], w
         assert set(ours) == set(theirs)
     caches = {tensor.name: tensor for tensor in plan.of_kind("cache")}
     if make is batch_of:
-        long = chunk_of(weights=weights, kernels=NARROW, cache_slots=3 * 128)
+        long = chunk_of(weights=weights, kernels=NARROW, cache_slots=3 * 128, every=128)
         assert caches == {tensor.name: tensor for tensor in long.of_kind("cache")}
     else:
         assert caches == {tensor.name: tensor for tensor in fast.of_kind("cache") if tensor.name != "picks"}
+
+
+@pytest.mark.parametrize("form", ["", "Q8_0", "F16"])
+@pytest.mark.parametrize("family", sorted(FAMILIES))
+def test_every_family_shares_its_textures(family: str, form: str) -> None:
+    checkpoint = in_formats(tiny(family, 16, hidden_size=32, intermediate_size=64), form)
+    options: dict[str, Any] = {"weights": "file", "kernels": NARROW, "formats": checkpoint.formats()}
+    fast = fast_plan(checkpoint.config, max_texture_size=2048, **options)
+    theirs = {tensor.name: tensor for tensor in fast.tensors if tensor.kind in ("weight", "cache")}
+    for make, sizes in ((chunk_of, {"cache_slots": 64}), (score_of, {"cache_slots": 64}), (batch_of, {})):
+        plan = make(checkpoint.config, **options, **sizes)
+        ours = plan.of_kind("weight") if make is batch_of else [*plan.of_kind("weight"), *plan.of_kind("cache")]
+        assert {"h.0.attn.qkv.weight", "h.0.attn.qkv.consts", "h.0.mlp.fc_out.weight"} <= {each.name for each in ours}
+        assert all(theirs[tensor.name] == tensor for tensor in ours)
 
 
 # Cells
@@ -417,7 +474,7 @@ def test_a_chunk_is_stored_as_a_strip_where_the_cache_lies_in_lines(edge: int, c
         (lambda: batch_of(capacity=0), "room for 0 tokens; expected a multiple of 64"),
         (
             lambda: chunk_of(rows=65, cache_slots=64),
-            r"draw h\.0\.attn\.store writes \[65, 144\] elements; h\.0\.attn\.cache is \[64, 144\]",
+            r"draw h\.0\.attn\.store writes \[65, 128\] elements; h\.0\.attn\.cache is \[64, 176\]",
         ),
         (lambda: chunk_of(weights="q4"), r"there is no weight format 'q4'; expected one of f32, .*"),
         (lambda: batch_of(weights="q4"), r"there is no weight format 'q4'; expected one of f32, .*"),
@@ -494,31 +551,37 @@ def test_builders_refuse_tensors_that_do_not_fit() -> None:
     weight = plan.laid_out("w", "weight", GemvLayout.of(64, 64, "f32", True, 2048))
     consts = plan.laid_out("c", "weight", ConstantLayout.of(64, False, True, 2048))
     options: dict[str, Any] = {"slots": 5, "kernels": kernels}
+    matrix = Matrix(weight, consts, 64)
     with refused("draw d: activation 'relu'; known: none, gelu_new, gelu, silu"):
-        gemm("d", "d", block, weight, consts, block, activation="relu", **options)
-    with refused("draw d: expected rows in blocks, and packed weights and constants"):
-        gemm("d", "d", flat, weight, consts, block, **options)
-    with refused("draw d: expected rows in blocks, and packed weights and constants"):
-        gemm("d", "d", block, block.tensors[0], consts, block, **options)
+        gemm("d", "d", block, matrix, block, activation="relu", **options)
+    with refused("draw d: expected rows in blocks"):
+        gemm("d", "d", flat, matrix, block, **options)
+    with refused("draw d: expected packed weights and constants"):
+        gemm("d", "d", block, Matrix(block.tensors[0], consts, 64), block, **options)
     with refused("draw d: norms lie in blocks, and are not computed twice"):
-        gemm("d", "d", block, weight, consts, block, norms=flat, **options)
+        gemm("d", "d", block, matrix, block, norms=flat, **options)
     with refused("draw d: norms lie in blocks, and are not computed twice"):
-        gemm("d", "d", block, weight, consts, block, norms=block.tensors[0], norm_eps=1e-5, **options)
+        gemm("d", "d", block, matrix, block, norms=block.tensors[0], norm_eps=1e-5, **options)
+    table = plan.laid_out("table", "weight", RowLayout.of((9, 16), "rgba32f", 2048))
+    with refused("draw d: rotary positions need the table of rows"):
+        gemm("d", "d", block, matrix, block, turning=Turning(table, 16, 48), **options)
     with refused("draw d: flat does not lie in blocks"):
         row_norms("d", "d", block, flat, eps=1e-5, **options)
-    with refused("draw d: expected tables of rows"):
-        embed_rows("d", rows, flat, flat, block, **options)
-    for table in (flat, bad):
-        with refused(f"{table.name} is no table of rows with 8 words each"):
-            table_layout(table)
-    shape: dict[str, Any] = {"heads": 1, "kernels": kernels}
+    with refused("draw d: expected a table of rows, or of packed rows"):
+        embed_rows("d", rows, flat, None, block, **options)
+    with refused("draw d: expected a table of positions"):
+        embed_rows("d", rows, table, flat, block, **options)
+    for wrong in (flat, bad):
+        with refused(f"{wrong.name} is no table of rows with 8 words each"):
+            table_layout(wrong)
+    heads = Heads(1, 1, 16)
     for make in (tile_scores, tile_values):
-        with refused("draw d: a head of 15 floats; expected whole quads of 16, padded with zeros"):
-            make("d", block, cache, rows, block, head_floats=15, **shape)
         with refused("draw d: flat does not lie in blocks"):
-            make("d", block, flat, rows, block, head_floats=16, **shape)
+            make("d", block, flat, rows, block, heads, kernels=kernels)
+        with refused("bad is no table of rows with 8 words each"):
+            make("d", block, cache, bad, block, heads, kernels=kernels)
     with refused("bad is no table of rows with 8 words each"):
-        cached_scores("d", cache, block.tensors[0], head_floats=16, rows=bad, **shape)
+        cached_scores("d", cache, block.tensors[0], heads, rows=bad, kernels=kernels)
     with refused("draw d: flat does not lie in blocks"):
         store_rows("d", block, rows, flat, together=True, kernels=kernels)
     with refused("draw d: expected candidates in blocks"):
@@ -595,12 +658,12 @@ DEFECTS: list[tuple[Callable[[], Plan], str]] = [
     ),
     (lambda: redefined(GOOD, "h.0.mlp.fc_in", PARTS=3), r"draw h\.0\.mlp\.fc_in: 4 steps in 3 parts"),
     (
-        lambda: redefined(GOOD, "h.0.attn.scores", HEADS=2),
-        r"draw h\.0\.attn\.scores: cache is \[128, 144\]; expected \[any, 96\]",
+        lambda: redefined(GOOD, "h.0.attn.scores", HEADS=2, KV_HEADS=1),
+        r"draw h\.0\.attn\.scores: cache is \[128, 176\]; expected \[any, 96\]",
     ),
     (
         lambda: rebound(GOOD, "h.0.attn.values", "x0", "row.qkv.0"),
-        r"draw h\.0\.attn\.values: x0 is \[5, 144\]; expected \[any, 192\]",
+        r"draw h\.0\.attn\.values: x0 is \[5, 176\]; expected \[any, 192\]",
     ),
     (
         lambda: rebound(GOOD, "h.0.attn.store", "x3", "row.inner.3"),
@@ -612,7 +675,7 @@ DEFECTS: list[tuple[Callable[[], Plan], str]] = [
     ),
     (
         lambda: rebound(BATCH, "lm_head", "x0", "row.mixed"),
-        r"draw lm_head: x0 is \[4, 48\]; expected \[1, 48\]",
+        r"draw lm_head: x0 is \[4, 48\]; expected \[1, 15\]",
     ),
     (
         lambda: redefined(BATCH, "h.1.attn.values", MANY=3),
@@ -634,67 +697,149 @@ def test_a_defect_is_refused(make: Callable[[], Plan], message: str) -> None:
 # The model, in float64
 
 
-FOLDED = fold(SMALL, random_checkpoint(SMALL, seed=11, scale=0.3).tensors, "f32")
 IDS = [int(token) for token in np.random.default_rng(4).integers(0, 37, 70)]
 
 
-def stepped(ids: Sequence[int]) -> tuple[dict[str, Array], list[Array]]:
-    """The caches and the logits after each token, a token at a time."""
-    plan = fast_plan(SMALL, weights="f32", kernels=Kernels(), max_texture_size=2048)
-    caches: dict[str, Array] = {}
-    logits = []
-    for place, token in enumerate(ids):
-        now = {**plan.values_for(place + 1), "token": token}
-        logits.append(final_tensors(plan, FOLDED, {}, now, caches)["logits"][0])
-    return caches, logits
+@dataclasses.dataclass
+class Model:
+    """A model in a weight format, and what its file has."""
+
+    checkpoint: Checkpoint
+    weights: str = "f32"
+
+    @property
+    def config(self) -> ModelConfig:
+        return self.checkpoint.config
+
+    @cached_property
+    def arrays(self) -> dict[str, Array]:
+        return dict(FoldedWeights(self.checkpoint, self.weights))
+
+    @cached_property
+    def kept(self) -> int:
+        """Columns of a cache that hold keys and values."""
+        return 2 * Recipes(self.config, "f32").heads(0).kv_floats
+
+    def plan(self, make: Callable[..., Plan], **options: Any) -> Plan:
+        return make(self.config, self.weights, formats=self.checkpoint.formats(), **options)
+
+    def stepped(self, ids: Sequence[int]) -> tuple[dict[str, Array], list[Array]]:
+        """The caches and the logits after each token, a token at a time."""
+        plan = fast_plan(
+            self.config,
+            weights=self.weights,
+            kernels=Kernels(),
+            max_texture_size=2048,
+            formats=self.checkpoint.formats(),
+        )
+        caches: dict[str, Array] = {}
+        logits = [final_tensors(plan, self.arrays, *given, caches)["logits"][0] for given in runs(plan, ids)]
+        return caches, logits
+
+
+def shaped(family: str, head_dim: int, **changes: Any) -> ModelConfig:
+    return tiny(family, head_dim, vocab_size=37, max_position_embeddings=70, **changes)
+
+
+MODELS = {
+    "gab": Model(random_checkpoint(SMALL, seed=11, scale=0.3)),
+    "llama": Model(in_floats(shaped("llama", 6, num_attention_heads=4, num_key_value_heads=2))),
+    "qwen3": Model(in_floats(shaped("qwen3", 18, num_attention_heads=4, num_key_value_heads=1)), "q8"),
+    "mistral": Model(in_floats(shaped("mistral", 8, sliding_window=5, max_window_layers=1))),
+    "gemma": Model(in_formats(shaped("gemma", 16, hidden_size=32, tie_word_embeddings=True), "Q8_0"), "file"),
+    "gpt2": Model(in_formats(shaped("gpt2", 16, intermediate_size=64), "Q5_1"), "file"),
+    "gift_of_gab": Model(in_formats(shaped("gift_of_gab", 10, mlp_bias=True), "Q8_ROW"), "file"),
+}
+every_model = pytest.mark.parametrize("model", MODELS.values(), ids=MODELS)
 
 
 def chunk_inputs(plan: Plan, ids: Sequence[int], position: int, targets: int) -> tuple[dict[str, Array], Any]:
     """The table and the run values of tokens that follow each other."""
     table = row_table(plan.table[ROWS].shape[0])
-    table[: len(ids), TOKEN] = ids
+    values = chunk_feed(table, ids, position, targets)
     table[: len(ids), WANTED] = [*ids[1:], 0]
-    slots = slots_for(len(ids), targets)
-    table[:, POSITION] = np.minimum(position + np.arange(len(table)), SMALL.max_position_embeddings - 1)
-    groups = score_slots(position + slots * targets)
-    values = {"rows": len(ids), "row_slots": slots, "score_slots": groups * slots, "strip_first": position}
-    return {ROWS: table}, {**values, "last_row": len(ids) - 1}
+    return {ROWS: table}, values
+
+
+def check_chunks(model: Model, targets: int) -> None:
+    expected, _ = model.stepped(IDS)
+    plan = model.plan(chunk_of, kernels=Kernels(targets=targets, blends=targets > 2), rows=40)
+    caches: dict[str, Array] = {}
+    for start, end in ((0, 1), (1, 33), (33, 70)):
+        inputs, values = chunk_inputs(plan, IDS[start:end], start, targets)
+        assert len(list(run_plan(plan, model.arrays, inputs, values, caches))) == len(plan.draws)
+    assert caches
+    for name, cache in caches.items():
+        found, wanted = cache[:, : model.kept], expected[name][:, : model.kept]
+        assert wanted[:70].any(axis=1).all()
+        assert np.allclose(found[:70], wanted[:70], rtol=1e-9, atol=1e-11), name
+        assert not found[70 + targets :].any()
 
 
 @pytest.mark.parametrize("targets", TARGETS)
 def test_chunks_leave_the_caches_that_single_tokens_leave(targets: int) -> None:
-    expected, _ = stepped(IDS)
-    plan = chunk_of(kernels=Kernels(targets=targets, blends=targets > 2), rows=40)
+    check_chunks(MODELS["gab"], targets)
+
+
+@every_model
+def test_chunks_of_every_family_leave_the_caches_that_single_tokens_leave(model: Model) -> None:
+    check_chunks(model, 4)
+
+
+@pytest.mark.parametrize("last", [0, 36, 39])
+def test_what_is_handed_over_is_the_stream_before_the_last_block(last: int) -> None:
+    """Of the row that is named: the fast plan's last block goes on from there to the same logits."""
+    model = MODELS["qwen3"]
+    plan = model.plan(chunk_of, rows=40, hands_over=True)
     caches: dict[str, Array] = {}
-    for start, end in ((0, 1), (1, 33), (33, 70)):
-        inputs, values = chunk_inputs(plan, IDS[start:end], start, targets)
-        assert len(list(run_plan(plan, FOLDED, inputs, values, caches))) == len(plan.draws)
-    for name, cache in caches.items():
-        assert np.allclose(cache[:70], expected[name][:70], rtol=1e-10, atol=1e-12), name
-        assert not cache[70:].any()
+    inputs, values = chunk_inputs(plan, IDS[: last + 1], 0, 4)
+    stream = final_tensors(plan, model.arrays, inputs, values, caches)[HIDDEN]
+    fast = fast_plan(model.config, weights="q8", kernels=Kernels(), max_texture_size=2048)
+    held: dict[str, Array] = {}
+    for inputs, values in runs(fast, IDS[: last + 1]):
+        ran = run_plan(fast, model.arrays, inputs, values, held)
+        streams = [written for draw, written in ran if draw.kind in ("embed", "mlp.fc_out")]
+    assert len(streams) == 3
+    assert np.allclose(stream, streams[-2], rtol=1e-9, atol=1e-11)
 
 
-def test_likelihoods_are_those_of_the_reference_plan() -> None:
-    weights = random_checkpoint(SMALL, seed=11, scale=0.3).tensors
-    tokens = {TOKENS: np.array(IDS, dtype=np.int32)[:, None]}
-    logits = final_tensors(reference_plan(SMALL, all_rows=True), weights, tokens, {"rows": 70})[REFERENCE_LOGITS]
-    plan = score_of(rows=70)
-    inputs, values = chunk_inputs(plan, IDS, 0, 4)
-    found = final_tensors(plan, FOLDED, inputs, values)
-    parts = np.stack([found[f"{SCORES}.{n}"] for n in range(4)], axis=1).reshape(-1, BLOCK_FLOATS)[:69]
-    likelihoods, likeliest = log_probabilities(parts)
+def likelihoods_of(model: Model, count: int) -> tuple[Array, Array]:
+    plan = model.plan(score_of, rows=count)
+    inputs, values = chunk_inputs(plan, IDS[:count], 0, 4)
+    found = final_tensors(plan, model.arrays, inputs, values)
+    parts = np.stack([found[f"{SCORES}.{n}"] for n in range(4)], axis=1).reshape(-1, BLOCK_FLOATS)[: count - 1]
+    return log_probabilities(parts)
+
+
+def check_likelihoods(model: Model, logits: Array, limit: float) -> None:
+    likelihoods, likeliest = likelihoods_of(model, 70)
     log_sums = np.log(np.exp(logits).sum(axis=1))
     expected = logits[np.arange(69), IDS[1:]] - log_sums[:69]
-    assert np.abs(likelihoods - expected).max() <= 1e-5  # the folded weights are float32
+    assert np.abs(likelihoods - expected).max() <= limit
     assert np.array_equal(likeliest, logits[:69].argmax(axis=1))
 
 
+def test_likelihoods_are_those_of_the_reference_plan() -> None:
+    model = MODELS["gab"]
+    tokens = {TOKENS: np.array(IDS, dtype=np.int32)[:, None]}
+    plan = reference_plan(SMALL, all_rows=True)
+    logits = final_tensors(plan, model.checkpoint.tensors, tokens, {"rows": 70})[REFERENCE_LOGITS]
+    check_likelihoods(model, logits, 1e-5)  # the folded weights are float32
+
+
+@every_model
+def test_likelihoods_of_every_family_are_those_of_single_tokens(model: Model) -> None:
+    _, logits = model.stepped(IDS)
+    check_likelihoods(model, np.array(logits), 1e-8)
+
+
+@every_model
 @pytest.mark.parametrize("kernels", [Kernels(), Kernels(targets=2, blends=True, part_steps=2, split_values=True)])
-def test_a_batch_gives_each_sequence_what_it_gives_alone(kernels: Kernels) -> None:
+def test_a_batch_gives_each_sequence_what_it_gives_alone(model: Model, kernels: Kernels) -> None:
     """Three sequences of their own lengths and tokens, the longest over more than one group of 64."""
-    plan, ids = batch_of(kernels=kernels), [IDS, IDS[::-1], IDS[3:40]]
+    plan, ids = model.plan(batch_of, kernels=kernels), [IDS, IDS[::-1], IDS[3:40]]
     starts, caches = (62, 5, 0), {}
-    alone = [stepped(each) for each in ids]
+    alone = [model.stepped(each) for each in ids]
     for name in (tensor.name for tensor in plan.of_kind("cache")):
         caches[name] = np.zeros(plan.table[name].shape)
         for number, (start, (own, _)) in enumerate(zip(starts, alone, strict=True)):
@@ -705,9 +850,21 @@ def test_a_batch_gives_each_sequence_what_it_gives_alone(kernels: Kernels) -> No
             table[row, [TOKEN, POSITION, BASE, NOISE]] = ids[row][start + step], start + step, 128 * row, 0
         groups = score_slots(starts[0] + step + 1)
         values = {"rows": 3, "groups": groups, "score_slots": groups * len(table)}
-        found = final_tensors(plan, FOLDED, {ROWS: table}, values, caches)
+        found = final_tensors(plan, model.arrays, {ROWS: table}, values, caches)
+        logits = interleaved([found[f"{LOGITS}.{target}"] for target in range(kernels.targets)])
         for row, start in enumerate(starts):
             expected = alone[row][1][start + step]
-            slot, target = divmod(row, kernels.targets)
-            assert np.allclose(found[f"row.logits.{target}"][slot], expected, rtol=1e-9, atol=1e-11)
+            assert np.allclose(logits[row], expected, rtol=1e-9, atol=1e-10)
             assert best_candidate(found[PICKS][row]) == int(expected.argmax())
+
+
+def test_the_rows_of_a_chunk_are_halved_until_their_scores_fit() -> None:
+    config, kernels = ModelConfig(7, 32, 8, 1, 300), Kernels()
+    options: dict[str, Any] = {"weights": "f32", "kernels": kernels, "likelihoods": True, "cache_slots": 512}
+    with refused(r"640 vectors of 512 floats need \d+×\d+ texels; the largest texture here is 256×256"):
+        chunk_plan(config, rows=512, max_texture_size=256, **options)
+    plan = fitting_chunk_plan(config, rows=512, max_texture_size=256, **options)
+    assert (plan.max_rows, plan.name) == (256, "score")
+    assert fitting_chunk_plan(config, rows=256, max_texture_size=256, **options).max_rows == 256
+    with refused(r".*; the largest texture here is 16×16"):
+        fitting_chunk_plan(config, rows=64, max_texture_size=16, **options)

@@ -10,6 +10,7 @@ import numpy as np
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
+from tiers import tiered
 
 from glinfer.errors import InputError
 from glinfer.generation.sampler import MIN_TEMPERATURE, Sampler, SamplingOptions
@@ -337,7 +338,7 @@ def standard_deviations_off(tokens: list[int], expected: Any) -> float:
     return abs(chi_square - freedom) / math.sqrt(2 * freedom)
 
 
-@pytest.mark.parametrize(
+@tiered(
     "options",
     [
         {},
@@ -347,6 +348,7 @@ def standard_deviations_off(tokens: list[int], expected: Any) -> float:
         {"min_p": 0.2, "temperature": 1.5},
         {"top_k": 9, "top_p": 0.95, "min_p": 0.01, "temperature": 0.9},
     ],
+    keep=(5,),
     ids=repr,
 )
 def test_frequencies_follow_the_distribution(options: dict[str, Any]) -> None:

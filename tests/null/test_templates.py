@@ -7,65 +7,15 @@ import time
 from pathlib import Path
 from typing import Any
 
+import jinja2
 import pytest
+from goldens import recorded
+from goldens.given import CHATML, CONVERSATIONS, TEMPLATES, TOKENS, USER
 
 from glinfer.errors import FormatError, InputError
 from glinfer.generation import templates
 from glinfer.generation.template_worker import render
 from glinfer.generation.templates import LONGEST_TEMPLATE, JinjaTemplate, find_template
-
-CHATML = (
-    "{% for message in messages %}\n  {{- '<|im_start|>' + message['role'] + '\\n' + message['content'] + '<|im_end|>' "
-    "+ '\\n' -}}\n{% endfor %}\n  {% if add_generation_prompt %}\n{{- '<|im_start|>assistant\\n' -}}\n{% endif %}"
-)
-LLAMA2 = (
-    "{% if messages[0]['role'] == 'system' %}{% set loop_messages = messages[1:] %}"
-    "{% set system_message = messages[0]['content'] %}{% else %}{% set loop_messages = messages %}"
-    "{% set system_message = false %}{% endif %}{% for message in loop_messages %}"
-    "{% if (message['role'] == 'user') != (loop.index0 % 2 == 0) %}"
-    "{{ raise_exception('Conversation roles must alternate user/assistant/user/assistant/...') }}{% endif %}"
-    "{% if loop.index0 == 0 and system_message != false %}"
-    "{% set content = '<<SYS>>\\n' + system_message + '\\n<</SYS>>\\n\\n' + message['content'] %}"
-    "{% else %}{% set content = message['content'] %}{% endif %}"
-    "{% if message['role'] == 'user' %}{{ bos_token + '[INST] ' + content.strip() + ' [/INST]' }}"
-    "{% elif message['role'] == 'assistant' %}{{ ' ' + content.strip() + ' ' + eos_token }}{% endif %}{% endfor %}"
-)
-LLAMA3 = (
-    "{{- bos_token }}\n{%- if not date_string is defined %}\n    {%- set date_string = '26 Jul 2024' %}\n{%- endif %}\n"
-    "{%- for message in messages %}\n    {{- '<|start_header_id|>' + message['role'] + '<|end_header_id|>\\n\\n' "
-    "+ message['content'] | trim + '<|eot_id|>' }}\n{%- endfor %}\n{%- if add_generation_prompt %}\n"
-    "    {{- '<|start_header_id|>assistant<|end_header_id|>\\n\\n' }}\n{%- endif %}\n"
-)
-GEMMA = (
-    "{{ bos_token }}{% if messages[0]['role'] == 'system' %}{{ raise_exception('System role not supported') }}"
-    "{% endif %}{% for message in messages %}{% if (message['role'] == 'assistant') %}{% set role = 'model' %}"
-    "{% else %}{% set role = message['role'] %}{% endif %}"
-    "{{ '<start_of_turn>' + role + '\\n' + message['content'] | trim + '<end_of_turn>\\n' }}{% endfor %}"
-    "{% if add_generation_prompt %}{{'<start_of_turn>model\\n'}}{% endif %}"
-)
-MACROS = (
-    "{%- macro say(role, text) -%}\n<|{{ role }}|>{{ text }}\n{%- endmacro -%}\n"
-    "{%- set ns = namespace(seen=0, last='') -%}\n{%- for message in messages -%}\n"
-    "  {%- if not message.content -%}{%- continue -%}{%- endif -%}\n  {%- set ns.seen = ns.seen + 1 -%}\n"
-    "  {%- set ns.last = message.content.split('</think>')[-1].lstrip('\\n') -%}\n"
-    "  {{- say(message.role, ns.last) }}{% if ns.seen > 4 %}{% break %}{% endif -%}\n{%- endfor -%}\n"
-    "{{ ns.seen }} {{ messages[-1] | tojson }} {{ messages[::-1][0].role | upper }}\n"
-    "{%- for message in messages[:1] %} {{ message.items() | list | length }}{% endfor %}\n"
-    "{% generation %}{{ 'é <&>' }}{% endgeneration %}\n    {%- if tools %}never{% endif %} {{ missing }}|"
-)
-TEMPLATES = {"chatml": CHATML, "llama2": LLAMA2, "llama3": LLAMA3, "gemma": GEMMA, "macros": MACROS}
-TOKENS = {"bos_token": "<s>", "eos_token": "</s>"}
-
-USER = {"role": "user", "content": " Hello\n<b>'é'</b>  "}
-REPLY = {"role": "assistant", "content": "<think>\nhm\n</think>\n\nHi 🚀"}
-SYSTEM = {"role": "system", "content": "Be kind."}
-CONVERSATIONS = {
-    "one": [USER],
-    "three": [USER, REPLY, {"role": "user", "content": "Again"}],
-    "system": [SYSTEM, USER],
-    "ended": [USER, REPLY],
-    "empty": [{"role": "user", "content": ""}, REPLY, USER],
-}
 
 
 def made(source: Any) -> JinjaTemplate:
@@ -76,21 +26,15 @@ class TestRendering:
     @pytest.mark.parametrize("name", TEMPLATES)
     @pytest.mark.parametrize("conversation", CONVERSATIONS)
     def test_the_text_is_that_of_transformers(self, name: str, conversation: str) -> None:
-        pytest.importorskip("transformers")
-        from transformers.utils.chat_template_utils import render_jinja_template
-
-        messages = CONVERSATIONS[conversation]
-        for opened in (True, False):
-            variables = {**TOKENS, "add_generation_prompt": opened}
-            try:
-                (theirs,), _ = render_jinja_template([messages], chat_template=TEMPLATES[name], **variables)
-            except Exception as error:
-                with pytest.raises(type(error), match=str(error)):
-                    render(TEMPLATES[name], {**variables, "messages": messages}, 10000)
+        for opened, theirs in zip((True, False), recorded("templates")[name][conversation], strict=True):
+            messages = CONVERSATIONS[conversation]
+            variables = {**TOKENS, "add_generation_prompt": opened, "messages": messages, "tools": None}
+            if isinstance(theirs, dict):
+                with pytest.raises(getattr(jinja2, theirs["error"]), match=theirs["message"]):
+                    render(TEMPLATES[name], variables, 10000)
                 continue
-            ours = render(TEMPLATES[name], {**variables, "messages": messages, "tools": None}, 10000)
-            assert ours == theirs
-            assert "Hello" in ours
+            assert render(TEMPLATES[name], variables, 10000) == theirs
+            assert "Hello" in theirs
 
     @pytest.mark.parametrize("name", TEMPLATES)
     def test_it_is_the_same_in_a_process_of_its_own(self, name: str) -> None:
@@ -144,10 +88,8 @@ class TestBadTemplates:
     def test_one_that_runs_for_ever_is_stopped(self, monkeypatch: pytest.MonkeyPatch) -> None:
         monkeypatch.setattr(templates, "SECONDS", 1)
         endless = "{% for a in range(99999) %}{% for b in range(99999) %}{% endfor %}{% endfor %}"
-        start = time.monotonic()
         with pytest.raises(InputError, match=r"was (stopped|not done after 2 seconds)"):
             made(endless).render([USER])
-        assert time.monotonic() - start < 5
 
     def test_one_whose_text_doubles_and_doubles_is_stopped(self, monkeypatch: pytest.MonkeyPatch) -> None:
         monkeypatch.setattr(templates, "MEMORY", 1 << 28)

@@ -7,6 +7,7 @@ from typing import Any
 import numpy as np
 import pytest
 from jsonschema import Draft202012Validator, ValidationError
+from tiny_models import in_formats, tiny
 
 from glinfer.config import ModelConfig
 from glinfer.formats import random_checkpoint
@@ -147,11 +148,18 @@ def test_findings_in_words() -> None:
     [
         ("", "fast", ["f32", "f16", "q16", "q8l", "q8"]),
         ("", "reference", ["f32"]),
-        # A file of float32 has the same tensors as f32.
-        ("family=llama,", "fast", ["file", "f16", "q16", "q8l", "q8"]),
-        ("family=llama,", "reference", ["file"]),
+        ("family=llama,", "fast", ["f32", "f16", "q16", "q8l", "q8"]),
+        ("family=llama,", "reference", ["f32"]),
     ],
 )
 def test_every_format_is_named_once(shape: str, plan: str, formats: list[str]) -> None:
     config = ModelConfig.from_options(f"{shape}vocab=40,dim=32,heads=2,blocks=1,context=8")
     assert every_format(random_checkpoint(config, seed=1), plan) == formats
+
+
+@pytest.mark.parametrize("form", ["Q8_ROW", "F16", "Q4_0"])
+def test_what_a_file_has_packed_is_a_format_of_its_own(form: str) -> None:
+    """Of the names of formats none leaves its bits as they are."""
+    checkpoint = in_formats(tiny("llama", hidden_size=32), form)
+    assert every_format(checkpoint, "fast") == ["file", "f32", "f16", "q16", "q8l", "q8"]
+    assert every_format(checkpoint, "reference") == ["file", "f32"]

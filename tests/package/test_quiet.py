@@ -96,7 +96,9 @@ def surroundings(place: Path) -> dict[str, str]:
     unset = dict.fromkeys((name for name in os.environ if name.startswith(("XDG_", "GLINFER_"))), "")
     # Set and empty, GLINFER_CACHE would mean: remember nothing.
     own = {"GLINFER_CACHE": str(place / "home" / ".cache" / "glinfer"), "GLINFER_GUARD": str(place / "record")}
-    return {**unset, "HOME": str(place / "home"), "TMPDIR": str(place / "temporary"), **own}
+    # Mesa alone finds what other tests have compiled: nothing of glinfer looks there.
+    shaders = {"MESA_SHADER_CACHE_DIR": os.environ.get("MESA_SHADER_CACHE_DIR", str(Path.home() / ".cache"))}
+    return {**unset, **shaders, "HOME": str(place / "home"), "TMPDIR": str(place / "temporary"), **own}
 
 
 @pytest.fixture(scope="module")

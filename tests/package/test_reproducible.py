@@ -49,6 +49,7 @@ def test_two_builds_give_the_same_bytes(tmp_path: Path) -> None:
     assert digests(build(unpacked, "--sdist", umask=0o027)) == {sdist.name: one[sdist.name]}
 
 
+@pytest.mark.slow
 def test_other_source_gives_other_bytes(tmp_path: Path) -> None:
     """Else the digests above would say nothing."""
     source = copy_source(tmp_path / "one" / "source")

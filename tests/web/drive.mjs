@@ -6,6 +6,7 @@
 //   {"kind": "greedy", "ids": [1, 2], "count": 50, "logits": 5}   tokens chosen, logits of the first few of them
 //   {"kind": "drawn", "ids": [1, 2], "count": 50, "seed": 1, "temperature": 0.8}   tokens drawn by the page's sampler
 //   {"kind": "logits", "ids": [1, 2]}                             logits of the token after these
+//   {"kind": "attention", "ids": [1, 2]}                          what each picture of attention shows of the last of these
 //   {"kind": "encode", "text": "…"}                               ids of a text, and what they decode to
 // Printed: {"results": […], "console": […], "errors": […], "drawCalls": …, "renderer": …}.
 
@@ -54,6 +55,15 @@ async function work(jobs) {
     if (job.kind === "encode") {
       made.ids = model.tokenizer.encode(job.text);
       made.text = model.tokenizer.decode(made.ids);
+    } else if (job.kind === "attention") {
+      const { readAttention } = await import(new URL("glinfer/pictures.js", document.baseURI));
+      made.pictures = model.plan.pictures.map((picture) => {
+        model.rewind(model.ids.length);
+        model.prefill(job.ids);
+        let seen;
+        model.logits({ draw: picture.draw, seen: () => (seen = readAttention(model, picture)) });
+        return { ...seen, weights: Array.from(seen.weights) };
+      });
     } else {
       model.rewind(model.ids.length);
       const before = globalThis.watched.drawCalls;

@@ -9,12 +9,15 @@ from typing import Any
 
 import numpy as np
 import pytest
+from goldens import ModelWriter, gab_records
 
 import glinfer
 from glinfer.config import ModelConfig
-from glinfer.formats import random_checkpoint, save_checkpoint
+from glinfer.formats import Checkpoint, random_checkpoint, save_checkpoint
+from glinfer.formats.packed import PackedTensor
 from glinfer.generation.model import Model
-from glinfer.tools.export_web import export_web
+from glinfer.tools.export_web import Exported, export_web
+from glinfer.tools.kernel_cases.embedding import random_blocks
 
 PROMPT = "ROMEO:\nWhat light"
 TOKENS, COMPARED = 50, 5
@@ -100,12 +103,9 @@ def softmax(logits: list[float]) -> Array:
     return probs
 
 
-def goldens(shared: Path, model: str) -> list[dict[str, Any]]:
-    records = json.loads((shared / "gab" / "golden.json").read_text())
-    return sorted((r for r in records if r["model"] == model), key=lambda record: -len(record["tokens"]))
-
-
-def check_goldens(run_site: Drive, path: Path, out: Path, records: list[dict[str, Any]], limits: str) -> None:
+def check_goldens(run_site: Drive, path: Path, out: Path, limits: str) -> None:
+    records = sorted(gab_records(path.stem), key=lambda record: -len(record["tokens"]))
+    assert records
     made = export_web(path, out, plan="reference", limits=limits)
     jobs = [{"kind": "logits", "ids": record["tokens"]} for record in records]
     results = run_site(made.folder, jobs, query=LIMITS[limits])["results"]
@@ -122,32 +122,16 @@ def check_goldens(run_site: Drive, path: Path, out: Path, records: list[dict[str
 
 @pytest.mark.parametrize("limits", LIMITS)
 @pytest.mark.parametrize("model", ["tiny", "odd"])
-def test_goldens(run_site: Drive, shared: Path, tmp_path: Path, model: str, limits: str) -> None:
-    records = goldens(shared, model)
-    assert records
-    check_goldens(run_site, shared / "gab" / f"{model}.gab", tmp_path / "site", records, limits)
+def test_goldens(run_site: Drive, golden_model: ModelWriter, tmp_path: Path, model: str, limits: str) -> None:
+    check_goldens(run_site, golden_model(model), tmp_path / "site", limits)
 
 
-def test_the_golden_of_the_full_size_model(run_site: Drive, shared: Path, tmp_path: Path) -> None:
-    path = tmp_path / "full.gab"
-    save_checkpoint(random_checkpoint(ModelConfig.from_options(""), seed=2), path)
-    check_goldens(run_site, path, tmp_path / "site", goldens(shared, "full"), "usual")
+def test_the_golden_of_the_full_size_model(run_site: Drive, golden_model: ModelWriter, tmp_path: Path) -> None:
+    check_goldens(run_site, golden_model("full"), tmp_path / "site", "usual")
 
 
-@pytest.mark.parametrize(
-    ("name", "options"),
-    [
-        ("llama.safetensors", {}),
-        ("llama.safetensors", {"weights": "q8"}),
-        ("llama.gguf", {}),
-        ("llama.gguf", {"plan": "reference"}),
-    ],
-)
-def test_a_llama_by_its_own_plans(run_site: Drive, tmp_path: Path, name: str, options: dict[str, str]) -> None:
-    path = tmp_path / name
-    save_checkpoint(random_checkpoint(LLAMA, seed=3), path, dtype="q8_0" if path.suffix == ".gguf" else "float32")
-    made = export_web(path, tmp_path / "site", limits="webgl2", **options)
-    prompt = [1, 2, 3, 4, 299]
+def compare_with_python(run_site: Drive, made: Exported, path: Path, prompt: list[int], **options: str) -> None:
+    """12 greedy tokens, and the logits of the first, of a site within WebGL2's minimum and of the same model here."""
     with glinfer.load(path, **options) as model:
         ids, logits = expected_of(model, prompt, 12)
     job = {"kind": "greedy", "ids": prompt, "count": 12, "logits": COMPARED}
@@ -156,6 +140,92 @@ def test_a_llama_by_its_own_plans(run_site: Drive, tmp_path: Path, name: str, op
         assert found["promptDraws"] == 0
         found["promptDraws"] = (len(prompt) - 1) * made.draws  # the whole sequence is run each time, and only then
     check(found, ids, logits, made.plan, len(prompt))
+
+
+@pytest.mark.parametrize(
+    ("dtype", "options"),
+    [
+        ("float32", {}),
+        ("float32", {"weights": "q8"}),
+        ("bfloat16", {}),
+        ("q8_0", {}),
+        ("q4_0", {}),
+        ("q5_1", {}),
+        ("q8_0", {"plan": "reference"}),
+    ],
+)
+def test_a_llama_in_many_formats(run_site: Drive, tmp_path: Path, dtype: str, options: dict[str, str]) -> None:
+    path = tmp_path / ("llama.safetensors" if dtype == "float32" else "llama.gguf")
+    save_checkpoint(random_checkpoint(LLAMA, seed=3), path, dtype=dtype)
+    made = export_web(path, tmp_path / "site", limits="webgl2", **options)
+    if "plan" not in options:
+        assert made.draws == 6 * LLAMA.num_hidden_layers + 3
+    compare_with_python(run_site, made, path, [1, 2, 3, 4, 299], **options)
+
+
+FAMILIES = {
+    "qwen3": ("family=qwen3,blocks=2,heads=4,kv_heads=2,dim=64,head_dim=24,inner=96,vocab=300,context=64", 7),
+    "gemma": ("family=gemma,blocks=2,heads=4,kv_heads=1,dim=64,inner=128,vocab=300,context=64", 6),
+    "mistral": ("family=mistral,blocks=2,heads=4,kv_heads=2,dim=64,inner=128,window=4,vocab=300,context=96", 6),
+    "gpt2": ("family=gpt2,blocks=2,heads=4,dim=64,vocab=300,context=64", 6),
+}
+"""A shape of each, and the draws of one of its layers."""
+
+
+@pytest.mark.parametrize("family", FAMILIES)
+def test_other_families_from_blocks_of_a_file(run_site: Drive, tmp_path: Path, family: str) -> None:
+    """Normalised heads, a packed table that is the head too, a window, LayerNorm over kept bits."""
+    shape, draws = FAMILIES[family]
+    config, path = ModelConfig.from_options(shape), tmp_path / f"{family}.gguf"
+    save_checkpoint(random_checkpoint(config, seed=5), path, dtype="q8_0")
+    made = export_web(path, tmp_path / "site", limits="webgl2")
+    assert made.draws == draws * config.num_hidden_layers + 3
+    compare_with_python(run_site, made, path, [299, 7, 250, 1, 16, 90])
+
+
+def in_blocks_of_256(config: ModelConfig, forms: list[str]) -> Checkpoint:
+    """A random model whose matrices have random blocks of these formats in turn."""
+    floats, random = random_checkpoint(config, seed=6), np.random.default_rng(6)
+    matrices = [name for name, tensor in floats.tensors.items() if tensor.ndim == 2]
+    packed = {}
+    for place, name in enumerate(matrices):
+        form = forms[place % len(forms)]
+        packed[name] = PackedTensor(form, random_blocks(random, form, *floats.tensors[name].shape))
+    vectors = {name: tensor for name, tensor in floats.tensors.items() if name not in packed}
+    return Checkpoint(config, vectors, "blocks of 256", packed)
+
+
+@pytest.mark.parametrize("forms", [["Q4_K"], ["Q2_K", "Q6_K", "Q3_K", "Q5_K"]], ids="+".join)
+def test_blocks_of_256(run_site: Drive, tmp_path: Path, forms: list[str]) -> None:
+    """Of one format, and of several, which within a product become wide."""
+    shape = "family=llama,blocks=2,heads=4,kv_heads=2,dim=256,inner=512,vocab=300,context=64"
+    path, prompt = tmp_path / "llama.gguf", [1, 2, 3, 4, 299]
+    save_checkpoint(in_blocks_of_256(ModelConfig.from_options(shape), forms), path, dtype="file")
+    made = export_web(path, tmp_path / "site", limits="webgl2")
+    with glinfer.load(path) as model:
+        ids, logits = expected_of(model, prompt, 8)
+    job = {"kind": "greedy", "ids": prompt, "count": 8, "logits": COMPARED}
+    (found,) = run_site(made.folder, [job], query=LIMITS["webgl2"])["results"]
+    assert found["ids"] == ids
+    for theirs, ours in zip(found["logits"], logits, strict=True):  # random blocks are large numbers
+        assert np.abs(np.array(theirs, np.float32) - ours).max() <= 1e-5 * np.ptp(ours)
+
+
+@pytest.mark.parametrize("family", ["llama", "mistral"])
+def test_pictures_of_attention_are_pythons_probabilities(run_site: Drive, tmp_path: Path, family: str) -> None:
+    shape = LLAMA if family == "llama" else ModelConfig.from_options(FAMILIES[family][0])
+    path, prompt = tmp_path / f"{family}.gguf", [7 * place % 300 for place in range(shape.max_position_embeddings - 20)]
+    save_checkpoint(random_checkpoint(shape, seed=3), path, dtype="q8_0")
+    made = export_web(path, tmp_path / "site", limits="webgl2")
+    with glinfer.load(path, plan="reference") as model:
+        expected = model.capture("blocks.*.attn.probs", prompt)
+    (found,) = run_site(made.folder, [{"kind": "attention", "ids": prompt}], query=LIMITS["webgl2"])["results"]
+    assert len(found["pictures"]) == shape.num_hidden_layers
+    for layer, picture in enumerate(found["pictures"]):
+        probs = expected[f"blocks.{layer}.attn.probs"][:, -1]
+        weights = np.array(picture["weights"], np.float32).reshape(picture["rows"], picture["cols"])
+        assert weights.shape == probs.shape
+        assert np.abs(weights - probs).max() <= 1e-5
 
 
 @pytest.mark.parametrize("plan", ["fast", "reference"])

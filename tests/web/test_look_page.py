@@ -31,7 +31,7 @@ def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
 def found(folder: Path, chromium: str, node: str) -> dict[str, Any]:
     address = (folder / "index.html").as_uri()
     ran = subprocess.run(
-        [node, str(DRIVER), chromium, address], capture_output=True, text=True, timeout=120, check=False
+        [node, str(DRIVER), chromium, address], capture_output=True, text=True, timeout=300, check=False
     )
     assert ran.returncode == 0, ran.stderr[-4000:]
     seen: dict[str, Any] = json.loads(ran.stdout)

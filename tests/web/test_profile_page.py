@@ -34,7 +34,7 @@ def found(tmp_path_factory: pytest.TempPathFactory, chromium: str, node: str) ->
         report = profile(model, tokens=20, runs=3, growth=True, label="<i>Bard</i>")
     write_page(path, profile_page(report))
     ran = subprocess.run(
-        [node, str(DRIVER), chromium, path.as_uri()], capture_output=True, text=True, timeout=120, check=False
+        [node, str(DRIVER), chromium, path.as_uri()], capture_output=True, text=True, timeout=300, check=False
     )
     assert ran.returncode == 0, ran.stderr[-4000:]
     seen: dict[str, Any] = json.loads(ran.stdout)

@@ -16,7 +16,7 @@ export const CELL_UNIFORMS = ["cell_edge", "cells_across", "cells_each"];
  * The place of a [rows, cols] matrix in a texture; see the layouts of plan.json.
  * @typedef {{kind: string, rows: number, cols: number, width: number, height: number, wrapped?: boolean,
  *   row_texels?: number, blocks?: number, columns?: number, tiles?: number, pitch?: number, slot_step?: number,
- *   block_step?: number}} Layout
+ *   block_step?: number, aside?: number, every?: number}} Layout
  */
 
 /**
@@ -30,14 +30,24 @@ export function sizeOf(extent, values) {
 }
 
 /**
- * Blocks of one tile from its first to the last of some slots.
+ * Blocks of one tile from its first to the last of some slots, without those that a cache keeps aside.
  * @param {Layout} layout in blocks.
  * @param {number} rows how many slots.
  * @returns {number}
  */
 export function placesOf(layout, rows) {
-  const each = Math.ceil(layout.blocks / layout.tiles);
+  const each = Math.ceil(keptBlocks(layout) / layout.tiles);
   return (rows - 1) * layout.slot_step + (each - 1) * layout.block_step + 1;
+}
+
+/** Blocks of a slot that are kept of every slot; of the last ones, `aside`, there is one for every few slots. */
+function keptBlocks(layout) {
+  return layout.blocks - layout.aside;
+}
+
+/** Lines of texels that hold what is kept of every slot of a layout in blocks; what is kept aside lies behind them. */
+function keptHeight(layout) {
+  return BLOCK_EDGE * Math.ceil(placesOf(layout, layout.rows) / layout.columns);
 }
 
 /**
@@ -59,6 +69,7 @@ export function region(layout, rows, cols) {
     case "flat":
       return [layout.width, Math.ceil((rows * layout.row_texels) / layout.width)];
     case "block":
+      if (layout.aside) return [layout.width, layout.height];
       return [layout.width, BLOCK_EDGE * Math.ceil(placesOf(layout, rows) / layout.columns)];
     default:
       throw new GlinferError(`nothing is known of parts of the layout ${layout.kind}`);
@@ -82,15 +93,25 @@ export function placeOf(layout, row, col) {
     const texel = row * layout.row_texels + (col >> 2);
     return { x: texel % layout.width, y: Math.floor(texel / layout.width), channel: col & 3 };
   }
-  const block = Math.floor(col / BLOCK_FLOATS);
-  const place = row * layout.slot_step + Math.floor(block / layout.tiles) * layout.block_step;
+  const { x, y } = blockOrigin(layout, row, Math.floor(col / BLOCK_FLOATS));
   // Inside a block floats run quad by quad, left to right, upwards.
   const lane = (col % BLOCK_FLOATS) >> 2;
   const [quad, member] = [lane >> 2, lane & 3];
+  return { x: x + 2 * (quad & 1) + (member & 1), y: y + 2 * (quad >> 1) + (member >> 1), channel: col & 3 };
+}
+
+/** The first texel of a block of a slot. */
+function blockOrigin(layout, slot, block) {
+  const kept = keptBlocks(layout);
+  if (block >= kept) {
+    const place = (block - kept) * Math.ceil(layout.rows / layout.every) + Math.floor(slot / layout.every);
+    const y = keptHeight(layout) + BLOCK_EDGE * Math.floor(place / layout.columns);
+    return { x: BLOCK_EDGE * (place % layout.columns), y };
+  }
+  const place = slot * layout.slot_step + Math.floor(block / layout.tiles) * layout.block_step;
   return {
-    x: (block % layout.tiles) * layout.pitch + BLOCK_EDGE * (place % layout.columns) + 2 * (quad & 1) + (member & 1),
-    y: BLOCK_EDGE * Math.floor(place / layout.columns) + 2 * (quad >> 1) + (member >> 1),
-    channel: col & 3,
+    x: (block % layout.tiles) * layout.pitch + BLOCK_EDGE * (place % layout.columns),
+    y: BLOCK_EDGE * Math.floor(place / layout.columns),
   };
 }
 
@@ -147,7 +168,7 @@ export class Cells {
  */
 export function viewport(draw, target, values) {
   if (draw.cover === "strip") {
-    return [BLOCK_EDGE * values.strip_first, 0, BLOCK_EDGE * sizeOf(draw.size[0], values), target.height];
+    return [BLOCK_EDGE * values.strip_first, 0, BLOCK_EDGE * sizeOf(draw.size[0], values), keptHeight(target)];
   }
   if (draw.cover !== "triangle") return [0, 0, target.width, target.height];
   const [rows, cols] = draw.size.map((extent) => sizeOf(extent, values));

@@ -203,11 +203,7 @@ export class Model {
 /** What one run is given, by plan: `run(ids, position, last, watch)` runs the token at a position, or all up to it. */
 function driverOf(plan, replay) {
   const { config } = plan.model;
-  const names = new Set(plan.run_values.map(({ name }) => name));
-  const input = plan.input === null ? null : replay.textures[plan.input];
-  const position = plan.run_values.find(({ name }) => name === "position");
-  const within = (rows) => Math.min(config.max_position_embeddings, rows ?? Infinity);
-  const fitting = (values) => Object.fromEntries(Object.entries(values).filter(([name]) => names.has(name)));
+  const context = config.max_position_embeddings;
   switch (plan.driver) {
     case "fast": {
       const values = { noise: 0, inverse_temperature: 1, noise_key: 0 };
@@ -215,27 +211,19 @@ function driverOf(plan, replay) {
         Object.assign(values, { position: at, token: ids[at], score_slots: Math.ceil((at + 1) / SLOT_TOKENS) });
         replay.run(values, { last, watch });
       };
-      return { caches: true, context: within(position && position.largest + 1), run };
-    }
-    case "decoder": {
-      const values = fitting({ rows: 1, last_row: 0, appended: config.num_key_value_heads });
-      const run = (ids, at, last, watch) => {
-        input.uploadColumn([ids[at]]);
-        values.position = at;
-        replay.run(values, { last, watch });
-      };
-      return { caches: true, context: within(position && position.largest + 1), run };
+      return { caches: true, context, run };
     }
     case "reference": {
+      const input = replay.textures[plan.input];
       const column = new Int32Array(input.spec.layout.rows);
       const run = (ids, at, last, watch) => {
         column.fill(0).set(ids);
         input.uploadColumn(column);
-        replay.run(fitting({ rows: at + 1, last_row: at }), { last, watch });
+        replay.run({ rows: at + 1, last_row: at }, { last, watch });
       };
-      return { caches: false, context: within(input.spec.layout.rows), run };
+      return { caches: false, context, run };
     }
     default:
-      throw new GlinferError(`the plan's driver is ${plan.driver}; expected fast, reference or decoder`);
+      throw new GlinferError(`the plan's driver is ${plan.driver}; expected fast or reference; export the model again`);
   }
 }

@@ -7,7 +7,12 @@ import { noPython, python } from "./python.js";
 
 const BLOCK = {
   kind: "block", rows: 3, cols: 200, width: 16, height: 12, blocks: 4, tiles: 1, pitch: 16, columns: 4, slot_step: 4,
-  block_step: 1,
+  block_step: 1, aside: 0, every: 1,
+};
+// Three slots of two blocks that are kept of each, and two of which there is one for every two slots.
+const CACHE = {
+  kind: "block", rows: 3, cols: 250, width: 16, height: 12, blocks: 4, tiles: 1, pitch: 16, columns: 4, slot_step: 1,
+  block_step: 4, aside: 2, every: 2,
 };
 
 test("regions by hand", () => {
@@ -15,6 +20,7 @@ test("regions by hand", () => {
   assert.deepEqual(region({ kind: "matrix", rows: 4, cols: 6, width: 5, height: 5, wrapped: true }, 2, 6), [5, 3]);
   assert.deepEqual(region({ kind: "flat", rows: 9, cols: 6, width: 4, height: 5, row_texels: 2 }, 3, 6), [4, 2]);
   assert.deepEqual(region(BLOCK, 2, 200), [16, 8]);
+  assert.deepEqual(region(CACHE, 1, 250), [16, 12]); // what is kept aside lies behind everything else
   assert.throws(() => region(BLOCK, 4, 200), GlinferError);
   assert.throws(() => region({ kind: "packed", rows: 4, cols: 4, width: 4, height: 4 }, 1, 1), /packed/);
 });
@@ -25,6 +31,9 @@ test("places of elements by hand", () => {
   const flat = { kind: "flat", rows: 9, cols: 6, width: 4, height: 5, row_texels: 2 };
   assert.deepEqual(placeOf(flat, 2, 5), { x: 1, y: 1, channel: 1 });
   assert.deepEqual(placeOf(BLOCK, 1, 64 + 21), { x: 4 + 3, y: 4, channel: 1 });
+  assert.deepEqual(placeOf(CACHE, 2, 64), { x: 8, y: 4, channel: 0 });
+  assert.deepEqual(placeOf(CACHE, 1, 2 * 64), { x: 0, y: 8, channel: 0 });
+  assert.deepEqual(placeOf(CACHE, 2, 3 * 64 + 4), { x: 12 + 1, y: 8, channel: 0 });
 });
 
 test("what each cover draws", () => {
@@ -35,6 +44,9 @@ test("what each cover draws", () => {
   assert.equal(vertexCount({ ...draw, cover: "points" }, BLOCK, { rows: 2 }, null), 8);
   assert.equal(vertexCount({ ...draw, cover: "quads" }, BLOCK, { rows: 2 }, null), 48);
   assert.deepEqual(viewport({ ...draw, cover: "strip" }, BLOCK, { rows: 2, strip_first: 3 }), [12, 0, 8, 12]);
+  assert.equal(vertexCount({ ...draw, cover: "quads" }, CACHE, { rows: 1 }, null), 24); // queries are written too
+  assert.deepEqual(viewport({ ...draw, cover: "strip" }, CACHE, { rows: 1, strip_first: 2 }), [8, 0, 4, 8]);
+  assert.equal(Cells.of(CACHE, 3, 1).count, 8); // but not by cells: the last line of blocks is left out
   assert.equal(vertexCount({ ...draw, cover: "scatter", points: "many" }, BLOCK, { many: 7 }, null), 7);
   assert.equal(vertexCount({ ...draw, cover: "quads" }, BLOCK, { rows: 2 }, new Cells(2, 2, 3, 3)), 18);
 });
@@ -52,28 +64,34 @@ cases = []
 layouts = [Layout.of((5, 7), "r32f", 64), Layout.of((5, 70), "r32f", 64), FlatLayout.of((9, 30), "rgba32f", 64)]
 layouts += [BlockLayout.of((3, 700), 512, tiles=tiles, pitch=pitch) for tiles in (1, 2, 4) for pitch in (16, 64)]
 layouts += [BlockLayout.by_block((40, 200), 512), BlockLayout.by_block((300, 130), 256)]
+layouts += [BlockLayout.by_block((rows, 330), 256, aside=aside, every=every) for rows, aside, every in ((64, 2, 64), (150, 3, 50))]
 for layout in layouts:
     format_channels = layout.format.channels
     numbers = np.arange(layout.rows * layout.cols).reshape(layout.rows, layout.cols) + 1
     texels = layout.pack(numbers.astype(np.float32))
     case = {"layout": layout_entry(layout), "texels": texels.astype(int).reshape(-1).tolist(), "channels": format_channels}
     case["regions"] = [layout.region(rows, layout.cols) for rows in range(1, layout.rows + 1)]
-    case["cells"] = []
+    case.update(cells=[], strip=None)
     if isinstance(layout, BlockLayout):
+        case["strip"] = layout.kept_height
         for rows in range(1, layout.rows + 1):
             for largest in (1, 2, 4, 8, 16):
                 cells = Cells.of(layout, rows, largest)
                 case["cells"].append([rows, largest, [cells.edge, cells.across, cells.each, cells.count]])
     cases.append(case)
 print(json.dumps(cases))`;
-  for (const { layout, texels, channels, regions, cells } of python(program)) {
+  for (const { layout, texels, channels, regions, cells, strip } of python(program)) {
     regions.forEach((expected, index) => assert.deepEqual(region(layout, index + 1, layout.cols), expected));
     for (let row = 0; row < layout.rows; row++) {
       for (let col = 0; col < layout.cols; col++) {
         const { x, y, channel } = placeOf(layout, row, col);
-        assert.equal(texels[(y * regions.at(-1)[0] + x) * channels + channel], row * layout.cols + col + 1);
+        // Of what is kept aside the last slot that was written is there.
+        const aside = layout.aside && col >= 64 * (layout.blocks - layout.aside);
+        const there = aside ? Math.min(layout.rows, row - (row % layout.every) + layout.every) - 1 : row;
+        assert.equal(texels[(y * regions.at(-1)[0] + x) * channels + channel], there * layout.cols + col + 1);
       }
     }
+    if (strip) assert.equal(viewport({ cover: "strip", size: [1, 1] }, layout, { strip_first: 0 })[3], strip);
     for (const [rows, largest, [edge, across, each, count]] of cells) {
       assert.deepEqual({ ...Cells.of(layout, rows, largest) }, { edge, across, each, count });
     }

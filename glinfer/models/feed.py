@@ -1,0 +1,78 @@
+"""What one run of a plan is given, the one place that says so: the table of rows, and the run values.
+
+A token's run of the fast plan has run values alone; runs over many rows have the table too, whose words
+:mod:`glinfer.ops.rows` lists.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+
+import numpy as np
+
+from glinfer.errors import PlanError
+from glinfer.models.fast import PICKS
+from glinfer.models.plan import Plan
+from glinfer.models.rows import ROWS, slots_for
+from glinfer.ops.cached import score_slots
+from glinfer.ops.rows import BASE, POSITION, TOKEN, Table, row_table
+from glinfer.ops.spec import Array
+
+RunInputs = Mapping[str, Array]
+Values = dict[str, int | float]
+TOKENS, LAST_ROW = "tokens", "last_row"
+
+
+def chunk_feed(table: Table, ids: Sequence[int], position: int, targets: int, base: int = 0) -> Values:
+    """Tokens that follow each other in one sequence, from ``position`` on, for the plans ``chunk`` and ``score``.
+
+    Padding rows continue the positions; their results and cache slots are ignored.
+
+    Args:
+        table: filled in for them.
+        ids: the tokens, no more than the plan has rows.
+        position: of the first of them in its sequence.
+        targets: rows of a slot.
+        base: the cache slot at which the sequence begins.
+
+    Returns:
+        The run values.
+    """
+    rows = len(ids)
+    slots = slots_for(rows, targets)
+    table[: slots * targets, POSITION] = np.arange(position, position + slots * targets)
+    table[:rows, TOKEN] = ids
+    table[:, BASE] = base
+    return chunk_values(rows, position + slots * targets, targets, base + position)
+
+
+def chunk_values(rows: int, longest: int, targets: int, strip_first: int) -> Values:
+    """The run values of ``rows`` rows, of which none looks back on more than ``longest`` tokens."""
+    slots = slots_for(rows, targets)
+    return {
+        "rows": rows,
+        "row_slots": slots,
+        "score_slots": score_slots(longest) * slots,
+        "strip_first": strip_first,
+        LAST_ROW: rows - 1,
+    }
+
+
+def runs(plan: Plan, ids: Sequence[int]) -> list[tuple[RunInputs, Values]]:
+    """What each run over the ids is given: one run for each token of the fast plan, else a single one.
+
+    Raises:
+        PlanError: the plan does not take so many tokens.
+    """
+    if PICKS in plan.table:
+        return [({}, {**plan.values_for(place + 1), "token": int(token)}) for place, token in enumerate(ids)]
+    if ROWS in plan.table:
+        table = row_table(plan.table[ROWS].shape[0])
+        targets = sum(tensor.name.startswith("row.hidden.a.") for tensor in plan.tensors)
+        if not 1 <= len(ids) <= plan.max_rows:
+            raise PlanError(f"found {len(ids)} tokens; expected 1 to {plan.max_rows}")
+        return [({ROWS: table}, chunk_feed(table, ids, 0, targets))]
+    rows = np.asarray(ids, dtype=np.int32)[:, None]
+    if LAST_ROW in {value.name for value in plan.run_values}:  # rows behind the sequence are padding
+        rows = np.pad(rows, [(0, plan.table[TOKENS].shape[0] - len(rows)), (0, 0)])
+    return [({TOKENS: rows}, plan.values_for(len(ids)))]

@@ -1,0 +1,167 @@
+// One round of a product over a matrix in GGML's blocks, which lies as glinfer/gl/grouped.py says: 128 inputs in four
+// groups of 32, of which a fragment takes one for 16 outputs (QUAD), or all four for its own four outputs.
+// FORM_LOW is 4 or 8 bits a number, FORM_HIGH the words above the lowest four bits, FORM_SCALES how a group's scales are
+// kept, OFFSET what is subtracted from each number. Sums of whole numbers times inputs are scaled eight inputs at a
+// time. Numbers stay where they are in their word: the inputs are divided by the power of two that they are too large.
+#define WEIGHT_SIZE ivec2(WEIGHT_WIDTH, WEIGHT_HEIGHT)
+uniform highp usampler2D weight;
+
+#define SCALES_HALF 0
+#define SCALES_PAIR 1
+#define SCALES_BYTES 2
+#define SCALES_SIX_BITS 3
+#define SCALES_FOUR_BITS 4
+#define SCALES_FLOATS 5
+#define SHARED_SCALES (FORM_SCALES == SCALES_SIX_BITS || FORM_SCALES == SCALES_FOUR_BITS)
+#define HALVED (FORM_SCALES == SCALES_BYTES || FORM_SCALES >= SCALES_FOUR_BITS)
+#define LOW_TEXELS (FORM_LOW / 4)
+
+// Whole numbers of fewer than 23 bits as floats. GPUs convert at an eighth of the speed at which they compute.
+#if defined(MANTISSA) && MANTISSA
+#define NUMBER(bits) (uintBitsToFloat((bits) | 0x4b000000u) - 8388608.0)
+#else
+#define NUMBER(bits) vec4(ivec4(bits))
+#endif
+
+// What four outputs' numbers of a group are multiplied with, of its first and of its second half, and what is added for
+// each unit of the inputs' sum.
+struct Scales {
+    vec4 first, second, least_first, least_second;
+};
+
+// Texel n of a lane's line; the places of the numbers' upper bits and of the scales.
+#define LINE_TEXEL(n) FETCH(weight, (line + ivec2(8 * (n), 0)), WEIGHT_SIZE)
+const int HIGH_AT = 16 * LOW_TEXELS, SCALES_AT = HIGH_AT + 4 * FORM_HIGH, SHARED_AT = SCALES_AT + 2;
+
+vec4 first_half(uvec4 words) {
+    return vec4(unpackHalf2x16(words.x).x, unpackHalf2x16(words.y).x, unpackHalf2x16(words.z).x, unpackHalf2x16(words.w).x);
+}
+
+vec4 second_half(uvec4 words) {
+    return vec4(unpackHalf2x16(words.x).y, unpackHalf2x16(words.y).y, unpackHalf2x16(words.z).y, unpackHalf2x16(words.w).y);
+}
+
+// The scales of accumulator a; `halves` are what a block shares, and `pairs` the texel with its small scales.
+Scales scales_of(uvec4 words, uvec4 halves) {
+#if FORM_SCALES == SCALES_HALF
+    vec4 d = first_half(words);
+    return Scales(d, d, -float(OFFSET) * d, vec4(0.0));
+#elif FORM_SCALES == SCALES_PAIR
+    vec4 d = first_half(words);
+    return Scales(d, d, second_half(words), vec4(0.0));
+#elif FORM_SCALES == SCALES_BYTES
+    vec4 d = first_half(words);
+#if OFFSET == 4
+    vec4 one = vec4(ivec4((words >> 16) & 255u) - 32) * d, two = vec4(ivec4(words >> 24) - 32) * d;
+#else
+    vec4 one = vec4(ivec4(words << 8) >> 24) * d, two = vec4(ivec4(words) >> 24) * d;
+#endif
+    return Scales(one, two, -float(OFFSET) * one, -float(OFFSET) * two);
+#elif SHARED_SCALES
+    vec4 d = first_half(halves), least = -second_half(halves);
+#if FORM_SCALES == SCALES_SIX_BITS
+    vec4 one = d * vec4(ivec4(words & 255u));
+    return Scales(one, one, least * vec4(ivec4((words >> 8) & 255u)), vec4(0.0));
+#else
+    return Scales(d * vec4(ivec4(words & 15u)), d * vec4(ivec4((words >> 8) & 15u)),
+                  least * vec4(ivec4((words >> 4) & 15u)), least * vec4(ivec4((words >> 12) & 15u)));
+#endif
+#else
+    return Scales(vec4(0.0), vec4(0.0), vec4(0.0), vec4(0.0));
+#endif
+}
+
+#if SHARED_SCALES
+// The small scales of four outputs, two a word; accumulators 2p and 2p + 1 share texel p.
+uvec4 small_scales(uvec4 texel, int a) {
+    uvec2 pair = (a & 1) == 0 ? texel.xy : texel.zw;
+    return uvec4(pair.x & 0xffffu, pair.x >> 16, pair.y & 0xffffu, pair.y >> 16);
+}
+// What the outputs of accumulator a share: with QUAD it lies with the member that owns them.
+#if SHARED_BY_QUAD
+#define SHARED_TEXEL(a) FETCH(weight, (line + ivec2(8 * SHARED_AT + (a) - member, 0)), WEIGHT_SIZE)
+#else
+#define SHARED_TEXEL(a) LINE_TEXEL(SHARED_AT)
+#endif
+#define SCALES_OF(a) scales_of(small_scales(LINE_TEXEL(SCALES_AT + ((a) >> 1)), a), SHARED_TEXEL(a))
+#elif FORM_SCALES == SCALES_FLOATS
+#define SCALE_FLOATS(k, a) uintBitsToFloat(LINE_TEXEL(SCALES_AT + 4 * (k) + (a)))
+#define SCALES_OF(a) Scales(SCALE_FLOATS(0, a), SCALE_FLOATS(1, a), SCALE_FLOATS(2, a), SCALE_FLOATS(3, a))
+#else
+#define SCALES_OF(a) scales_of(LINE_TEXEL(SCALES_AT + (a)), uvec4(0u))
+#endif
+
+// Four outputs' numbers times eight inputs: `v` are inputs 4w to 4w + 3 of the group, `e` those 16 further on.
+#if FORM_LOW == 8
+vec4 bytes_times(uvec4 words, vec4 x) {
+#if defined(MANTISSA) && MANTISSA
+    words ^= 0x80808080u;
+    return (NUMBER(words & 255u) - 128.0) * x.x + (NUMBER((words >> 8) & 255u) - 128.0) * x.y +
+           ((NUMBER((words >> 16) & 255u) - 128.0) * x.z + (NUMBER(words >> 24) - 128.0) * x.w);
+#else
+    return (vec4(ivec4(words << 24) >> 24) * x.x + vec4(ivec4(words << 16) >> 24) * x.y) +
+           (vec4(ivec4(words << 8) >> 24) * x.z + vec4(ivec4(words) >> 24) * x.w);
+#endif
+}
+#else
+#if FORM_HIGH == 0
+// The lower nibble of each byte, and the upper one.
+vec4 lower_times(uvec4 words, vec4 v) {
+    uvec4 upper = words >> 16;
+    return (NUMBER(words & 15u) * v.x + NUMBER(words & 0xf00u) * (0.00390625 * v.y)) +
+           (NUMBER(upper & 15u) * v.z + NUMBER(upper & 0xf00u) * (0.00390625 * v.w));
+}
+
+vec4 upper_times(uvec4 words, vec4 e) {
+    uvec4 upper = words >> 16;
+    vec4 near = 0.0625 * e, far = 0.000244140625 * e;
+    return (NUMBER(words & 0xf0u) * near.x + NUMBER(words & 0xf000u) * far.y) +
+           (NUMBER(upper & 0xf0u) * near.z + NUMBER(upper & 0xf000u) * far.w);
+}
+#else
+// Four numbers, one a byte.
+vec4 bytes_times(uvec4 numbers, vec4 x) {
+    uvec4 upper = numbers >> 16;
+    return (NUMBER(numbers & 255u) * x.x + NUMBER(numbers & 0xff00u) * (0.00390625 * x.y)) +
+           (NUMBER(upper & 255u) * x.z + NUMBER(upper & 0xff00u) * (0.00390625 * x.w));
+}
+#endif
+#endif
+
+float sum_of(vec4 x) {
+    return (x.x + x.y) + (x.z + x.w);
+}
+
+// The words of accumulator a, of all of a group, and those that go with inputs 4w to 4w + 3 of it and 16 further on.
+#if FORM_LOW == 8
+#define DECLARE_WORDS(a, w) uvec4 word = LINE_TEXEL(2 * (4 * (w) + (a))), other = LINE_TEXEL(2 * (4 * (w) + (a)) + 1);
+#define FIRST_TIMES(w, V) bytes_times(word, V)
+#define SECOND_TIMES(w, V) bytes_times(other, V)
+#elif FORM_HIGH == 2
+#define DECLARE_HIGH(a) uvec4 bits_of_first = LINE_TEXEL(HIGH_AT + (a)), bits_of_second = LINE_TEXEL(HIGH_AT + 4 + (a));
+#define DECLARE_WORDS(a, w) uvec4 word = LINE_TEXEL(4 * (w) + (a)); \
+    uvec4 bits = bits_of_first >> (2 * (w)), other = bits_of_second >> (2 * (w));
+#define FIRST_TIMES(w, V) bytes_times((word & 0x0f0f0f0fu) | ((bits & 0x03030303u) << 4), V)
+#define SECOND_TIMES(w, V) bytes_times(((word >> 4) & 0x0f0f0f0fu) | ((other & 0x03030303u) << 4), V)
+#elif FORM_HIGH == 1
+#define DECLARE_HIGH(a) uvec4 upper_bits = LINE_TEXEL(HIGH_AT + (a));
+#define DECLARE_WORDS(a, w) uvec4 word = LINE_TEXEL(4 * (w) + (a)), bits = upper_bits >> (w);
+#define FIRST_TIMES(w, V) bytes_times((word & 0x0f0f0f0fu) | ((bits & 0x01010101u) << 4), V)
+#define SECOND_TIMES(w, V) bytes_times(((word >> 4) & 0x0f0f0f0fu) | (bits & 0x10101010u), V)
+#else
+#define DECLARE_WORDS(a, w) uvec4 word = LINE_TEXEL(4 * (w) + (a));
+#define FIRST_TIMES(w, V) lower_times(word, V)
+#define SECOND_TIMES(w, V) upper_times(word, V)
+#endif
+#ifndef DECLARE_HIGH
+#define DECLARE_HIGH(a)
+#endif
+#if HALVED
+#define GROUP_TIMES(w, s, V, E) (s.first * FIRST_TIMES(w, V) + s.second * SECOND_TIMES(w, E))
+#define LEAST_TIMES(s, V, E) (s.least_first * (V) + s.least_second * (E))
+#else
+#define GROUP_TIMES(w, s, V, E) (s.first * (FIRST_TIMES(w, V) + SECOND_TIMES(w, E)))
+#define LEAST_TIMES(s, V, E) (s.least_first * ((V) + (E)))
+#endif
+// Whether anything is added for the inputs' sum.
+#define HAS_LEAST (FORM_SCALES != SCALES_HALF || OFFSET != 0)

@@ -1,0 +1,14 @@
+// Rotary positions of four elements of a head, two pairs that follow each other: (a, b) becomes (a cos - b sin, a sin + b
+// cos). The table rope has a row for each position, as many floats as a head with its padding: cos, sin of each pair.
+// Among the texels of a row, KEY_TEXELS of keys come first and those of queries from QUERY_AT on; others stay.
+uniform sampler2D rope;
+
+vec4 turned(vec4 y, int texel, int position) {
+    bool key = texel < KEY_TEXELS, query = texel >= QUERY_AT;
+    int t = (key ? texel : texel - QUERY_AT) % HEAD_TEXELS;
+    vec4 turn = FETCH(rope, ivec2((position / ROPE_STACK) * ROPE_TEXELS + max(t, 0), position % ROPE_STACK),
+                      ivec2(ROPE_WIDTH, ROPE_HEIGHT));
+    vec4 moved = vec4(y.x * turn.x - y.y * turn.y, y.x * turn.y + y.y * turn.x,
+                      y.z * turn.z - y.w * turn.w, y.z * turn.w + y.w * turn.z);
+    return key || query ? moved : y;
+}

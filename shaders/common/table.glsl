@@ -1,0 +1,60 @@
+// Rows of a table of embeddings, four floats a texel: of floats, a row after the other (glinfer/gl/blocks.py, RowLayout),
+// or with TABLE_FORMAT out of a packed matrix (glinfer/gl/grouped.py), which may be that of a product too.
+#if TABLE_FORMAT
+#define SHARED_BY_QUAD QUAD_TABLE
+#include "common/grouped.glsl"
+
+vec4 table_row(int row, int column) {
+    int block = row >> 6, half_block = (row >> 5) & 1, quad = (row >> 4) & 1, third = (row >> 2) & 3, output_number = row & 3;
+    int group = column >> 3, t = column & 7, w = t & 3;
+#if QUAD_TABLE
+    int a = third, lane = 4 * quad + (group & 3);
+#else
+    int a = group & 3, lane = 4 * quad + third;
+#endif
+    int member = lane & 3;
+    ivec2 line = ivec2((block / WEIGHT_STACK) * (8 * LINE_TEXELS) + lane,
+                       (2 * (block % WEIGHT_STACK) + half_block) * STEPS + (group >> 2));
+    Scales s = SCALES_OF(a);
+    float factor = (t < 4 ? s.first : s.second)[output_number];
+#if FORM_LOW == 8
+    uint word = LINE_TEXEL(2 * (4 * w + a) + (t >> 2))[output_number];
+    vec4 numbers = vec4(ivec4(uvec4(word) << uvec4(24, 16, 8, 0)) >> 24);
+    return factor * numbers;
+#else
+    uint word = (LINE_TEXEL(4 * w + a)[output_number] >> (4 * (t >> 2))) & 0x0f0f0f0fu;
+#if FORM_HIGH == 1
+    word |= ((LINE_TEXEL(HIGH_AT + a)[output_number] >> t) & 0x01010101u) << 4;
+#elif FORM_HIGH == 2
+    word |= ((LINE_TEXEL(HIGH_AT + 4 * (t >> 2) + a)[output_number] >> (2 * w)) & 0x03030303u) << 4;
+#endif
+    vec4 numbers = vec4(ivec4((uvec4(word) >> uvec4(0, 8, 16, 24)) & 255u) - OFFSET);
+#if FORM_SCALES == SCALES_HALF || FORM_SCALES == SCALES_BYTES
+    return factor * numbers;
+#else
+    // A minimum that belongs to all of the group is the first one's.
+    float least = (t < 4 || !HALVED ? s.least_first : s.least_second)[output_number];
+    return factor * numbers + least;
+#endif
+#endif
+}
+#else
+uniform sampler2D wte;
+
+vec4 table_row(int row, int column) {
+    return FETCH(wte, ivec2((row / WTE_STACK) * WTE_TEXELS + column, row % WTE_STACK), ivec2(WTE_WIDTH, WTE_HEIGHT));
+}
+#endif
+
+#if POSITIONS
+uniform sampler2D wpe;
+#endif
+
+// What a token's stream begins with.
+vec4 embedding(int token, int position, int column) {
+    vec4 y = table_row(token, column) * float(EMBEDDING_SCALE);
+#if POSITIONS
+    y += FETCH(wpe, ivec2((position / WPE_STACK) * WPE_TEXELS + column, position % WPE_STACK), ivec2(WPE_WIDTH, WPE_HEIGHT));
+#endif
+    return y;
+}

@@ -1,0 +1,50 @@
+#version 300 es
+// Keys and queries divided by the root mean square of their head, times gains, and turned by their positions; values as
+// they are: row ROWS · slot + n of x, k | v | q in blocks, in slot `slot` of texture n, and y likewise. The mean is over
+// HEAD_DIM elements of a head HEAD_TEXELS texels wide, whose padding is zero. gains has a row for keys and one for queries.
+// Behind the TEXELS of a row its last block is padding, and stays zero.
+// With ALONE there is one row, of the token at position, and y is its slot of a cache.
+#include "common/block_pass.glsl"
+#include "common/each_row.glsl"
+#include "common/rope.glsl"
+#define X_PLACES X_TILES, X_PITCH, X_SLOT_STEP, X_BLOCK_STEP, X_COLUMNS
+#define X_SIZE ivec2(X_WIDTH, X_HEIGHT)
+EACH_ROW(DECLARE_INPUT)
+uniform sampler2D gains;
+#if ALONE
+uniform int position;
+#define POSITION_OF(n) position
+#else
+#include "common/row_info.glsl"
+#define POSITION_OF(n) int(ROW_TEXEL(ROWS * at.slot + n, 0).y)
+#endif
+EACH_ROW(DECLARE_TARGET)
+
+#define DECLARE_SUM(n, X, R, Y, V, A, B, C, D, E, F, S) float S = 0.0;
+#define SQUARE(n, X, R, Y, V, A, B, C, D, E, F, S) { vec4 v = FETCH(X, from, X_SIZE); S += dot(v, v); }
+#define FINISH(n, X, R, Y, V, A, B, C, D, E, F, S) \
+    Y = FETCH(X, own, X_SIZE); \
+    if (normed) Y = turned(Y * inversesqrt(S / float(HEAD_DIM) + float(EPS)) * gain, texel, POSITION_OF(n));
+
+ivec2 place(int slot, int texel) {
+    return block_origin(slot, texel >> 4, X_PLACES) + lane_offset(texel & 15);
+}
+
+void main() {
+    Place at = output_place();
+    int slot = ALONE == 1 ? 0 : at.slot;
+    int texel = 16 * at.block + at.lane;
+    bool key = texel < KEY_TEXELS, normed = key || (texel >= QUERY_AT && texel < TEXELS);
+    int inside = normed ? (key ? texel : texel - QUERY_AT) % HEAD_TEXELS : 0;
+    EACH_ROW(DECLARE_SUM)
+    if (normed) {
+        for (int i = 0; i < HEAD_TEXELS; i++) {
+            ivec2 from = place(slot, texel - inside + i);
+            EACH_ROW(SQUARE)
+        }
+    }
+    vec4 gain = FETCH(gains, ivec2((key ? 0 : 1) / GAINS_STACK * GAINS_TEXELS + inside, (key ? 0 : 1) % GAINS_STACK),
+                      ivec2(GAINS_WIDTH, GAINS_HEIGHT));
+    ivec2 own = place(slot, texel);
+    EACH_ROW(FINISH)
+}

@@ -1,0 +1,86 @@
+"""Every variant of the shaders that the plans of all families and formats of files ask for."""
+
+from __future__ import annotations
+
+import itertools
+from collections.abc import Iterator
+
+from flat_ops import flat_ops
+from shader_variants import variants
+
+from glinfer.config import ModelConfig
+from glinfer.formats.families import FAMILIES, weight_shapes
+from glinfer.formats.packed import PACKED_FORMATS
+from glinfer.models.choice import reference_plans
+from glinfer.models.fast import fast_plan
+from glinfer.models.rows import batch_plan, chunk_plan
+from glinfer.models.styles import STYLES
+from glinfer.ops import DrawSpec
+from glinfer.ops.kernels import Kernels
+
+KERNELS = (
+    Kernels(mantissa=True),
+    Kernels(tiles=4, targets=8, largest_cell=4, cover="points", lookup_texture=True, blends=True),
+    Kernels(quad=False, targets=1, unroll=2),
+    Kernels(quad=False, mantissa=True, targets=2, part_steps=8, split_values=True, blends=True),
+)
+MIXED = ("Q4_0", "Q8_0", "Q5_1", "Q4_1")
+
+
+def of_family(family: str) -> ModelConfig:
+    """A model whose rows are whole blocks of 256, its heads shared, padded and in windows where the family has them."""
+    rotary = FAMILIES[family].rotary
+    shape = {"head_dim": 40, "num_key_value_heads": 2} if rotary else {}
+    window = 40 if family in ("mistral", "qwen3") else 0
+    return ModelConfig(
+        70,
+        256,
+        4,
+        2,
+        130,
+        256,
+        model_type=family,
+        hidden_act="silu" if FAMILIES[family].gated else "gelu_new",
+        sliding_window=window,
+        **shape,  # type: ignore[arg-type]
+    )
+
+
+def formats_of(config: ModelConfig, form: str) -> dict[str, str]:
+    """The formats of a file whose matrices are in one, or in turn in several that are ``mixed``."""
+    names = [name for name, shape in weight_shapes(config).items() if len(shape) == 2]
+    positions = STYLES[config.model_type].positions
+    turns = itertools.cycle(MIXED if form == "mixed" else (form,))
+    return {name: "F32" if name == positions else next(turns) for name in names}
+
+
+def draws() -> Iterator[DrawSpec]:
+    """Of all plans: families in turn with formats, and all formats with and without means to be taken away."""
+    formats = ("", "mixed", *PACKED_FORMATS)
+    for family, (number, form), (place, kernels) in itertools.product(FAMILIES, enumerate(formats), enumerate(KERNELS)):
+        if family not in ("llama", "gpt2") and form and number % len(FAMILIES) != place:
+            continue
+        config = of_family(family)
+        shape = {
+            "weights": "file" if form else "f32",
+            "formats": formats_of(config, form) if form else None,
+            "kernels": kernels,
+            "max_texture_size": 2048,
+        }
+        plans = [
+            fast_plan(config, **shape),  # type: ignore[arg-type]
+            chunk_plan(config, **shape, rows=20, cache_slots=192, hands_over=True),  # type: ignore[arg-type]
+            chunk_plan(config, **shape, rows=20, cache_slots=192, likelihoods=True),  # type: ignore[arg-type]
+            batch_plan(config, **shape, sequences=3, capacity=128),  # type: ignore[arg-type]
+        ]
+        if not form:
+            plans.append(reference_plans(config, "f32", None, kernels, 2048).of(20))
+        for plan in plans:
+            yield from plan.draws
+
+
+def family_forms() -> dict[str, DrawSpec]:
+    """One draw for each variant, by a name for messages; of ops that are kernels of ``device.ops`` those in windows."""
+    flat = flat_ops()
+    made = (draw for draw in draws() if draw.op not in flat or dict(draw.defines).get("WINDOW"))
+    return {f"family {number}: {draw.op} {draw.name}": draw for number, (_, _, draw) in enumerate(variants(made))}

@@ -1,0 +1,203 @@
+"""GGUF files that llama.cpp reads too: the shapes of small models, and vocabularies with texts to cut."""
+
+from __future__ import annotations
+
+import hashlib
+import json
+import random
+from collections.abc import Iterator, Mapping
+from functools import lru_cache
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+import tokenizers
+from tokenizers import models, pre_tokenizers, trainers
+
+from glinfer.config import ModelConfig
+from glinfer.generation.gguf_words import EXPRESSIONS
+
+Array = np.ndarray[Any, Any]
+
+IDS = [3, 7, 1, 9, 12, 44, 2, 80, 5, 33, 21, 17]
+SIZES: dict[str, Any] = {
+    "vocab_size": 96,
+    "hidden_size": 64,
+    "num_attention_heads": 4,
+    "num_hidden_layers": 2,
+    "max_position_embeddings": 64,
+    "intermediate_size": 96,
+}
+GAB = ModelConfig(96, 64, 4, 2, 64)
+YARN = {"rope_type": "yarn", "factor": 4.0, "original_max_position_embeddings": 16}
+LLAMA3 = {
+    "rope_type": "llama3",
+    "factor": 8.0,
+    "low_freq_factor": 1.0,
+    "high_freq_factor": 4.0,
+    "original_max_position_embeddings": 32,
+}
+
+
+def config(family: str, **more: Any) -> ModelConfig:
+    groups = {} if family == "gpt2" else {"num_key_value_heads": 2}
+    act = "gelu_new" if family in ("gpt2", "gemma") else "silu"
+    return ModelConfig(**{**SIZES, **groups, "model_type": family, "hidden_act": act, **more})
+
+
+CONFIGS = {
+    "gpt2": config("gpt2", tie_word_embeddings=True),
+    "gpt2, own head": config("gpt2"),
+    "llama": config("llama", head_dim=32, rope_theta=500000.0),
+    "llama, biases": config("llama", attention_bias=True),
+    "llama, linear": config("llama", rope_scaling={"rope_type": "linear", "factor": 4.0}),
+    "llama, yarn": config("llama", rope_scaling={**YARN, "attention_factor": 1.5}),
+    "qwen2": config("qwen2", attention_bias=True, layer_norm_eps=1e-6, rope_scaling=YARN),
+    "qwen3": config("qwen3", head_dim=32, tie_word_embeddings=True),
+    "gemma": config("gemma", head_dim=32, tie_word_embeddings=True, sliding_window=20),
+}
+COMPARED = {**CONFIGS, "gab": GAB, "mistral": config("mistral"), "llama3": config("llama", rope_scaling=LLAMA3)}
+"""The models whose logits are compared."""
+
+
+def llama_logits(llama: Any, path: Path, ids: list[int]) -> Array:
+    """The logits of the last of some tokens in llama.cpp, with a cache of float32."""
+    model = llama.llama_model_load_from_file(str(path).encode(), llama.llama_model_default_params())
+    assert model, "llama.cpp refused the file"
+    options = llama.llama_context_default_params()
+    options.n_ctx = options.n_batch = 64
+    options.n_threads = options.n_threads_batch = 1
+    options.type_k = options.type_v = llama.GGML_TYPE_F32
+    options.flash_attn_type = llama.LLAMA_FLASH_ATTN_TYPE_DISABLED
+    context = llama.llama_init_from_model(model, options)
+    tokens = (llama.llama_token * len(ids))(*ids)  # the batch points at them
+    assert llama.llama_decode(context, llama.llama_batch_get_one(tokens, len(ids))) == 0
+    count = llama.llama_vocab_n_tokens(llama.llama_model_get_vocab(model))
+    found = np.ctypeslib.as_array(llama.llama_get_logits_ith(context, -1), shape=(count,)).copy()
+    llama.llama_free(context)
+    llama.llama_model_free(model)
+    return found
+
+
+# Vocabularies
+
+K = "tokenizer.ggml."
+LINES = [
+    "hello world, the quick brown fox don't I'LL we've 12345 3.14",
+    "if (x == 1) {\n    return;\n}\r\n\n\n\tx   y",
+    "日本語 привет мир naïve été 🚀🚀 مرحبا हिन्दी",
+] * 30
+ATOMS = [
+    "hello", "The", " ", "  ", "   ", "     ", "\n", "\n\n", "\r\n", "\t", "1", "12", "123", "12345", "٣", "x=", "(){}",
+    "don't", "I'LL", "'S", "we've", "’s", "é", "e\u0301", "日本語", "。", "🚀", "привет", "ÀB", "<|im_end|>", "<tool>",
+    "<s>", "</s>", "<unk>", "<0x0A>", "_", "$", "+", "`", "\u00a0", "\u2003", "\x0b", "\x85", "½", "Ⅷ", "!?", "...",
+    "a.b", "http://x.y/z?q=1", "\0", "한국어", "हिन्दी", "ไทย", "<|im_", "end|>",
+]  # fmt: skip
+
+
+def texts(count: int) -> Iterator[str]:
+    chosen = random.Random(7)
+    yield from ("", " ", "\n", "hello world", "  two  spaces  ")
+    for _ in range(count):
+        yield "".join(chosen.choices(ATOMS, k=chosen.randint(1, 12)))
+
+
+@lru_cache(maxsize=1)
+def learned_bytes() -> tuple[list[str], list[str]]:
+    """The tokens and the merges of a small byte-level BPE."""
+    library = tokenizers.Tokenizer(models.BPE())
+    library.pre_tokenizer = pre_tokenizers.ByteLevel(add_prefix_space=False)
+    alphabet = pre_tokenizers.ByteLevel.alphabet()
+    library.train_from_iterator(
+        LINES, trainers.BpeTrainer(vocab_size=900, initial_alphabet=alphabet, show_progress=False)
+    )
+    model = json.loads(library.to_str())["model"]
+    return sorted(model["vocab"], key=model["vocab"].get), [" ".join(merge) for merge in model["merges"]]
+
+
+def byte_level(pre: str = "gpt-2", **changes: Any) -> dict[str, Any]:
+    tokens, merges = learned_bytes()
+    extra = ["<|im_start|>", "<|im_end|>", "<tool>"]
+    return {
+        K + "model": "gpt2",
+        K + "pre": pre,
+        K + "tokens": [*tokens, *extra],
+        K + "merges": merges,
+        K + "token_type": [1] * len(tokens) + [3, 3, 4],
+        K + "bos_token_id": len(tokens),
+        K + "eos_token_id": len(tokens) + 1,
+        **{K + name: value for name, value in changes.items()},
+    }
+
+
+@lru_cache(maxsize=1)
+def learned_pieces() -> tuple[str, ...]:
+    """Pieces as SentencePiece orders them: the joined ones first, then single characters."""
+    library = tokenizers.Tokenizer(models.BPE(unk_token="<unk>"))
+    library.pre_tokenizer = pre_tokenizers.Metaspace(prepend_scheme="always")
+    library.train_from_iterator(LINES, trainers.BpeTrainer(vocab_size=900, show_progress=False))
+    vocabulary = json.loads(library.to_str())["model"]["vocab"]
+    return tuple(sorted(vocabulary, key=lambda piece: (len(piece) == 1, vocabulary[piece])))
+
+
+def piece_level(**changes: Any) -> dict[str, Any]:
+    pieces = list(learned_pieces())
+    in_bytes = [f"<0x{value:02X}>" for value in range(256)]
+    extra = ["<|im_start|>", "<|im_end|>", "<tool>", "    "]
+    return {
+        K + "model": "llama",
+        K + "tokens": ["<unk>", "<s>", "</s>", *in_bytes, *pieces, *extra],
+        K + "scores": [0.0] * 259 + [-float(rank) for rank in range(len(pieces))] + [-1000.0] * 4,
+        K + "token_type": [2, 3, 3] + [6] * 256 + [1] * len(pieces) + [3, 3, 4, 4],
+        K + "bos_token_id": 1,
+        K + "eos_token_id": 2,
+        K + "unknown_token_id": 0,
+        **{K + name: value for name, value in changes.items()},
+    }
+
+
+def write_vocabulary(path: Path, metadata: Mapping[str, Any]) -> Path:
+    """A GGUF file with this metadata and no tensors."""
+    gguf = pytest.importorskip("gguf", reason="gguf is not installed (pip install 'glinfer[gguf]')")
+    writer = gguf.GGUFWriter(path, "llama")
+    for add, value in (
+        (writer.add_context_length, 64), (writer.add_embedding_length, 8), (writer.add_block_count, 1),
+        (writer.add_head_count, 1), (writer.add_feed_forward_length, 8), (writer.add_layer_norm_rms_eps, 1e-5),
+        (writer.add_rope_dimension_count, 8),
+    ):  # fmt: skip
+        add(value)
+    for key, value in metadata.items():
+        if isinstance(value, list):
+            writer.add_array(key, value)
+        elif isinstance(value, bool):
+            writer.add_bool(key, value)
+        elif isinstance(value, int):
+            writer.add_uint32(key, value)
+        else:
+            writer.add_string(key, value)
+    writer.write_header_to_file()
+    writer.write_kv_data_to_file()
+    writer.write_tensors_to_file()
+    writer.close()
+    return path
+
+
+@lru_cache(maxsize=1)
+def vocabularies() -> dict[str, dict[str, Any]]:
+    """The metadata of files of every kind."""
+    return {
+        # One name for each way to cut; "default" is also what it is where the file has no name.
+        **{pre: byte_level(pre) for pre in sorted({cuts: name for name, cuts in EXPRESSIONS.items()}.values())},
+        "pieces": piece_level(),
+        "pieces, no space before": piece_level(add_space_prefix=False),
+        "pieces, an end": piece_level(add_bos_token=False, add_eos_token=True),
+    }
+
+
+COMPARED_TEXTS = ["".join(random.Random(number).choices(ATOMS, k=12)) for number in range(8)]
+
+
+def learned_digest() -> str:
+    """Of all tokens and merges, which an installed library learned: with others the ids would be others."""
+    return hashlib.sha256(json.dumps([learned_bytes(), learned_pieces()]).encode()).hexdigest()

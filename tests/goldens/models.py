@@ -1,0 +1,243 @@
+"""Small random models as Hugging Face directories, of the same bits with every NumPy and without PyTorch."""
+
+from __future__ import annotations
+
+import json
+import math
+import struct
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+from glinfer.config import ModelConfig
+from glinfer.formats import weight_shapes
+from glinfer.formats.huggingface_config import read_config
+
+from .given import SIZES
+
+Array = np.ndarray[Any, Any]
+Shapes = dict[str, tuple[int, ...]]
+
+STORED = {"float32": "F32", "float16": "F16", "bfloat16": "BF16"}
+
+VOCAB, CONTEXT = 151, 220
+COMMON = {"vocab_size": VOCAB, "bos_token_id": 1, "eos_token_id": 2}
+ROTARY = {
+    **COMMON,
+    "intermediate_size": 100,
+    "num_hidden_layers": 2,
+    "num_attention_heads": 4,
+    "max_position_embeddings": CONTEXT,
+}
+# Few shapes, since each has shaders of its own: an odd one, and an even one, in Gemma with heads wider than the stream.
+ODD = {**ROTARY, "hidden_size": 60, "num_attention_heads": 6, "num_key_value_heads": 2, "intermediate_size": 101}
+EVEN = {**ROTARY, "hidden_size": 64, "num_key_value_heads": 2}
+GPT2 = {**COMMON, "model_type": "gpt2", "n_positions": CONTEXT, "n_embd": 48, "n_layer": 2, "n_head": 3}
+LLAMA3 = {
+    "rope_type": "llama3",
+    "rope_theta": 5e5,
+    "factor": 8.0,
+    "low_freq_factor": 1.0,
+    "high_freq_factor": 4.0,
+    "original_max_position_embeddings": 64,
+}
+SLIDING = {"use_sliding_window": True, "sliding_window": 30, "max_window_layers": 1}
+
+
+@dataclass(frozen=True)
+class Made:
+    """A model to make: its config.json, the seed of its numbers, and the type that they are stored in."""
+
+    settings: dict[str, Any]
+    seed: int = 0
+    dtype: str = "float32"
+
+
+GEMMA = {**EVEN, "model_type": "gemma", "head_dim": 20}
+MODELS = {
+    "llama": Made({**ODD, "model_type": "llama"}),
+    "llama3-biases-tied": Made(
+        {
+            **EVEN,
+            "model_type": "llama",
+            "rope_parameters": LLAMA3,
+            "attention_bias": True,
+            "mlp_bias": True,
+            "tie_word_embeddings": True,
+        },
+        seed=4,
+    ),
+    "mistral": Made({**ODD, "model_type": "mistral", "sliding_window": 50}),
+    "qwen2": Made({**ODD, "model_type": "qwen2"}),
+    "qwen2-windows": Made({**EVEN, **SLIDING, "model_type": "qwen2", "tie_word_embeddings": True}),
+    "qwen3": Made({**ODD, "head_dim": 10, "model_type": "qwen3", "attention_bias": True, "rms_norm_eps": 1e-4}, seed=3),
+    "gemma": Made(GEMMA),
+    "gpt2": Made(GPT2),
+    "gpt2-untied": Made(
+        {
+            **GPT2,
+            "tie_word_embeddings": False,
+            "n_inner": 70,
+            "activation_function": "gelu",
+            "layer_norm_epsilon": 1e-4,
+        },
+        seed=2,
+    ),
+}
+"""Every family that transformers has, in float32."""
+HALVES = {
+    "gemma-bfloat16": Made(GEMMA, dtype="bfloat16"),
+    "gemma-float16": Made(GEMMA, dtype="float16"),
+    "gpt2-bfloat16": Made(GPT2, dtype="bfloat16"),
+}
+"""Models whose files hold rounded weights."""
+GIFT = ModelConfig(
+    VOCAB,
+    60,
+    6,
+    2,
+    CONTEXT,
+    intermediate_size=101,
+    hidden_act="gelu",
+    model_type="gift_of_gab",
+    tie_word_embeddings=True,
+    mlp_bias=True,
+)
+"""Second-generation Gab, which transformers does not have."""
+
+
+class Numbers:
+    """Uniform numbers out of the raw bits of PCG64, which NumPy promises to keep; only exact arithmetic follows."""
+
+    def __init__(self, seed: int) -> None:
+        self._bits = np.random.PCG64(seed)
+
+    def uniform(self, shape: tuple[int, ...], scale: float) -> Array:
+        """The next float32 numbers between -scale and scale, each one of 65,536."""
+        count = math.prod(shape)
+        words = self._bits.random_raw(-(-count // 4)).astype("<u8").view("<u2")[:count]
+        found: Array = ((2.0 * words - 65535.0) * (scale / 65536.0)).astype(np.float32)
+        return found.reshape(shape)
+
+
+def random_tensors(shapes: Shapes, seed: int, *, gain: float = 1.0, embedding: float = 0.26) -> dict[str, Array]:
+    """Numbers for every tensor: those of norms lie around ``gain``, those of biases are small.
+
+    Attention is sharp at this scale: logits depend on every rotation and on every head.
+    """
+    numbers, tensors = Numbers(seed), {}
+    for name, shape in shapes.items():
+        if len(shape) == 2:
+            embeds = any(part in name for part in ("embed", "wte", "wpe"))
+            tensors[name] = numbers.uniform(shape, embedding if embeds else 0.26)
+        elif "norm" in name or ".ln_" in name:
+            tensors[name] = numbers.uniform(shape, 0.5) + np.float32(gain if name.endswith("weight") else 0.0)
+        else:
+            tensors[name] = numbers.uniform(shape, 0.17)
+    return tensors
+
+
+def gpt2_shapes(settings: dict[str, Any]) -> Shapes:
+    """The tensors of a GPT-2 as Hugging Face stores them: matrices [in, out], those of q, k and v as one."""
+    width, prefix = settings["n_embd"], "transformer."
+    inner = settings.get("n_inner") or 4 * width
+    shapes: Shapes = {"wte.weight": (settings["vocab_size"], width), "wpe.weight": (settings["n_positions"], width)}
+    for block in range(settings["n_layer"]):
+        for name, rows, columns in (
+            ("attn.c_attn", width, 3 * width),
+            ("attn.c_proj", width, width),
+            ("mlp.c_fc", width, inner),
+            ("mlp.c_proj", inner, width),
+        ):
+            shapes |= {f"h.{block}.{name}.weight": (rows, columns), f"h.{block}.{name}.bias": (columns,)}
+        for norm in (f"h.{block}.ln_1", f"h.{block}.ln_2"):
+            shapes |= {f"{norm}.weight": (width,), f"{norm}.bias": (width,)}
+    shapes |= {"ln_f.weight": (width,), "ln_f.bias": (width,)}
+    shapes = {prefix + name: shape for name, shape in shapes.items()}
+    if not settings.get("tie_word_embeddings", True):
+        shapes["lm_head.weight"] = (settings["vocab_size"], width)
+    return shapes
+
+
+def stored(array: Array, dtype: str) -> Array:
+    """Float32 numbers as they are stored: bfloat16 as uint16, their upper halves, rounded to the nearest even one."""
+    if dtype != "bfloat16":
+        return array.astype(dtype)
+    bits = np.ascontiguousarray(array, np.float32).view(np.uint32)
+    return ((bits + 0x7FFF + ((bits >> 16) & 1)) >> 16).astype(np.uint16)
+
+
+def save_tensors(tensors: dict[str, Array], path: Path, dtype: str = "float32") -> None:
+    """Write a safetensors file as transformers does, byte for byte: by name, the header a multiple of 8 bytes."""
+    header: dict[str, Any] = {"__metadata__": {"format": "pt"}}
+    data, start = [stored(tensors[name], dtype).tobytes() for name in sorted(tensors)], 0
+    for name, part in zip(sorted(tensors), data, strict=True):
+        place = [start, start + len(part)]
+        header[name] = {"dtype": STORED[dtype], "shape": list(tensors[name].shape), "data_offsets": place}
+        start += len(part)
+    text = json.dumps(header, separators=(",", ":")).encode()
+    text += b" " * (-len(text) % 8)
+    path.write_bytes(struct.pack("<Q", len(text)) + text + b"".join(data))
+
+
+def model_tensors(made: Made, config: Path) -> dict[str, Array]:
+    """The numbers of a model, in float32, under the names that Hugging Face has for them."""
+    if made.settings["model_type"] == "gpt2":
+        return random_tensors(gpt2_shapes(made.settings), made.seed)
+    gemma = made.settings["model_type"] == "gemma"
+    # Gemma adds 1 to its gains; embeddings that are scaled and tied would say the last token again.
+    gain, embedding = (0.0, 0.026) if gemma else (1.0, 0.26)
+    return random_tensors(weight_shapes(read_config(config)), made.seed, gain=gain, embedding=embedding)
+
+
+def write_model(made: Made, folder: Path, shards: int = 1) -> Path:
+    """Write a model as a Hugging Face directory; its files depend on nothing but ``made`` and ``shards``."""
+    folder.mkdir(parents=True, exist_ok=True)
+    (folder / "config.json").write_text(json.dumps(made.settings), "utf-8")
+    tensors = model_tensors(made, folder / "config.json")
+    if shards == 1:
+        save_tensors(tensors, folder / "model.safetensors", made.dtype)
+        return folder
+    placed: dict[str, str] = {}
+    for number in range(shards):
+        part = {name: tensors[name] for name in [*tensors][number::shards]}
+        file = f"model-{number + 1:05d}-of-{shards:05d}.safetensors"
+        save_tensors(part, folder / file, made.dtype)
+        placed |= dict.fromkeys(part, file)
+    (folder / "model.safetensors.index.json").write_text(json.dumps({"weight_map": placed}), "utf-8")
+    return folder
+
+
+def write_with_head(family: str, folder: Path, difference: float) -> tuple[Array, Array]:
+    """Write a small tied model in float16 with a head all the same, the embedding but for one number; gives both."""
+    made = Made({**SIZES, "model_type": family, "tie_word_embeddings": True}, dtype="float16")
+    write_model(made, folder)
+    tensors = model_tensors(made, folder / "config.json")
+    head = tensors["lm_head.weight"] = tensors["model.embed_tokens.weight"].copy()
+    head[-1, -1] += difference
+    save_tensors(tensors, folder / "model.safetensors", made.dtype)
+    embedding = tensors["model.embed_tokens.weight"]
+    return embedding.astype(np.float16).astype(np.float32), head.astype(np.float16).astype(np.float32)
+
+
+def write_recorded(name: str, folder: Path) -> Path:
+    """Write one of MODELS or HALVES, and check that it is the very file that its figures were computed with."""
+    from . import check_digest, recorded
+
+    write_model({**MODELS, **HALVES}[name], folder)
+    figures = {**recorded("families"), **recorded("halves")}[name]
+    check_digest(folder / "model.safetensors", {figures["sha256"]})
+    return folder
+
+
+def gift_tensors() -> dict[str, Array]:
+    return random_tensors(weight_shapes(GIFT), seed=11)
+
+
+def prompt(tokens: int, vocab: int = VOCAB) -> list[int]:
+    """Token ids that follow no pattern."""
+    words = np.random.PCG64(tokens).random_raw(tokens) >> np.uint64(32)
+    ids: list[int] = (words % np.uint64(vocab)).tolist()
+    return ids

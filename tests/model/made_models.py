@@ -1,0 +1,98 @@
+"""Random models of every family, with matrices in the formats of files, opened without a file."""
+
+from __future__ import annotations
+
+import dataclasses
+from collections.abc import Callable, Sequence
+from typing import Any
+
+import numpy as np
+
+from glinfer.config import ModelConfig
+from glinfer.formats import Checkpoint, random_checkpoint
+from glinfer.formats.families import FAMILIES
+from glinfer.formats.packed import PackedTensor
+from glinfer.generation.loading import Loaded, bind
+from glinfer.generation.model import Model
+from glinfer.ggml import pack
+from glinfer.gl.context import open_device
+from glinfer.tools.kernel_cases.embedding import random_blocks
+
+Array = np.ndarray[Any, Any]
+OF_RANGE = 1e-5
+"""Of the logits' range, between two ways to compute the same."""
+VOCAB = 301
+IDS: list[int] = np.random.default_rng(5).integers(0, VOCAB, 200).tolist()
+FORMS = ["Q4_0", "Q8_0", "", "F16", "Q5_1", "BF16", "Q8_ROW"]
+"""Formats to deal to the matrices of one model, floats among them."""
+
+
+def opened(checkpoint: Checkpoint, plan: str = "fast", weights: str = "file", **options: Any) -> Model:
+    """A model of a checkpoint that is in no file; ``options`` are those of open_device, or ``device``, which stays."""
+    shared = options.pop("device", None)
+    device = shared or open_device(**options)
+    try:
+        return Model(Loaded(bind(checkpoint, device, plan, weights), None, "none", (), shared is None))
+    except BaseException:
+        if shared is None:
+            device.close()
+        raise
+
+
+def fresh(model: Model, ids: Sequence[int]) -> Array:
+    """The logits after some tokens, from empty caches."""
+    with model.session() as session:
+        session.prefill(ids)
+        return session.logits()
+
+
+def worst(found: Array, expected: Array) -> float:
+    """The largest difference, as a part of the range of what was expected."""
+    return float(np.abs(found - expected).max() / np.ptp(expected))
+
+
+def of_family(family: str, width: int = 64, **changes: Any) -> Checkpoint:
+    """A random model of 2 layers and 4 heads, of which rotary families have 2 of keys and values."""
+    gpt2 = family == "gpt2"
+    config = ModelConfig(
+        VOCAB,
+        width,
+        4,
+        2,
+        48,
+        2 * width,
+        hidden_act="silu" if FAMILIES[family].gated else "gelu_new",
+        model_type=family,
+        tie_word_embeddings=gpt2,
+        num_key_value_heads=2 if FAMILIES[family].rotary else 4,
+    )
+    return random_checkpoint(dataclasses.replace(config, **changes), scale=0.6 / np.sqrt(width) + 0.05)
+
+
+def packed(floats: Checkpoint, choose: Callable[[str], str]) -> Checkpoint:
+    """The same model with its matrices, but for positions, in the formats that are chosen by name; "" for floats."""
+    made = {}
+    for name, tensor in floats.tensors.items():
+        form = choose(name) if tensor.ndim == 2 and "wpe" not in name else ""
+        if form == "F16":
+            made[name] = PackedTensor(form, tensor.astype("<f2").view(np.uint8))
+        elif form.endswith("_K"):
+            blocks = random_blocks(np.random.default_rng(len(made)), form, *tensor.shape)
+            made[name] = PackedTensor(form, blocks)
+        elif form:
+            made[name] = PackedTensor(form, pack(tensor, form))
+    rest = {name: tensor for name, tensor in floats.tensors.items() if name not in made}
+    return Checkpoint(floats.config, rest, "packed", made)
+
+
+def unpacked(checkpoint: Checkpoint) -> Checkpoint:
+    """The same numbers as floats."""
+    tensors = {name: checkpoint.floats(name) for name in (*checkpoint.tensors, *checkpoint.packed)}
+    return Checkpoint(checkpoint.config, tensors, "unpacked")
+
+
+def mixed(family: str) -> Checkpoint:
+    """A model whose matrices have :data:`FORMS` in turn: query, key and value, gate and up, the layers differ."""
+    floats = of_family(family)
+    names = [*floats.tensors]
+    return packed(floats, lambda name: FORMS[names.index(name) % len(FORMS)])

@@ -1,0 +1,159 @@
+"""The float64 oracle of products over packed weights, by the formulas of norms, gates and rotary positions."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import numpy as np
+import pytest
+from tiny_models import packed_as, random_blocks
+
+from glinfer.ggml import dequantize, words_of
+from glinfer.ggml_groups import FORMS, WIDE, wide_words
+from glinfer.gl.blocks import BlockLayout, RowLayout
+from glinfer.gl.grouped import GroupedLayout
+from glinfer.gl.packing import ConstantLayout, GemvLayout
+from glinfer.models.parts import SCALED
+from glinfer.models.plan import PlanBuilder
+from glinfer.ops import OPS
+from glinfer.ops.dense import WEIGHTS, Matrix, Turning, dense_rows, format_name, turned_rows, weights_of
+from glinfer.ops.gemv import gemv
+from glinfer.ops.kernels import Kernels
+from glinfer.ops.quantise import FILE_BITS, encode, integer_words
+
+Array = np.ndarray[Any, Any]
+RANDOM = np.random.default_rng(8)
+X = RANDOM.standard_normal((5, 20)) + 0.7
+W = RANDOM.standard_normal((9, 20)).astype(np.float32)
+B = RANDOM.standard_normal((9, 1)).astype(np.float32)
+G = RANDOM.standard_normal((1, 20)).astype(np.float32)
+PLAIN = {"GROUPED": 0, "WEIGHTS": 0, "SCALED": 0, "CENTRED": 0, "GATED": 0, "ACTIVATION": 0, "INPUTS": 20, "EPS": 1e-3}
+NO_PLACES = np.zeros(5, np.intp)
+
+
+def rows_of(given: dict[str, Array], norms: Array | None = None, x: Array = X, **params: Any) -> Array:
+    return dense_rows(given, {**PLAIN, **params}, x, norms, NO_PLACES)
+
+
+def silu(x: Array) -> Array:
+    return x / (1 + np.exp(-x))
+
+
+def test_a_product_with_its_bias() -> None:
+    assert np.allclose(rows_of({"weight": W, "consts": B}), X @ W.astype(np.float64).T + B[:, 0], rtol=1e-13)
+
+
+def test_rms_norm_and_gain() -> None:
+    normed = X / np.sqrt((X**2).mean(axis=1, keepdims=True) + 1e-3) * G
+    expected = normed @ W.astype(np.float64).T + B[:, 0]
+    assert np.allclose(rows_of({"weight": W, "consts": B, "gain": G}, NORM=1), expected, rtol=1e-12)
+
+
+def test_layer_norm_by_way_of_the_weights_sums() -> None:
+    """What the mean of the inputs adds is the mean times the sum of the gained weights."""
+    sums = (W.astype(np.float64) @ G[0].astype(np.float64))[:, None]
+    centred = X - X.mean(axis=1, keepdims=True)
+    factors = 1 / np.sqrt((centred**2).mean(axis=1, keepdims=True) + 1e-3)
+    expected = (centred * factors * G) @ W.astype(np.float64).T + B[:, 0]
+    given = {"weight": W, "consts": np.concatenate([sums, B], axis=1), "gain": G}
+    assert np.allclose(rows_of(given, NORM=1, CENTRED=1), expected, rtol=1e-11)
+    assert np.allclose(rows_of(given, factors, CENTRED=1), expected, rtol=1e-11), "with norms computed before"
+    assert not np.allclose(rows_of(given, NORM=1), expected)
+
+
+@pytest.mark.parametrize(("number", "activation"), [(0, lambda x: x), (3, silu)])
+def test_a_gate_lets_through_block_by_block(number: int, activation: Any) -> None:
+    gate, up = (RANDOM.standard_normal((128, 20)).astype(np.float32) for _ in range(2))
+    biases = RANDOM.standard_normal((256, 1)).astype(np.float32)
+    weight = np.concatenate([gate[:64], up[:64], gate[64:], up[64:]])
+    found = rows_of({"weight": weight, "consts": biases}, GATED=1, ACTIVATION=number)
+    y = X @ weight.astype(np.float64).T + biases[:, 0]
+    by_block = y.reshape(5, 2, 2, 64)
+    expected = activation(by_block[:, :, 0]) * by_block[:, :, 1]
+    assert found.shape == (5, 128)
+    assert np.allclose(found, expected.reshape(5, 128), rtol=1e-12)
+
+
+def test_turned_pairs_are_products_of_complex_numbers() -> None:
+    """Of keys and queries; what lies between them stays."""
+    angles = RANDOM.uniform(-3, 3, (7, 8))
+    table = np.stack([np.cos(angles), np.sin(angles)], axis=-1).reshape(7, 16)
+    y, positions = RANDOM.standard_normal((5, 112)), np.array([0, 6, 3, 3, 1])
+    found = turned_rows(y, table, {"HEAD_TEXELS": 4, "KEY_TEXELS": 8, "QUERY_AT": 16}, positions)
+    turns = np.exp(1j * angles[positions])[:, None]
+
+    def turned(part: Array) -> Array:
+        pairs = part.reshape(5, -1, 8, 2)
+        product = (pairs[..., 0] + 1j * pairs[..., 1]) * turns
+        return np.stack([product.real, product.imag], axis=-1).reshape(5, -1)
+
+    assert np.allclose(found[:, :32], turned(y[:, :32]), rtol=1e-12)
+    assert np.array_equal(found[:, 32:64], y[:, 32:64])
+    assert np.allclose(found[:, 64:], turned(y[:, 64:]), rtol=1e-12)
+    assert np.allclose(np.abs(found[:, 64:]).sum(), np.abs(turned(y[:, 64:])).sum())
+
+
+def drawn(name: str, inputs: int, **options: Any) -> Any:
+    """A product of one row over a matrix of 70 outputs in a format."""
+    plan = PlanBuilder("p", 5, [])
+    kind: Any = GroupedLayout if name in (*FORMS, WIDE) else GemvLayout
+    weight = plan.laid_out("w", "weight", kind.of(70, inputs, name, True, 2048))
+    consts = plan.laid_out("c", "weight", ConstantLayout.of(70, name in SCALED, True, 2048))
+    x, y = (plan.laid_out(each, "input", BlockLayout.of((1, size), 2048)) for each, size in (("x", inputs), ("y", 70)))
+    return gemv("d", "d", x, Matrix(weight, consts, inputs), y, kernels=Kernels(), **options)
+
+
+def packed(name: str) -> tuple[Array, Array, Array]:
+    """Words, constants and the weights that they stand for, of 70 rows of 256."""
+    floats = RANDOM.standard_normal((70, 256)).astype(np.float32)
+    bias = np.ones((70, 1), np.float32)
+    if name == WIDE:
+        blocks = random_blocks("Q5_1", 70, 256, 1)
+        return wide_words(blocks, "Q5_1"), bias, dequantize(blocks, "Q5_1")
+    if name in FORMS:
+        blocks = random_blocks(name, 70, 256, 1)
+        return words_of(blocks, name), bias, dequantize(blocks, name)
+    if name in FILE_BITS:
+        rows = packed_as(floats, {"i8": "Q8_ROW", "i16": "Q16_ROW"}[name])
+        numbers = np.ascontiguousarray(rows.blocks[:, :-4]).view(f"<i{FILE_BITS[name] // 8}")
+        words, scales = integer_words(numbers, np.ascontiguousarray(rows.blocks[:, -4:]).view("<f4")[:, 0], name)
+        return words, np.concatenate([scales, bias], axis=1), rows.floats()
+    words, found = encode(floats, name)
+    return words, bias if found is None else np.concatenate([found, bias], axis=1), floats
+
+
+LIMITS = {
+    **{"f32": 0.0, "f16": 1e-3, "bf16": 8e-3, "q16": 3e-4, "q8": 4e-2, "i16": 1e-6, "i8": 1e-6},
+    **dict.fromkeys((*FORMS, WIDE), 2e-6),
+}
+assert set(LIMITS) == {*WEIGHTS, *FORMS, WIDE}
+
+
+@pytest.mark.parametrize(("name", "limit"), LIMITS.items())
+def test_every_format_is_multiplied_as_what_it_stands_for(name: str, limit: float) -> None:
+    pytest.importorskip("gguf", reason="gguf is not installed (pip install 'glinfer[gguf]')")
+    draw, (words, consts, floats) = drawn(name, 256), packed(name)
+    params = draw.params({})
+    assert format_name(params) == name
+    assert np.abs(weights_of(words, consts, params) - floats).max() <= limit
+    x = RANDOM.standard_normal((1, 256))
+    found = OPS["gemv"].oracle({"x": x, "weight": words, "consts": consts}, params, (1, 70))
+    assert found.shape == (1, 70)
+    assert np.abs(found - (x @ floats.astype(np.float64).T + 1)).max() <= 1e-12 + 256 * 4 * limit
+
+
+def test_positions_of_a_row_are_its_run_value() -> None:
+    plan = PlanBuilder("p", 5, [])
+    table = plan.laid_out("rope", "weight", RowLayout.of((4, 16), "rgba32f", 2048))
+    draw = drawn("f32", 256, turning=Turning(table, 16, 68))
+    angles = np.linspace(0, 3, 32).reshape(4, 8)
+    rope = np.stack([np.cos(angles), np.sin(angles)], axis=-1).reshape(4, 16).astype(np.float32)
+    words, consts, _ = packed("f32")
+    words, consts = words[:68], consts[:68]  # keys, and what does not turn
+    given = {"x": RANDOM.standard_normal((1, 256)), "weight": words, "consts": consts, "rope": rope}
+    plain = OPS["gemv"].oracle(given, drawn("f32", 256).params({}), (1, 68))
+    found = [OPS["gemv"].oracle(given, draw.params({"position": place}), (1, 68))[0] for place in range(4)]
+    for place, each in enumerate(found):
+        assert np.array_equal(each[16:], plain[0, 16:])
+        pairs, turned = (y[:16].reshape(8, 2) @ [1, 1j] for y in (plain[0], each))
+        assert np.allclose(turned, pairs * np.exp(1j * angles[place]), rtol=1e-6)

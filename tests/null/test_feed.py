@@ -1,0 +1,102 @@
+"""What runs are given: one run a token of the fast plan, a table of rows of others, and padding that hurts nobody."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import numpy as np
+import pytest
+from tiny_models import tiny
+
+from glinfer.config import ModelConfig
+from glinfer.errors import PlanError
+from glinfer.models.choice import plan_for
+from glinfer.models.feed import chunk_feed, chunk_values, runs
+from glinfer.models.rows import ROWS, chunk_plan
+from glinfer.ops.kernels import Kernels
+from glinfer.ops.rows import BASE, NOISE_KEY, POSITION, TOKEN, WANTED, row_table
+
+IDS = [3, 1, 4, 1, 5, 9]
+
+
+def chunk(config: ModelConfig, rows: int, targets: int = 4) -> Any:
+    return chunk_plan(
+        config, weights="f32", kernels=Kernels(targets=targets), max_texture_size=2048, rows=rows, cache_slots=64
+    )
+
+
+@pytest.mark.parametrize("family", ["gab", "gpt2", "llama", "qwen3"])
+def test_the_fast_plan_runs_once_for_each_token(family: str) -> None:
+    plan = plan_for(tiny(family), "fast")
+    found = runs(plan, IDS)
+    assert [dict(inputs) for inputs, _ in found] == [{}] * 6
+    assert [values["token"] for _, values in found] == IDS
+    assert [values["position"] for _, values in found] == list(range(6))
+    for _, values in found:
+        assert {value.name for value in plan.run_values} == set(values)
+        for value in plan.run_values:
+            value.check(values[value.name])
+
+
+@pytest.mark.parametrize("family", ["gab", "llama"])
+@pytest.mark.parametrize("targets", [1, 4, 8])
+def test_a_chunk_is_one_run_with_a_table(family: str, targets: int) -> None:
+    plan = chunk(tiny(family), 20, targets)
+    ((inputs, values),) = runs(plan, IDS)
+    slots = -(-6 // targets)
+    assert values == {
+        "rows": 6,
+        "row_slots": slots,
+        "score_slots": slots,
+        "strip_first": 0,
+        "last_row": 5,
+    }
+    for value in plan.run_values:
+        value.check(values[value.name])
+    table = inputs[ROWS]
+    assert table.shape == plan.table[ROWS].shape
+    assert table[:6, TOKEN].tolist() == IDS
+    assert table[: slots * targets, POSITION].tolist() == list(range(slots * targets))
+    for tokens in ([], [1] * 21):
+        with pytest.raises(PlanError, match=rf"\Afound {len(tokens)} tokens; expected 1 to 20\Z"):
+            runs(plan, tokens)
+
+
+def test_a_whole_sequence_is_one_run_of_the_reference_plans() -> None:
+    ((inputs, values),) = runs(plan_for(tiny("gab"), "reference"), IDS)
+    assert inputs["tokens"].tolist() == [[token] for token in IDS]
+    assert values == {"rows": 6}
+    ((inputs, values),) = runs(plan_for(tiny("llama"), "reference"), IDS)
+    assert inputs["tokens"].shape == (48, 1)
+    assert inputs["tokens"][:6, 0].tolist() == IDS
+    assert not inputs["tokens"][6:].any()
+    assert inputs["tokens"].dtype == np.int32
+    assert values == {"last_row": 5}
+
+
+def test_what_follows_in_a_sequence_is_told_its_places() -> None:
+    table = row_table(12)
+    table[:, [WANTED, NOISE_KEY]] = 7
+    values = chunk_feed(table, [5, 6, 7], 62, 4, base=128)
+    assert table[:3, TOKEN].tolist() == [5, 6, 7]
+    assert table[:4, POSITION].tolist() == [62, 63, 64, 65], "padding goes on"
+    assert not table[4:, POSITION].any()
+    assert (table[:, BASE] == 128).all()
+    assert (table[:, [WANTED, NOISE_KEY]] == 7).all()
+    # One slot of four rows, the last of which looks back on 66 tokens: two groups of 64.
+    assert values == {"rows": 3, "row_slots": 1, "score_slots": 2, "strip_first": 190, "last_row": 2}
+
+
+@pytest.mark.parametrize(
+    ("rows", "longest", "targets", "slots", "groups"),
+    [(1, 1, 4, 1, 1), (4, 64, 4, 1, 1), (5, 64, 4, 2, 2), (8, 65, 8, 1, 2), (3, 129, 1, 3, 9)],
+)
+def test_run_values_of_rows(rows: int, longest: int, targets: int, slots: int, groups: int) -> None:
+    found = chunk_values(rows, longest, targets, 9)
+    assert found == {
+        "rows": rows,
+        "row_slots": slots,
+        "score_slots": groups,
+        "strip_first": 9,
+        "last_row": rows - 1,
+    }

@@ -1,0 +1,139 @@
+"""Matrices in GGML's blocks as textures: there and back, where shaders look for each word, and what does not fit."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import numpy as np
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+from tiny_models import random_blocks
+
+from glinfer.errors import InputError, PlanError
+from glinfer.ggml import block_format, words_of
+from glinfer.ggml_groups import FORMS, WIDE, groups_of, wide_words
+from glinfer.gl.grouped import GroupedLayout, line_texels, rounds_for, words_for
+
+Array = np.ndarray[Any, Any]
+ROWS = st.sampled_from([1, 3, 15, 16, 17, 63, 64, 65, 129, 200])
+every_form = pytest.mark.parametrize("name", [*FORMS, WIDE])
+BITS = {  # of a weight with its scales, in a texture; of whole rounds of 128 inputs
+    **{"Q4_0": 5, "Q4_1": 5, "Q5_0": 6, "Q5_1": 6, "Q8_0": 9, "Q2_K": 4.75, "Q3_K": 5, "Q4_K": 4.75, "Q5_K": 5.75},
+    **{"Q6_K": 7, WIDE: 12},
+}
+
+
+def unit(name: str) -> int:
+    """Weights of a block."""
+    return 32 if name == WIDE else block_format(name).weights
+
+
+def random_words(name: str, rows: int, inputs: int, seed: int) -> Array:
+    random = np.random.default_rng(seed)
+    if name == WIDE:
+        return random.integers(0, 2**32, (rows, 12 * inputs // 32), dtype=np.uint32)
+    return words_of(random.integers(0, 256, (rows, block_format(name).row_bytes(inputs)), dtype=np.uint8), name)
+
+
+@every_form
+@given(
+    rows=ROWS,
+    blocks=st.integers(1, 9),
+    quad=st.booleans(),
+    biggest=st.sampled_from([384, 1000, 2048]),
+    seed=st.integers(0, 99),
+)
+def test_words_come_back(name: str, rows: int, blocks: int, quad: bool, biggest: int, seed: int) -> None:
+    inputs = blocks * unit(name)
+    layout = GroupedLayout.of(rows, inputs, name, quad, biggest)
+    words = random_words(name, rows, inputs, seed)
+    assert (layout.rows, layout.cols) == words.shape == (rows, words_for(name, inputs))
+    texels = layout.pack(words)
+    assert texels.shape == (layout.height, layout.width, 4)
+    assert texels.dtype == np.uint32
+    assert texels.flags.c_contiguous
+    assert max(texels.shape) <= biggest
+    assert layout.nbytes == texels.nbytes
+    assert np.array_equal(layout.unpack(texels, *words.shape), words)
+    assert not layout.pack(np.zeros_like(words)).any()
+
+
+@pytest.mark.parametrize("name", FORMS)
+@pytest.mark.parametrize("quad", [False, True])
+def test_a_texture_holds_the_bits_of_the_groups_and_no_others(name: str, quad: bool) -> None:
+    """So that padding has scales of zero. What a block of 256 shares is there for each of its two rounds."""
+    inputs = 3 * unit(name) if unit(name) == 32 else 2 * unit(name)
+    blocks = np.random.default_rng(1).integers(0, 256, (70, block_format(name).row_bytes(inputs)), dtype=np.uint8)
+    groups = groups_of(blocks, name)
+    texels = GroupedLayout.of(70, inputs, name, quad, 2048).pack(words_of(blocks, name))
+    parts = (groups.low, groups.high, groups.scale, groups.shared, groups.shared)
+    assert set_bits(texels) == sum(map(set_bits, parts))
+
+
+def set_bits(words: Array) -> int:
+    return int(np.unpackbits(np.ascontiguousarray(words).view(np.uint8)).sum())
+
+
+@pytest.mark.parametrize("name", FORMS)
+@pytest.mark.parametrize("quad", [False, True])
+@pytest.mark.parametrize("biggest", [384, 2048])
+def test_a_word_lies_where_the_shader_looks_for_it(name: str, quad: bool, biggest: int) -> None:
+    """shaders/common/grouped.glsl: a line of a half block and a round, in it numbers, upper bits, scales."""
+    rows, inputs = 130, 5 * unit(name)
+    layout, blocks = GroupedLayout.of(rows, inputs, name, quad, biggest), random_blocks(name, rows, inputs, 7)
+    texels, groups, form = layout.pack(words_of(blocks, name)), groups_of(blocks, name), FORMS[name]
+    stack, steps = dict(layout.defines("WEIGHT"))["WEIGHT_STACK"], rounds_for(inputs)
+    high_at = 4 * form.low_bits
+    scales_at = high_at + 4 * form.high_words
+    random = np.random.default_rng(3)
+    for _ in range(60):
+        output, group = int(random.integers(rows)), int(random.integers(inputs // 32))
+        block, in_block = divmod(output, 64)
+        quarter, in_quad = divmod(in_block, 16)
+        owner, part, lane = in_quad // 4, output % 4, 4 * quarter
+        # With quad the fragment's number in its quad says which group, without it which outputs.
+        member, a = (group % 4, owner) if quad else (owner, group % 4)
+
+        def texel(number: int, member: int = member, block: int = block, lane: int = lane, group: int = group) -> Array:
+            x = block // stack * 8 * line_texels(form) + (lane + member) % 8 + 8 * number
+            return texels[(2 * (block % stack) + (lane + member) // 8) * steps + group // 4, x]
+
+        for w in range(form.low_words):
+            at = 2 * (4 * (w % 4) + a) + w // 4 if form.low_bits == 8 else 4 * w + a
+            assert texel(at)[part] == groups.low[output, group, w]
+        for w in range(form.high_words):
+            assert texel(high_at + 4 * w + a)[part] == groups.high[output, group, w]
+        if not form.shared:
+            assert texel(scales_at + a)[part] == groups.scale[output, group]
+            continue
+        pair = texel(scales_at + a // 2)[2 * (a % 2) : 2 * (a % 2) + 2]  # two outputs a word
+        assert (pair[part // 2] >> (16 * (part % 2))) & 0xFFFF == groups.scale[output, group]
+        assert texel(scales_at + 2, owner)[part] == groups.shared[output, group // 8, 0]
+
+
+@every_form
+def test_how_many_bits_a_weight_takes(name: str) -> None:
+    layout = GroupedLayout.of(512, 512, name, True, 2048)
+    assert layout.nbytes == 512 * 512 * BITS[name] / 8
+
+
+def test_what_does_not_fit_is_refused() -> None:
+    with pytest.raises(PlanError, match=r"\Aa matrix of 64×512 weights needs 8 lines of 160 texels; .* is 100×100\Z"):
+        GroupedLayout.of(64, 512, "Q4_0", True, 100)
+    with pytest.raises(InputError, match=r"\ABF16 has no groups of 32 weights; "):
+        GroupedLayout.of(64, 512, "BF16", True, 100)
+    layout = GroupedLayout.of(5, 64, "Q8_0", True, 2048)
+    assert layout.region(5, layout.cols) == (layout.width, layout.height)
+    for part in ((4, layout.cols), (5, 1)):
+        with pytest.raises(PlanError, match=r"read whole: found \d+×\d+; expected 5×"):
+            layout.region(*part)
+    for wrong in (np.zeros((5, 1), np.uint32), np.zeros((5, layout.cols), np.float32)):
+        with pytest.raises(PlanError, match=r"\Afound an array \S+ \[.*\]; expected uint32 \[5, "):
+            layout.pack(wrong)
+
+
+def test_rows_of_other_formats_come_in_one_form() -> None:
+    words = np.concatenate([wide_words(random_blocks(name, 3, 256, 1), name) for name in FORMS])
+    layout = GroupedLayout.of(len(words), 256, WIDE, True, 2048)
+    assert np.array_equal(layout.unpack(layout.pack(words), *words.shape), words)

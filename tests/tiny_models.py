@@ -1,0 +1,100 @@
+"""Small models of every family, in floats and in every format that a file may have its matrices in."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Any
+
+import numpy as np
+
+from glinfer.config import ModelConfig
+from glinfer.formats import Checkpoint, random_checkpoint
+from glinfer.formats.families import FAMILIES, weight_shapes
+from glinfer.formats.packed import F16, PACKED_FORMATS, PackedTensor, block_weights
+from glinfer.ggml import BLOCK_FORMATS, block_format, pack
+from glinfer.ggml_groups import FORMS
+
+Array = np.ndarray[Any, Any]
+ROTARY = sorted(name for name, family in FAMILIES.items() if family.rotary)
+POSITIONS = "transformer.wpe.weight"
+assert set(PACKED_FORMATS) == {F16, "BF16", "Q8_ROW", "Q16_ROW", *FORMS} == {F16, *BLOCK_FORMATS}
+
+
+def tiny(family: str, head_dim: int = 8, **changes: Any) -> ModelConfig:
+    """Two layers of two heads, for 48 tokens."""
+    plain = not FAMILIES[family].rotary
+    given: dict[str, Any] = {
+        "vocab_size": 31,
+        "hidden_size": 2 * head_dim if plain else 20,
+        "num_attention_heads": 2,
+        "num_hidden_layers": 2,
+        "max_position_embeddings": 48,
+        "intermediate_size": 24,
+        "hidden_act": "silu" if FAMILIES[family].gated else "gelu",
+        "model_type": family,
+        "head_dim": 0 if plain else head_dim,
+        **changes,
+    }
+    return ModelConfig(**given)
+
+
+def off_centre(config: ModelConfig, seed: int = 5) -> dict[str, Array]:
+    """Random weights with everything that folding takes out or in: gains and biases far from trivial, and means.
+
+    Only LayerNorm takes a mean away; behind RMSNorm it would drown the rest.
+    """
+    random = np.random.default_rng(seed)
+    tensors = random_checkpoint(config, seed=seed, scale=0.2).tensors
+    mean = 0.0 if FAMILIES[config.model_type].rotary else 0.5
+    return {
+        name: (
+            tensor
+            + (random.standard_normal(tensor.shape) * 0.5 if tensor.ndim == 1 else random.standard_normal() * mean)
+        ).astype(np.float32)
+        for name, tensor in tensors.items()
+    }
+
+
+def in_floats(config: ModelConfig, seed: int = 5) -> Checkpoint:
+    """A model of such weights."""
+    return Checkpoint(config, off_centre(config, seed), "test")
+
+
+def random_blocks(name: str, rows: int, inputs: int, seed: int) -> Array:
+    """Rows of random bytes in a format, but for scales that give weights of about one."""
+    random, form = np.random.default_rng(seed), block_format(name)
+    blocks = random.integers(0, 256, (rows, form.row_bytes(inputs)), dtype=np.uint8)
+    start, count = form.scales
+    by_block = blocks.reshape(rows, -1, form.nbytes)
+    factor = {"Q3_K": 1 / 64, "Q6_K": 1 / 512, "Q4_K": 1 / 64, "Q5_K": 1 / 64}.get(name, 1.0)
+    scales = (random.uniform(-0.1, 0.1, (*by_block.shape[:2], count)) * factor).astype("<f2")
+    by_block[:, :, start : start + 2 * count] = scales.view(np.uint8).reshape(*by_block.shape[:2], -1)
+    return blocks
+
+
+def packed_as(tensor: Array, name: str, seed: int = 0) -> PackedTensor:
+    """A matrix in a format; of the K formats, which nothing here packs, another one of the same shape."""
+    if name == F16:
+        return PackedTensor(F16, np.ascontiguousarray(tensor.astype("<f2")).view(np.uint8))
+    if name.endswith("_K"):
+        return PackedTensor(name, random_blocks(name, *tensor.shape, seed))
+    return PackedTensor(name, pack(tensor, name))
+
+
+def in_formats(config: ModelConfig, formats: str | Mapping[str, str], seed: int = 5) -> Checkpoint:
+    """A model whose matrices are in a format, or each as its name says.
+
+    Those whose rows hold no whole block are floats, and positions too unless they are named.
+    """
+    tensors, packed = off_centre(config, seed), {}
+    for place, (name, shape) in enumerate(weight_shapes(config).items()):
+        form = formats.get(name) if isinstance(formats, Mapping) else formats if name != POSITIONS else None
+        if form and len(shape) == 2 and shape[1] % block_weights(form) == 0:
+            packed[name] = packed_as(tensors.pop(name), form, seed + place)
+    return Checkpoint(config, tensors, "test", packed)
+
+
+def unpacked(checkpoint: Checkpoint) -> Checkpoint:
+    """The same model with all its tensors in floats, exactly."""
+    floats = {name: tensor.floats() for name, tensor in checkpoint.packed.items()}
+    return Checkpoint(checkpoint.config, {**checkpoint.tensors, **floats}, "test")
