@@ -15,6 +15,7 @@ uniform WEIGHT_SAMPLER weight;
 #define SHARED_BY_QUAD QUAD
 #endif
 #include "common/activation.glsl"
+#include "common/lines.glsl"
 #define X_PLACES X_TILES, X_PITCH, X_SLOT_STEP, X_BLOCK_STEP, X_COLUMNS
 #define X_SIZE ivec2(X_WIDTH, X_HEIGHT)
 #define CONSTANT(i) FETCH(consts, (here + ivec2(16 * (i), 0)), ivec2(CONSTS_WIDTH, CONSTS_HEIGHT))
@@ -55,6 +56,7 @@ flat in int part;
 const int part = 0;
 #endif
 
+#define WEIGHT_LINE(n) (line_at(n, WEIGHT_COLUMNS, 8 * LINE_WORDS) + ivec2(at.lane & 7, 0))
 // Where the bias is among a block's constants.
 #define BIAS_AT (4 * SCALED + CENTRED)
 
@@ -185,8 +187,8 @@ void main() {
         int matrix_block = at.block;
 #endif
     // The line of this fragment's half block and step; the words of accumulator a begin 8 · PIECE · a texels on.
-    ivec2 line = ivec2((matrix_block / WEIGHT_STACK) * (8 * LINE_WORDS) + (at.lane & 7),
-                       (2 * (matrix_block % WEIGHT_STACK) + (at.lane >> 3)) * STEPS + first);
+    int number = (2 * matrix_block + (at.lane >> 3)) * STEPS + first;
+    ivec2 line = WEIGHT_LINE(number);
     // The test comes last: llvmpipe runs a body once more, for nothing, before it sees that a test at the top has failed.
 #if GROUPED
 #if QUAD
@@ -247,7 +249,7 @@ void main() {
         { Scales s = of_c; DECLARE_HIGH(2) DECLARE_WORDS(2, w) EACH_ROW(TIMES_C) }
         { Scales s = of_d; DECLARE_HIGH(3) DECLARE_WORDS(3, w) EACH_ROW(TIMES_D) }
         turn++;
-        if ((turn & 3) == 0) line.y++;
+        if ((turn & 3) == 0) line = WEIGHT_LINE(++number);
 #else
         DECLARE_HIGH(a)
         DECLARE_WORDS(a, w)
@@ -256,7 +258,7 @@ void main() {
         if (a == 2) { EACH_ROW(TIMES_C) }
         if (a == 3) { EACH_ROW(TIMES_D) }
         turn++;
-        if ((turn & 15) == 0) line.y++;
+        if ((turn & 15) == 0) line = WEIGHT_LINE(++number);
 #endif
     } while (turn < turns);
 #else
@@ -292,11 +294,11 @@ void main() {
             if (a == 3) { EACH_ROW(ADD_D) }
         }
 #endif
-        line.y++;
+        line = WEIGHT_LINE(++number);
         step++;
     } while (step < first + share);
 #endif
-    ivec2 here = ivec2((matrix_block / CONSTS_STACK) * (16 * (BIAS_AT + 1)) + at.lane, matrix_block % CONSTS_STACK);
+    ivec2 here = line_at(matrix_block, CONSTS_COLUMNS, 16 * (BIAS_AT + 1)) + ivec2(at.lane, 0);
     vec4 bias = CONSTANT(BIAS_AT), total, gathered;
 #if CENTRED
     vec4 sums = CONSTANT(BIAS_AT - 1);

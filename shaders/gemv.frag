@@ -18,6 +18,7 @@ uniform WEIGHT_SAMPLER weight;
 #define SHARED_BY_QUAD QUAD
 #endif
 #include "common/activation.glsl"
+#include "common/lines.glsl"
 #define X_PLACES X_TILES, X_PITCH, X_SLOT_STEP, X_BLOCK_STEP, X_COLUMNS
 #define X_SIZE ivec2(X_WIDTH, X_HEIGHT)
 #define CONSTANT(i) FETCH(consts, (here + ivec2(16 * (i), 0)), ivec2(CONSTS_WIDTH, CONSTS_HEIGHT))
@@ -67,10 +68,12 @@ vec4 group_input(int group, int t) {
     return FETCH(x, (from + ivec2(2 * (t >> 2) + (t & 1), 2 * (group & 1) + ((t >> 1) & 1))), X_SIZE);
 }
 
-// The first line of this fragment's half of a block of the matrix, at a step or round.
-ivec2 first_line(int block, int lane, int words, int step) {
-    return ivec2((block / WEIGHT_STACK) * (8 * words) + (lane & 7), (2 * (block % WEIGHT_STACK) + (lane >> 3)) * STEPS + step);
+// The number of the line of this fragment's half of a block of the matrix, at a step or round.
+int line_of(int block, int lane, int step) {
+    return (2 * block + (lane >> 3)) * STEPS + step;
 }
+
+#define WEIGHT_LINE(n, words) (line_at(n, WEIGHT_COLUMNS, 8 * (words)) + ivec2(at.lane & 7, 0))
 
 #if GROUPED
 #include "common/grouped.glsl"
@@ -93,7 +96,7 @@ void main() {
 #endif
     for (int h = 0; h < HALVES; h++) {
         int block = HALVES * at.block + h;
-        ivec2 here = ivec2((block / CONSTS_STACK) * (16 * (BIAS_AT + 1)) + at.lane, block % CONSTS_STACK);
+        ivec2 here = line_at(block, CONSTS_COLUMNS, 16 * (BIAS_AT + 1)) + ivec2(at.lane, 0);
         bias[h] = CONSTANT(BIAS_AT);
 #if CENTRED
         sums[h] = CONSTANT(BIAS_AT - 1);
@@ -103,8 +106,8 @@ void main() {
 #endif
     }
 #if GROUPED
-    ivec2 lines[HALVES];
-    for (int h = 0; h < HALVES; h++) lines[h] = first_line(HALVES * at.block + h, at.lane, LINE_TEXELS, first);
+    int lines[HALVES];
+    for (int h = 0; h < HALVES; h++) lines[h] = line_of(HALVES * at.block + h, at.lane, first);
     for (int round = first; round < first + share; round++) {
 #if QUAD
         int group = 4 * round + member;
@@ -134,7 +137,7 @@ void main() {
         for (int t = 0; t < 8; t++) v[t] = GAINED(v[t], 8 * from + t);
 #endif
         for (int h = 0; h < HALVES; h++) {
-            ivec2 line = lines[h];
+            ivec2 line = WEIGHT_LINE(lines[h], LINE_TEXELS);
 #if QUAD
             for (int a = 0; a < 4; a++) {
 #endif
@@ -154,12 +157,12 @@ void main() {
 #if !QUAD
         }
 #endif
-        for (int h = 0; h < HALVES; h++) lines[h].y++;
+        for (int h = 0; h < HALVES; h++) lines[h]++;
     }
 #else
     // The words of accumulator a begin 8 · PIECE · a texels on.
-    ivec2 lines[HALVES];
-    for (int h = 0; h < HALVES; h++) lines[h] = first_line(HALVES * at.block + h, at.lane, 4 * PIECE, first);
+    int lines[HALVES];
+    for (int h = 0; h < HALVES; h++) lines[h] = line_of(HALVES * at.block + h, at.lane, first);
     for (int step = first; step < first + share; step += UNROLL) {
 #if UNROLL > 1
         // Everything is asked for before anything is used: the latency of memory is paid once for all of it.
@@ -167,9 +170,11 @@ void main() {
         WORDS w[UNROLL * 4 * PIECE * HALVES];
         for (int i = 0; i < UNROLL; i++) {
             for (int t = 0; t < TAKEN; t++) v[TAKEN * i + t] = input_of(step + i, TAKEN == 1 ? member : t);
+            ivec2 line[HALVES];
+            for (int h = 0; h < HALVES; h++) line[h] = WEIGHT_LINE(lines[h] + i, 4 * PIECE);
             for (int n = 0; n < 4 * PIECE * HALVES; n++) {
                 w[4 * PIECE * HALVES * i + n] =
-                    FETCH(weight, (lines[n / (4 * PIECE)] + ivec2(8 * (n % (4 * PIECE)), i)), WEIGHT_SIZE);
+                    FETCH(weight, (line[n / (4 * PIECE)] + ivec2(8 * (n % (4 * PIECE)), 0)), WEIGHT_SIZE);
             }
         }
         for (int i = 0; i < UNROLL; i++) {
@@ -197,7 +202,7 @@ void main() {
         }
 #else
         // Used as soon as fetched: llvmpipe would have to keep what waits in memory.
-#define WEIGHT(h, a, e) FETCH(weight, (lines[h] + ivec2(8 * (PIECE * (a) + (e)), 0)), WEIGHT_SIZE)
+#define WEIGHT(h, a, e) FETCH(weight, (line[h] + ivec2(8 * (PIECE * (a) + (e)), 0)), WEIGHT_SIZE)
 #ifdef NORM
 #define GATHER(v) squares += dot(v, v); CENTRE(v)
 #else
@@ -208,6 +213,8 @@ void main() {
 #else
 #define CENTRE(v)
 #endif
+        ivec2 line[HALVES];
+        for (int h = 0; h < HALVES; h++) line[h] = WEIGHT_LINE(lines[h], 4 * PIECE);
 #if QUAD
         vec4 from = input_of(step, member);
         GATHER(from)
@@ -230,7 +237,7 @@ void main() {
             }
         }
 #endif
-        for (int h = 0; h < HALVES; h++) lines[h].y += UNROLL;
+        for (int h = 0; h < HALVES; h++) lines[h] += UNROLL;
     }
 #endif
 #ifdef NORM

@@ -27,12 +27,15 @@ PIECES = {"f32": 4, "f16": 4, "q16": 2, "q8": 1, "bf16": 2, "i16": 2, "i8": 1}
 
 @dataclass(frozen=True)
 class Lines:
-    """Lines of equal width, one stack beside the other where they are more than a texture is high."""
+    """Lines of equal width, in rows of ``columns`` lines: as few as leave no more rows than a texture is high.
+
+    A renderer that keeps a texture row by row reads them from memory front to back, however many stand in a row.
+    """
 
     blocks: int
     lines_per_block: int
     line: int
-    stack: int
+    columns: int
 
     @classmethod
     def of(cls, blocks: int, lines_per_block: int, line: int, max_texture_size: int, what: str) -> Lines:
@@ -41,43 +44,38 @@ class Lines:
         Raises:
             PlanError: they do not; ``what`` needs them.
         """
-        stack = min(blocks, max_texture_size // lines_per_block)
-        if stack:
-            stack = -(-blocks // -(-blocks // stack))  # no fewer stacks, but of equal height
-        if stack < 1 or -(-blocks // stack) * line > max_texture_size:
+        columns = -(-blocks * lines_per_block // max_texture_size)
+        if (rounded := 1 << (columns - 1).bit_length()) * line <= max_texture_size:
+            columns = rounded  # shaders divide by it
+        if columns * line > max_texture_size:
             raise PlanError(
                 f"{what} needs {blocks * lines_per_block} lines of {line} texels; "
                 f"the largest texture here is {max_texture_size}×{max_texture_size}"
             )
-        return cls(blocks, lines_per_block, line, stack)
-
-    @property
-    def stacks(self) -> int:
-        """How many stacks stand side by side."""
-        return -(-self.blocks // self.stack)
+        return cls(blocks, lines_per_block, line, columns)
 
     @property
     def width(self) -> int:
         """Texels in x."""
-        return self.stacks * self.line
+        return self.columns * self.line
 
     @property
     def height(self) -> int:
         """Texels in y."""
-        return self.stack * self.lines_per_block
+        return -(-self.blocks * self.lines_per_block // self.columns)
 
     def join(self, lines: npt.NDArray[Any]) -> npt.NDArray[Any]:
         """[blocks, lines_per_block, line, 4] → texels [height, width, 4]."""
-        missing = self.stacks * self.stack - self.blocks
+        texels = np.ascontiguousarray(lines).reshape(-1, self.line, 4)
+        missing = self.height * self.columns - len(texels)
         if missing:
-            lines = np.concatenate([lines, np.zeros((missing, *lines.shape[1:]), dtype=lines.dtype)])
-        stacked = lines.reshape(self.stacks, self.height, self.line, 4).transpose(1, 0, 2, 3)
-        return np.ascontiguousarray(stacked).reshape(self.height, self.width, 4)
+            texels = np.concatenate([texels, np.zeros((missing, self.line, 4), dtype=lines.dtype)])
+        return texels.reshape(self.height, self.width, 4)
 
     def split(self, texels: npt.NDArray[Any]) -> npt.NDArray[Any]:
         """The reverse of join."""
-        stacked = texels.reshape(self.height, self.stacks, self.line, 4).transpose(1, 0, 2, 3)
-        return stacked.reshape(-1, self.lines_per_block, self.line, 4)[: self.blocks]
+        lines = texels.reshape(-1, self.line, 4)[: self.blocks * self.lines_per_block]
+        return lines.reshape(self.blocks, self.lines_per_block, self.line, 4)
 
 
 @dataclass(frozen=True)
@@ -110,7 +108,7 @@ class Packed:
 
     def defines(self, name: str) -> list[tuple[str, int]]:
         """The numbers that gemv.frag needs of this texture, under the prefix ``name``."""
-        return [(f"{name}_STACK", self._lines.stack), (f"{name}_WIDTH", self.width), (f"{name}_HEIGHT", self.height)]
+        return [(f"{name}_COLUMNS", self._lines.columns), (f"{name}_WIDTH", self.width), (f"{name}_HEIGHT", self.height)]
 
 
 @dataclass(frozen=True)

@@ -3,6 +3,7 @@
 #if TABLE_FORMAT
 #define SHARED_BY_QUAD QUAD_TABLE
 #include "common/grouped.glsl"
+#include "common/lines.glsl"
 
 vec4 table_row(int row, int column) {
     int block = row >> 6, half_block = (row >> 5) & 1, quad = (row >> 4) & 1, third = (row >> 2) & 3, output_number = row & 3;
@@ -13,8 +14,8 @@ vec4 table_row(int row, int column) {
     int a = group & 3, lane = 4 * quad + third;
 #endif
     int member = lane & 3;
-    ivec2 line = ivec2((block / WEIGHT_STACK) * (8 * LINE_TEXELS) + lane,
-                       (2 * (block % WEIGHT_STACK) + half_block) * STEPS + (group >> 2));
+    int number = (2 * block + half_block) * STEPS + (group >> 2);
+    ivec2 line = line_at(number, WEIGHT_COLUMNS, 8 * LINE_TEXELS) + ivec2(lane, 0);
     Scales s = SCALES_OF(a);
     float factor = (t < 4 ? s.first : s.second)[output_number];
 #if FORM_LOW == 8

@@ -143,17 +143,17 @@ def test_random_products_agree_with_float64(device: Device, data: st.DataObject)
 
 
 @pytest.mark.parametrize("weights", ["f32", "q8"])
-def test_products_in_several_stacks_agree_with_float64(device: Device, weights: str) -> None:
-    """Where a matrix is higher than a texture its blocks lie in stacks side by side."""
+def test_products_with_several_lines_in_a_row_agree_with_float64(device: Device, weights: str) -> None:
+    """Where a matrix has more lines than a texture is high they stand side by side."""
     one = gemv_draw(weights, PLAIN, 700, 300, norm=True, edge=256)
-    assert dict(one.spec.defines)["WEIGHT_STACK"] == 6, "of 11 blocks"
+    assert dict(one.spec.defines)["WEIGHT_COLUMNS"] == 2, "440 lines"
     check(device, one, at(0))
 
 
 @tiered("weights", ["Q4_K", "Q4_0"])
-def test_blocks_in_several_stacks_agree_with_float64(device: Device, weights: str) -> None:
+def test_blocks_with_several_lines_in_a_row_agree_with_float64(device: Device, weights: str) -> None:
     one = gemv_draw(weights, PLAIN, 1400, 1024, norm=True, edge=320)
-    assert dict(one.spec.defines)["WEIGHT_STACK"] == 11, "of 22 blocks"
+    assert dict(one.spec.defines)["WEIGHT_COLUMNS"] == 2, "352 lines"
     check(device, one, at(0))
 
 

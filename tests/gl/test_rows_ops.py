@@ -212,9 +212,9 @@ def test_hundreds_of_rows_are_all_written(device: Device, cover: str, cell: int,
 
 
 @pytest.mark.parametrize("weights", ["f32", "q8"])
-def test_products_in_several_stacks_agree_with_float64(device: Device, weights: str) -> None:
+def test_products_with_several_lines_in_a_row_agree_with_float64(device: Device, weights: str) -> None:
     one = gemm_draw(weights, PLAIN, 700, 300, 5, norm=True, edge=256)
-    assert dict(one.spec.defines)["WEIGHT_STACK"] == 6, "of 11 blocks"
+    assert dict(one.spec.defines)["WEIGHT_COLUMNS"] == 2, "440 lines"
     check(device, one, first_rows(one, 5))
 
 

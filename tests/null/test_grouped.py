@@ -83,7 +83,7 @@ def test_a_word_lies_where_the_shader_looks_for_it(name: str, quad: bool, bigges
     rows, inputs = 130, 5 * unit(name)
     layout, blocks = GroupedLayout.of(rows, inputs, name, quad, biggest), random_blocks(name, rows, inputs, 7)
     texels, groups, form = layout.pack(words_of(blocks, name)), groups_of(blocks, name), FORMS[name]
-    stack, steps = dict(layout.defines("WEIGHT"))["WEIGHT_STACK"], rounds_for(inputs)
+    columns, steps = dict(layout.defines("WEIGHT"))["WEIGHT_COLUMNS"], rounds_for(inputs)
     high_at = 4 * form.low_bits
     scales_at = high_at + 4 * form.high_words
     random = np.random.default_rng(3)
@@ -96,8 +96,8 @@ def test_a_word_lies_where_the_shader_looks_for_it(name: str, quad: bool, bigges
         member, a = (group % 4, owner) if quad else (owner, group % 4)
 
         def texel(number: int, member: int = member, block: int = block, lane: int = lane, group: int = group) -> Array:
-            x = block // stack * 8 * line_texels(form) + (lane + member) % 8 + 8 * number
-            return texels[(2 * (block % stack) + (lane + member) // 8) * steps + group // 4, x]
+            line = (2 * block + (lane + member) // 8) * steps + group // 4
+            return texels[line // columns, line % columns * 8 * line_texels(form) + (lane + member) % 8 + 8 * number]
 
         for w in range(form.low_words):
             at = 2 * (4 * (w % 4) + a) + w // 4 if form.low_bits == 8 else 4 * w + a

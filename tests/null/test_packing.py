@@ -37,7 +37,7 @@ def weights(draw: st.DrawFn) -> GemvLayout:
 
 @st.composite
 def constants(draw: st.DrawFn) -> ConstantLayout:
-    """The constants of up to 5256 outputs, in stacks or not."""
+    """The constants of up to 5256 outputs, one block a row of texels or several."""
     outputs, biggest = draw(st.one_of(EDGES, st.integers(1, 5256))), draw(st.sampled_from([96, 640, 2048]))
     scales, quad, sums = draw(st.booleans()), draw(st.booleans()), draw(st.booleans())
     return ConstantLayout.of(outputs, scales, quad, biggest, sums=sums)
@@ -77,7 +77,7 @@ def test_every_bit_of_a_word_is_kept(shape: tuple[int, int], name: str, quad: bo
 @given(weights(), st.data())
 def test_a_word_lies_where_the_shader_looks_for_it(layout: GemvLayout, data: st.DataObject) -> None:
     """The fragment that needs a weight, which of its steps and accumulators it is, and the texel by gemv.frag."""
-    words, piece, stack = numbered(layout), PIECES[layout.weights], defined(layout)["STACK"]
+    words, piece, columns = numbered(layout), PIECES[layout.weights], defined(layout)["COLUMNS"]
     texels = layout.pack(words)
     steps = 4 * -(-(layout.cols // piece * 4) // 64)
     for _ in range(20):
@@ -89,9 +89,9 @@ def test_a_word_lies_where_the_shader_looks_for_it(layout: GemvLayout, data: st.
         quad, in_quad = divmod(in_block, 16)
         # With quad the fragment's number in its quad says which inputs, without it which outputs.
         lane, accumulator = (4 * quad + group, in_quad // 4) if layout.quad else (4 * quad + in_quad // 4, group)
-        x = block // stack * 32 * piece + lane % 8 + 8 * (piece * accumulator + word)
-        y = (2 * (block % stack) + lane // 8) * steps + step
-        assert texels[y, x, output % 4] == words[output, column]
+        line = (2 * block + lane // 8) * steps + step
+        x = line % columns * 32 * piece + lane % 8 + 8 * (piece * accumulator + word)
+        assert texels[line // columns, x, output % 4] == words[output, column]
 
 
 @given(EDGES, EDGES, FORMATS, st.booleans(), st.sampled_from([8, 16, 100, 128, 256, 300, 512, 2048]))
@@ -146,7 +146,7 @@ def test_constants_come_back_and_nothing_else_is_in_the_texture(layout: Constant
 
 @given(constants(), st.data())
 def test_a_constant_lies_where_the_shader_looks_for_it(layout: ConstantLayout, data: st.DataObject) -> None:
-    texels, matrix, stack = layout.pack(numbered(layout)), numbered(layout), defined(layout)["STACK"]
+    texels, matrix, columns = layout.pack(numbered(layout)), numbered(layout), defined(layout)["COLUMNS"]
     for _ in range(10):
         output = data.draw(st.integers(0, layout.rows - 1), "output")
         column = data.draw(st.integers(0, layout.cols - 1), "column")
@@ -156,8 +156,8 @@ def test_a_constant_lies_where_the_shader_looks_for_it(layout: ConstantLayout, d
         if layout.scales and column < 4:
             # The scale of a group of inputs: where the fragment that gathers them looks, at the outputs' accumulator.
             lane, part = (lane // 4 * 4 + column, lane % 4) if layout.quad else (lane, column)
-        x = block // stack * 16 * layout.cols + 16 * part + lane
-        assert texels[block % stack, x, output % 4] == matrix[output, column]
+        x = block % columns * 16 * layout.cols + 16 * part + lane
+        assert texels[block // columns, x, output % 4] == matrix[output, column]
 
 
 @given(st.integers(1, 5256), st.booleans(), st.booleans(), st.sampled_from([15, 16, 31, 32, 79, 80, 95, 96, 160, 2048]))
