@@ -76,6 +76,8 @@ int line_of(int block, int lane, int step) {
 #define WEIGHT_LINE(n, words) (line_at(n, WEIGHT_COLUMNS, 8 * (words)) + ivec2(at.lane & 7, 0))
 
 #if GROUPED
+#define TURNS (16 - 12 * QUAD)
+#define HIGH_TEXEL(n) high[4 * FORM_HIGH * h + (n)]
 #include "common/grouped.glsl"
 #endif
 
@@ -108,57 +110,67 @@ void main() {
 #if GROUPED
     int lines[HALVES];
     for (int h = 0; h < HALVES; h++) lines[h] = line_of(HALVES * at.block + h, at.lane, first);
-    for (int round = first; round < first + share; round++) {
+    Scales scales[4 * HALVES];
+#if FORM_HIGH
+    uvec4 high[4 * FORM_HIGH * HALVES];
+#endif
+    // Words 0 to 3 of a group, or of four groups, one after the other: a whole round unrolled is more than a CPU's cache
+    // of instructions holds.
+    int turn = TURNS * first, turns = TURNS * (first + share);
+    do {
+        int w = turn & 3;
+        ivec2 starts[HALVES];
+        for (int h = 0; h < HALVES; h++) starts[h] = WEIGHT_LINE(lines[h], LINE_TEXELS);
+        if ((turn & (TURNS - 1)) == 0) {
+            for (int h = 0; h < HALVES; h++) {
+                ivec2 line = starts[h];
+                for (int a = 0; a < 4; a++) scales[4 * h + a] = SCALES_OF(a);
+#if FORM_HIGH
+                for (int n = 0; n < 4 * FORM_HIGH; n++) high[4 * FORM_HIGH * h + n] = LINE_TEXEL(HIGH_AT + n);
+#endif
+            }
+        }
 #if QUAD
-        int group = 4 * round + member;
+        int group = turn - w + member;
 #else
-        for (int group = 4 * round; group < 4 * round + 4; group++) {
-            int a = group & 3;
+        int group = turn >> 2;
 #endif
         // Numbers behind the last input have scale zero; what they are multiplied with has to be a number too.
         int from = min(group, GROUPS - 1);
-        vec4 v[8];
-        for (int t = 0; t < 8; t++) {
-            v[t] = group_input(from, t);
-        }
+        vec4 v = group_input(from, w), e = group_input(from, 4 + w);
 #ifdef NORM
         // In the order of shaders/gemm.frag and shaders/row_norms.frag.
         if (group < GROUPS) {
-            for (int t = 0; t < 8; t++) {
-                vec4 own = v[4 * (t & 1) + (t >> 1)];
-                squares += dot(own, own);
+            squares += dot(v, v);
+            squares += dot(e, e);
 #if CENTRED
-                whole += settled((own.x + own.y) + (own.z + own.w));
+            whole += settled((v.x + v.y) + (v.z + v.w));
+            whole += settled((e.x + e.y) + (e.z + e.w));
 #endif
-            }
         }
 #endif
-#ifdef GAIN
-        for (int t = 0; t < 8; t++) v[t] = GAINED(v[t], 8 * from + t);
-#endif
+        v = GAINED(v, 8 * from + w);
+        e = GAINED(e, 8 * from + 4 + w);
         for (int h = 0; h < HALVES; h++) {
-            ivec2 line = WEIGHT_LINE(lines[h], LINE_TEXELS);
-#if QUAD
+            ivec2 line = starts[h];
             for (int a = 0; a < 4; a++) {
-#endif
-            Scales s = SCALES_OF(a);
-            DECLARE_HIGH(a)
-            for (int w = 0; w < 4; w++) {
-                DECLARE_WORDS(a, w)
-                sum[4 * h + a] += GROUP_TIMES(w, s, v[w], v[4 + w]);
-#if HAS_LEAST
-                sum[4 * h + a] += LEAST_TIMES(s, sum_of(v[w]), sum_of(v[4 + w]));
-#endif
-            }
-#if QUAD
-            }
-#endif
-        }
 #if !QUAD
-        }
+                if (a != (group & 3)) continue;
 #endif
-        for (int h = 0; h < HALVES; h++) lines[h]++;
-    }
+                Scales s = scales[4 * h + a];
+                DECLARE_HIGH(a)
+                DECLARE_WORDS(a, w)
+                sum[4 * h + a] += GROUP_TIMES(w, s, v, e);
+#if HAS_LEAST
+                sum[4 * h + a] += LEAST_TIMES(s, sum_of(v), sum_of(e));
+#endif
+            }
+        }
+        turn++;
+        if ((turn & (TURNS - 1)) == 0) {
+            for (int h = 0; h < HALVES; h++) lines[h]++;
+        }
+    } while (turn < turns);
 #else
     // The words of accumulator a begin 8 · PIECE · a texels on.
     int lines[HALVES];

@@ -78,7 +78,7 @@ def default_kernels(renderer: str, max_point_size: float, weights: str = "f32") 
     cell = 4 if max_point_size >= 4 * BLOCK_EDGE or cover == "quads" else 1
     plain = Kernels(cover=cover, targets=8, largest_cell=cell, blends=True)
     if "llvmpipe" in renderer.lower():
-        return replace(plain, tiles=4, lookup_texture=True, products="llvmpipe")
+        return replace(plain, tiles=8, lookup_texture=True, products="llvmpipe")
     # Few bytes of weights are best shared by neighbours, as many rows' inputs are.
     row_tiles = 8 if weights == "f32" else 1
     return replace(plain, tiles=8, row_tiles=row_tiles, part_steps=8, split_values=True, flush_every=6)

@@ -31,6 +31,9 @@ struct Scales {
 
 // Texel n of a lane's line; the places of the numbers' upper bits and of the scales.
 #define LINE_TEXEL(n) FETCH(weight, (line + ivec2(8 * (n), 0)), WEIGHT_SIZE)
+#ifndef HIGH_TEXEL
+#define HIGH_TEXEL(n) LINE_TEXEL(HIGH_AT + (n))
+#endif
 const int HIGH_AT = 16 * LOW_TEXELS, SCALES_AT = HIGH_AT + 4 * FORM_HIGH, SHARED_AT = SCALES_AT + 2;
 
 vec4 first_half(uvec4 words) {
@@ -138,13 +141,13 @@ float sum_of(vec4 x) {
 #define FIRST_TIMES(w, V) bytes_times(word, V)
 #define SECOND_TIMES(w, V) bytes_times(other, V)
 #elif FORM_HIGH == 2
-#define DECLARE_HIGH(a) uvec4 bits_of_first = LINE_TEXEL(HIGH_AT + (a)), bits_of_second = LINE_TEXEL(HIGH_AT + 4 + (a));
+#define DECLARE_HIGH(a) uvec4 bits_of_first = HIGH_TEXEL(a), bits_of_second = HIGH_TEXEL(4 + (a));
 #define DECLARE_WORDS(a, w) uvec4 word = LINE_TEXEL(4 * (w) + (a)); \
     uvec4 bits = bits_of_first >> (2 * (w)), other = bits_of_second >> (2 * (w));
 #define FIRST_TIMES(w, V) bytes_times((word & 0x0f0f0f0fu) | ((bits & 0x03030303u) << 4), V)
 #define SECOND_TIMES(w, V) bytes_times(((word >> 4) & 0x0f0f0f0fu) | ((other & 0x03030303u) << 4), V)
 #elif FORM_HIGH == 1
-#define DECLARE_HIGH(a) uvec4 upper_bits = LINE_TEXEL(HIGH_AT + (a));
+#define DECLARE_HIGH(a) uvec4 upper_bits = HIGH_TEXEL(a);
 #define DECLARE_WORDS(a, w) uvec4 word = LINE_TEXEL(4 * (w) + (a)), bits = upper_bits >> (w);
 #define FIRST_TIMES(w, V) bytes_times((word & 0x0f0f0f0fu) | ((bits & 0x01010101u) << 4), V)
 #define SECOND_TIMES(w, V) bytes_times(((word >> 4) & 0x0f0f0f0fu) | (bits & 0x10101010u), V)
