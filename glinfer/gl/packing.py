@@ -108,7 +108,8 @@ class Packed:
 
     def defines(self, name: str) -> list[tuple[str, int]]:
         """The numbers that gemv.frag needs of this texture, under the prefix ``name``."""
-        return [(f"{name}_COLUMNS", self._lines.columns), (f"{name}_WIDTH", self.width), (f"{name}_HEIGHT", self.height)]
+        values = {"COLUMNS": self._lines.columns, "WIDTH": self.width, "HEIGHT": self.height}
+        return [(f"{name}_{key}", value) for key, value in values.items()]
 
 
 @dataclass(frozen=True)

