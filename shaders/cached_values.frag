@@ -49,13 +49,14 @@ void main() {
     int head = texel / HEAD_TEXELS;
     // The head's values, and the texel of them that is this fragment's.
     int value = (KV_HEADS + min(head, HEADS - 1) / (HEADS / KV_HEADS)) * HEAD_TEXELS + texel % HEAD_TEXELS;
-    int groups = position / 4 + 1;
 #if QUAD
     int start = at.lane & 3, stride = 4;
     value -= start;
 #else
     int start = 0, stride = 1;
 #endif
+    // All members of a quad take equally many steps (common/quad.glsl); tokens after position have weight zero.
+    int groups = position / (4 * stride) * stride + stride;
 #if WINDOW
     start += max(position - WINDOW + 1, 0) / 16 * 4;  // what lies before is seen by nobody
 #endif

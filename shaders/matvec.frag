@@ -31,6 +31,8 @@ void main() {
 #else
     const int first = 0, end = UNITS;
 #endif
+    // Lane 0 takes the most steps and is inside the triangle in every quad, so no fragment's loop is cut short
+    // (common/quad.glsl).
     for (int unit = first + lane; unit < end; unit += 4) {
 #ifdef TRANSPOSED
         for (int i = 0; i < 4; i++) {

@@ -11,7 +11,8 @@ layout(location = 1) out uvec4 sorted_columns;
 // A float's bits, made to grow with it; -0 is 0, every NaN the largest of all.
 uint key_of(float value) {
     uint bits = floatBitsToUint(value);
-    if ((bits & 0x7fffffffu) == 0u) bits = 0u;
+    // Not (bits & 0x7fffffffu) == 0u: LLVM 19 compares floats instead, and llvmpipe takes subnormal ones for 0.
+    if (bits == 0x80000000u) bits = 0u;
     uint key = bits ^ ((bits >> 31) == 0u ? 0x80000000u : 0xffffffffu);
     return (bits & 0x7fffffffu) > 0x7f800000u ? 0xffffffffu : key;
 }

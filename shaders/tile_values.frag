@@ -58,7 +58,8 @@ void main() {
     int start = at.lane & (SHARE - 1);
     int value = (KV_HEADS + min(head, HEADS - 1) / (HEADS / KV_HEADS)) * HEAD_TEXELS + texel % HEAD_TEXELS - start;
     // The rows that fill up the last slot may look behind the end of the cache; what is there has weight zero for all others.
-    int groups = min((position + ROWS - 1) / 4 + 1, (CACHE_SLOTS - base) / 4);
+    // All members of a quad take equally many steps (common/quad.glsl); tokens that no row sees have weight zero as well.
+    int groups = min((position + ROWS - 1) / (4 * SHARE) * SHARE + SHARE, (CACHE_SLOTS - base) / 4);
     EACH_ROW(DECLARE_SUMS)
 #if WINDOW
     start += max(position - WINDOW + 1, 0) / 16 * 4;  // what lies before is seen by none of the rows

@@ -1,5 +1,9 @@
 // Sums over the four fragments of a quad, by way of derivatives.
 //
+// Loops that lead to an exchanged value must take equally many steps in all four fragments. Where the edge of a triangle
+// crosses a quad, the fragments beyond it are computed for the others' derivatives only, and llvmpipe of Mesa 25 ends a
+// loop as soon as no fragment inside the triangle goes on, however many steps those beyond still have to take.
+//
 // What the neighbour across, or along, of a fragment's quad has as v. Derivatives are taken by all four fragments,
 // outside any condition, which is where they are defined; every fragment of a block takes part, so quads are whole.
 vec4 across(vec4 v, int lane) {
