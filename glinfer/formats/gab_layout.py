@@ -1,7 +1,6 @@
 """Which arrays a GAB1 file holds, in file order, and how each becomes tensors under their usual names.
 
-The names are those of GPT-J in Hugging Face's transformers, which has the same separate, bias-free attention
-projections, plus ``transformer.wpe.weight`` for the learned positions. Matrices are [out, in].
+Matrices are [out, in] there.
 """
 
 from __future__ import annotations
@@ -62,26 +61,27 @@ class StoredArray:
 
 
 def _before_blocks(config: ModelConfig) -> Iterator[StoredArray]:
-    width = config.hidden_size
-    yield StoredArray(("transformer.wte.weight",), (config.vocab_size, width))
-    yield StoredArray(("transformer.wpe.weight",), (config.max_position_embeddings, width))
+    width, names = config.hidden_size, config.family.names
+    yield StoredArray((f"{names.embeddings}.weight",), (config.vocab_size, width))
+    yield StoredArray((f"{names.positions}.weight",), (config.max_position_embeddings, width))
 
 
 def _block(config: ModelConfig, index: int) -> Iterator[StoredArray]:
-    width, inner, prefix = config.hidden_size, config.intermediate_size, f"transformer.h.{index}"
-    yield from _layer_norm(f"{prefix}.ln_1", width)
-    for projection in ("q_proj", "k_proj", "v_proj", "out_proj"):
-        yield StoredArray((f"{prefix}.attn.{projection}.weight",), (width, width), transposed=True)
-    yield from _layer_norm(f"{prefix}.ln_2", width)
-    for name, rows, columns in (("fc_in", inner, width), ("fc_out", width, inner)):
-        names = (f"{prefix}.mlp.{name}.weight", f"{prefix}.mlp.{name}.bias")
-        yield StoredArray(names, (rows, columns + 1))
+    width, inner, names = config.hidden_size, config.intermediate_size, config.family.names
+    yield from _layer_norm(names.of("attention_norm", index), width)
+    for role, letter in (("projection", "q"), ("projection", "k"), ("projection", "v"), ("output", "")):
+        yield StoredArray((f"{names.of(role, index, letter)}.weight",), (width, width), transposed=True)
+    yield from _layer_norm(names.of("mlp_norm", index), width)
+    for role, rows, columns in (("up", inner, width), ("down", width, inner)):
+        name = names.of(role, index)
+        yield StoredArray((f"{name}.weight", f"{name}.bias"), (rows, columns + 1))
 
 
 def _after_blocks(config: ModelConfig) -> Iterator[StoredArray]:
-    yield from _layer_norm("transformer.ln_f", config.hidden_size)
-    yield StoredArray(("lm_head.weight",), (config.hidden_size, config.vocab_size), transposed=True)
-    yield StoredArray(("lm_head.bias",), (config.vocab_size,))
+    names = config.family.names
+    yield from _layer_norm(names.final_norm, config.hidden_size)
+    yield StoredArray((f"{names.head}.weight",), (config.hidden_size, config.vocab_size), transposed=True)
+    yield StoredArray((f"{names.head}.bias",), (config.vocab_size,))
 
 
 def _layer_norm(name: str, width: int) -> Iterator[StoredArray]:

@@ -24,7 +24,6 @@ import numpy as np
 
 from glinfer.errors import InputError
 from glinfer.formats.checkpoint import Checkpoint
-from glinfer.formats.families import GAB
 from glinfer.formats.files import reason
 from glinfer.formats.gab_layout import FloatArray
 from glinfer.formats.gguf_write import fold_head
@@ -196,14 +195,14 @@ def open_llama(checkpoint: Checkpoint, threads: int) -> list[CheckedPeer]:
     kinds = ["F32"] if config.hidden_size % _BLOCK_OF_Q8_0 else ["F32", "Q8_0"]
     if checkpoint.packed:
         kinds = [_AS_IT_IS]
-    suffix = ", tanh GELU" if config.model_type == GAB and config.hidden_act != "gelu_new" else ""
+    suffix = ", tanh GELU" if config.family.gguf_as and config.hidden_act != "gelu_new" else ""
     peers: list[CheckedPeer] = []
     try:
         for kind in kinds:
             label = f"llama.cpp {kind}, {threads} thread{'s' * (threads > 1)}{suffix}"
             with tempfile.TemporaryDirectory(prefix="glinfer-") as folder:
                 path = Path(folder) / "model.gguf"
-                if config.model_type == GAB:
+                if config.family.gguf_as:
                     write_gguf(checkpoint, path, q8=kind == "Q8_0")
                 else:
                     write_any_gguf(checkpoint, path, dtype=_DTYPES[kind])

@@ -17,7 +17,7 @@ from torch import Tensor
 from torch.nn import functional
 
 from glinfer.formats.checkpoint import Checkpoint
-from glinfer.formats.families import head_weight
+from glinfer.formats.tensors import head_weight
 from glinfer.tools.peers import CheckedPeer, Logits
 
 SMALLEST_BUCKET = 128
