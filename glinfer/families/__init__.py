@@ -3,8 +3,6 @@
 Records are data and this room imports no other, so that configurations, formats and plans can all read them.
 """
 
-from __future__ import annotations
-
 from glinfer.families import gab, gemma, gift_of_gab, gpt2, llama, mistral, qwen2, qwen3
 from glinfer.families.record import Family
 

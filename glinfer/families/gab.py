@@ -3,8 +3,6 @@
 The names of its tensors are those of GPT-J in Hugging Face's transformers, plus ``wpe``. Source: the original engine.
 """
 
-from __future__ import annotations
-
 from glinfer.families.record import Family, Names
 
 SHAPE = {"vocab": 5256, "dim": 512, "heads": 8, "blocks": 6, "context": 2048}

@@ -3,8 +3,6 @@
 Source: the browser engine of Gab 100M and the script that packs its weights. Version 1 of its files turned other pairs.
 """
 
-from __future__ import annotations
-
 from glinfer.families.record import Family, Manifest
 
 FAMILY = Family(
@@ -24,7 +22,6 @@ FAMILY = Family(
             "attention_bias": False,
             "tie_word_embeddings": True,
         },
-        fields={"hidden_act": "gelu", "tie_word_embeddings": True},
         renamed={".mlp.up_bias": ".mlp.up_proj.bias"},
     ),
     own_chat="with tokens",

@@ -4,8 +4,6 @@ Defaults are those of GPT2Config in Hugging Face's transformers, whose "Conv1D" 
 key and value lie in one, ``c_attn``.
 """
 
-from __future__ import annotations
-
 from dataclasses import replace
 
 from glinfer.families.gab import NAMES
@@ -21,14 +19,7 @@ FAMILY = Family(
     published=True,
     usual={"tie_word_embeddings": True},
     huggingface=HuggingFace(
-        defaults={
-            "vocab_size": 50257,
-            "hidden_size": 768,
-            "num_attention_heads": 12,
-            "num_hidden_layers": 12,
-            "max_position_embeddings": 1024,
-            "intermediate_size": 0,
-        },
+        sizes=(50257, 768, 0, 12, 12, 0, 0, 1024),
         activation="gelu_new",
         activations={"activation_function": {"gelu_new": "gelu_new", TANH: "gelu_new", "gelu": "gelu"}},
         eps=1e-5,

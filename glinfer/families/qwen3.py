@@ -3,8 +3,6 @@
 Defaults are those of Qwen3Config in Hugging Face's transformers 5.
 """
 
-from __future__ import annotations
-
 from glinfer.families.record import Family, Gguf, HuggingFace
 
 FAMILY = Family(
@@ -13,16 +11,7 @@ FAMILY = Family(
     attention_biases=("q", "k", "v", "o"),
     usual={"hidden_act": "silu"},
     huggingface=HuggingFace(
-        {
-            "vocab_size": 151936,
-            "hidden_size": 4096,
-            "intermediate_size": 22016,
-            "num_hidden_layers": 32,
-            "num_attention_heads": 32,
-            "num_key_value_heads": 32,
-            "head_dim": 128,
-            "max_position_embeddings": 32768,
-        },
+        sizes=(151936, 4096, 22016, 32, 32, 32, 128, 32768),
         window="later",
     ),
     gguf=Gguf("qwen3", attention_bias=False),

@@ -67,6 +67,11 @@ GGUF_NAMES = Names(
 )
 """Names in GGUF files, from gguf-py/gguf/constants.py of llama.cpp."""
 TANH = "gelu_pytorch_tanh"
+SIZES = (
+    *("vocab_size", "hidden_size", "intermediate_size", "num_hidden_layers", "num_attention_heads"),
+    *("num_key_value_heads", "head_dim", "max_position_embeddings"),
+)
+"""Fields of :class:`glinfer.config.ModelConfig` that a ``config.json`` may leave out."""
 ACTIVATIONS = {"silu": "silu", "swish": "silu", "gelu": "gelu", "gelu_new": "gelu_new", TANH: "gelu_new"}
 """Activations in ``config.json``, and ``hidden_act`` of :class:`glinfer.config.ModelConfig` for each."""
 _SAME_MATHS: Mapping[str, tuple[object, ...]] = {
@@ -82,8 +87,7 @@ class HuggingFace:
     """The ``config.json`` and the weights of a family as Hugging Face's transformers saves them.
 
     Attributes:
-        defaults: sizes that a file may leave out, by field of :class:`glinfer.config.ModelConfig`. 0 is the value that
-            follows from other fields: ``intermediate_size``, ``num_key_value_heads``, ``head_dim``.
+        sizes: defaults of the fields :data:`SIZES`; 0 where the value follows from other fields.
         activation: the default, under its name in the file.
         activations: settings that name the activation, and what each calls what; those given have to agree.
         eps: default of the norms' epsilon, and ``eps_key`` its name in the file.
@@ -100,7 +104,7 @@ class HuggingFace:
         buffers: a regular expression for tensors, without prefix, that are no weights and are passed over.
     """
 
-    defaults: Mapping[str, int]
+    sizes: tuple[int, ...]
     activation: str = "silu"
     activations: Mapping[str, Mapping[str, str]] = field(default_factory=lambda: {"hidden_act": ACTIVATIONS})
     eps: float = 1e-6
@@ -145,8 +149,8 @@ class Manifest:
     Attributes:
         format: beginning of its ``format``.
         version: its ``format_version``.
-        only: settings of its architecture with the value that each has to have, and has where it is left out.
-        fields: what that means, by field of :class:`glinfer.config.ModelConfig`.
+        only: settings of its architecture with the value that each has to have, and has where it is left out; fields of
+            :class:`glinfer.config.ModelConfig` are taken from here.
         prefix: beginning of the names of tensors, which the file may leave out.
         renamed: ends of names in the file, and in the checkpoint.
     """
@@ -154,7 +158,6 @@ class Manifest:
     format: str
     version: int
     only: Mapping[str, Any]
-    fields: Mapping[str, Any]
     prefix: str = "model."
     renamed: Mapping[str, str] = field(default_factory=dict)
 

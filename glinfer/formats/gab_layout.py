@@ -7,12 +7,13 @@ from __future__ import annotations
 
 import math
 from collections.abc import Iterator, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 import numpy as np
 import numpy.typing as npt
 
 from glinfer.config import ModelConfig
+from glinfer.formats.tensors import tensors_of
 
 FloatArray = npt.NDArray[np.float32]
 
@@ -60,44 +61,21 @@ class StoredArray:
         return np.ascontiguousarray(first.T if self.transposed else first, "<f4")
 
 
-def _before_blocks(config: ModelConfig) -> Iterator[StoredArray]:
-    width, names = config.hidden_size, config.family.names
-    yield StoredArray((f"{names.embeddings}.weight",), (config.vocab_size, width))
-    yield StoredArray((f"{names.positions}.weight",), (config.max_position_embeddings, width))
-
-
-def _block(config: ModelConfig, index: int) -> Iterator[StoredArray]:
-    width, inner, names = config.hidden_size, config.intermediate_size, config.family.names
-    yield from _layer_norm(names.of("attention_norm", index), width)
-    for role, letter in (("projection", "q"), ("projection", "k"), ("projection", "v"), ("output", "")):
-        yield StoredArray((f"{names.of(role, index, letter)}.weight",), (width, width), transposed=True)
-    yield from _layer_norm(names.of("mlp_norm", index), width)
-    for role, rows, columns in (("up", inner, width), ("down", width, inner)):
-        name = names.of(role, index)
-        yield StoredArray((f"{name}.weight", f"{name}.bias"), (rows, columns + 1))
-
-
-def _after_blocks(config: ModelConfig) -> Iterator[StoredArray]:
-    names = config.family.names
-    yield from _layer_norm(names.final_norm, config.hidden_size)
-    yield StoredArray((f"{names.head}.weight",), (config.hidden_size, config.vocab_size), transposed=True)
-    yield StoredArray((f"{names.head}.bias",), (config.vocab_size,))
-
-
-def _layer_norm(name: str, width: int) -> Iterator[StoredArray]:
-    yield StoredArray((f"{name}.weight",), (width,))
-    yield StoredArray((f"{name}.bias",), (width,))
-
-
 def stored_arrays(config: ModelConfig) -> Iterator[StoredArray]:
     """All arrays of the file, in file order; lazily, so that an absurd block count costs nothing yet."""
-    yield from _before_blocks(config)
-    for index in range(config.num_hidden_layers):
-        yield from _block(config, index)
-    yield from _after_blocks(config)
+    names, tensors = config.family.names, tensors_of(config)
+    for tensor in tensors:
+        name, shape = tensor.name(names), tensor.shape
+        if tensor.role in ("up", "down"):
+            yield StoredArray((name, next(tensors).name(names)), (shape[0], shape[1] + 1))
+        else:
+            transposed = len(shape) == 2 and tensor.role in ("projection", "output", "head")
+            yield StoredArray((name,), shape[::-1] if transposed else shape, transposed)
 
 
 def float_count(config: ModelConfig) -> int:
     """How many floats the file has after its header, without walking through the blocks."""
-    outside = sum(array.size for part in (_before_blocks, _after_blocks) for array in part(config))
-    return outside + config.num_hidden_layers * sum(array.size for array in _block(config, 0))
+    one, two = (
+        sum(array.size for array in stored_arrays(replace(config, num_hidden_layers=count))) for count in (1, 2)
+    )
+    return one + (config.num_hidden_layers - 1) * (two - one)

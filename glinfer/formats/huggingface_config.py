@@ -13,7 +13,7 @@ from typing import Any
 from glinfer.config import ModelConfig
 from glinfer.errors import ConfigError, FormatError
 from glinfer.families import FAMILIES
-from glinfer.families.record import Family, HuggingFace
+from glinfer.families.record import SIZES, Family, HuggingFace
 from glinfer.formats.files import shown
 from glinfer.formats.huggingface_json import Settings, quoted, read_json
 from glinfer.formats.huggingface_rope import check_scaling, rope_settings
@@ -130,7 +130,7 @@ class _Reader:
 
     def whole(self, field: str) -> int:
         """A size, under each of its names that the file has."""
-        settings, default = self.settings, self.form.defaults[field]
+        settings, default = self.settings, self.form.sizes[SIZES.index(field)]
         if field in self.form.old_keys:
             default = settings.whole(self.form.old_keys[field], default)
         name, *others = self.form.keys.get(field, (field,))

@@ -166,8 +166,7 @@ def _config(values: Mapping[str, Any], entries: Mapping[str, _Entry], label: str
             **{name: found[name] for name in (*_NEEDED, *_OPTIONAL) if found.get(name) is not None},
             layer_norm_eps=_real(found, "rms_norm_eps", 1e-5, label),
             rope_theta=_real(found, "rope_theta", _FAMILY.rope_theta, label),
-            **_FORM.fields,
-            model_type=_FAMILY.name,
+            **{name: value for name, value in _FORM.only.items() if name in ModelConfig.__dataclass_fields__},
             mlp_bias=found.get("mlp_bias", biased),
         )
     except ConfigError as error:
