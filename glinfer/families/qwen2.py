@@ -9,10 +9,6 @@ FAMILY = Family(
     "qwen2",
     attention_biases=("q", "k", "v"),
     usual={"hidden_act": "silu", "attention_bias": True},
-    huggingface=HuggingFace(
-        sizes=(151936, 4096, 22016, 32, 32, 32, 0, 32768),
-        always_biased=True,
-        window="later",
-    ),
+    huggingface=HuggingFace(sizes=(151936, 4096, 22016, 32, 32, 32, 0, 32768), always_biased=True, window="later"),
     gguf=Gguf("qwen2"),
 )

@@ -10,9 +10,6 @@ FAMILY = Family(
     head_norms=True,
     attention_biases=("q", "k", "v", "o"),
     usual={"hidden_act": "silu"},
-    huggingface=HuggingFace(
-        sizes=(151936, 4096, 22016, 32, 32, 32, 128, 32768),
-        window="later",
-    ),
+    huggingface=HuggingFace(sizes=(151936, 4096, 22016, 32, 32, 32, 128, 32768), window="later"),
     gguf=Gguf("qwen3", attention_bias=False),
 )
