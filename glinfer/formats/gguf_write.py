@@ -66,13 +66,13 @@ def as_relative(checkpoint: Checkpoint) -> Checkpoint:
     config, names = _relative(checkpoint.config), checkpoint.config.family.names
     norm = names.final_norm
     tensors = {**checkpoint.tensors, f"{norm}.weight": gain, f"{norm}.bias": shift, f"{names.head}.weight": head}
-    shapes = weight_shapes(config)
-    made = {name: tensors[name] if name in tensors else np.zeros(shapes[name], np.float32) for name in shapes}
+    shapes = weight_shapes(config).items()
+    made = {name: tensors[name] if name in tensors else np.zeros(shape, np.float32) for name, shape in shapes}
     return Checkpoint(config, made, checkpoint.source)
 
 
 def _relative(config: ModelConfig) -> ModelConfig:
-    return replace(config, model_type=config.family.gguf_as)
+    return replace(config, model_type=config.family.gguf_as or config.model_type)
 
 
 @dataclass(frozen=True)
@@ -120,9 +120,8 @@ def write_gguf(
     if dtype is not None and dtype not in DTYPES:
         raise InputError(f"dtype is {dtype!r}; expected one of {', '.join(DTYPES)}, or None for tensors as they are")
     check_checkpoint(checkpoint)
-    relative = bool(checkpoint.config.family.gguf_as)
-    metadata, factors = metadata_of(_relative(checkpoint.config) if relative else checkpoint.config)
-    if relative:
+    metadata, factors = metadata_of(_relative(checkpoint.config))
+    if checkpoint.config.family.gguf_as:
         checkpoint = as_relative(checkpoint)
     form = form_of(checkpoint.config.family)
     metadata.update(vocabulary_metadata(tokenizer, checkpoint.config.vocab_size))

@@ -95,10 +95,10 @@ class _ReferenceBuilder:
     def attention(self, block: int) -> None:
         """LN1, Q, K, V, four passes a head, output projection + residual: hidden a → b."""
         config, plan, prefix = self.config, self.plan, f"h.{block}"
-        head_dim = config.head_dim
+        dim, head_dim = config.hidden_size, config.head_dim
         plan.draw(self.norm(f"{prefix}.ln_1", "ln_1", self.names.of("attention_norm", block), self.hidden[0]))
         for letter, out in (("q", self.q), ("k", self.k), ("v", self.v)):
-            weight, bias = self.projection(self.names.of("projection", block, letter), letter)
+            weight, bias = self.matrix("projection", block, dim, dim, letter)
             kind = f"attn.{letter}_proj"
             plan.draw(linear(f"{prefix}.{kind}", kind, self.normed, weight, out, bias=bias))
         for head in range(config.num_attention_heads):
@@ -113,24 +113,25 @@ class _ReferenceBuilder:
                 concat_head(f"{name}.joined", "attn.joined", self.mixed, before, self.joined[head % 2], head=head),
             )
         joined = self.joined[(config.num_attention_heads - 1) % 2]
-        weight, bias = self.projection(self.names.of("output", block), "o")
+        weight, bias = self.matrix("output", block, dim, dim, "o")
         kind = "attn.out_proj"
         plan.draw(linear(f"{prefix}.{kind}", kind, joined, weight, self.hidden[1], bias=bias, residual=self.hidden[0]))
 
-    def projection(self, name: str, letter: str) -> tuple[TensorSpec, TensorSpec | None]:
-        """A matrix of the attention and its bias, if the family has one."""
-        dim = self.config.hidden_size
-        weight = self.plan.weight(f"{name}.weight", dim, dim)
-        return weight, self.plan.weight(f"{name}.bias", dim) if letter in self.biases else None
+    def matrix(
+        self, role: str, block: int, rows: int, cols: int, letter: str = ""
+    ) -> tuple[TensorSpec, TensorSpec | None]:
+        """A matrix of a block and its bias, if the family has one."""
+        name = self.names.of(role, block, letter)
+        weight = self.plan.weight(f"{name}.weight", rows, cols)
+        return weight, self.plan.weight(f"{name}.bias", rows) if (letter or role) in self.biases else None
 
     def mlp(self, block: int) -> None:
         """LN2, MLP-in + GELU, MLP-out + residual: hidden b → a."""
         config, plan, prefix = self.config, self.plan, f"h.{block}"
         dim, inner = config.hidden_size, config.intermediate_size
         plan.draw(self.norm(f"{prefix}.ln_2", "ln_2", self.names.of("mlp_norm", block), self.hidden[1]))
-        up, down = (self.names.of(role, block) for role in ("up", "down"))
-        fc_in, in_bias = plan.weight(f"{up}.weight", inner, dim), plan.weight(f"{up}.bias", inner)
-        fc_out, out_bias = plan.weight(f"{down}.weight", dim, inner), plan.weight(f"{down}.bias", dim)
+        fc_in, in_bias = self.matrix("up", block, inner, dim)
+        fc_out, out_bias = self.matrix("down", block, dim, inner)
         plan.draw(
             linear(
                 f"{prefix}.mlp.fc_in",
