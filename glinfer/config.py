@@ -10,6 +10,8 @@ from reprlib import repr as shown
 from typing import Any
 
 from glinfer.errors import ConfigError
+from glinfer.families import DEFAULT, DEFAULT_SHAPE, FAMILIES
+from glinfer.families.record import Family
 
 # What each number may be at most: far above any model, far below what would overflow a 32-bit texel index.
 _MAX_FIELD = 1 << 24
@@ -53,7 +55,7 @@ class ModelConfig:
 
     The names are those of Hugging Face's configurations. ``hidden_act``: ``gelu_new`` is the tanh form (what Gab's
     browser engine computes, and so the default), ``gelu`` the erf form (what Gab was trained with). ``model_type`` is
-    the family, a key of :data:`glinfer.formats.families.FAMILIES`. With ``tie_word_embeddings`` the vocabulary's matrix
+    the family, a key of :data:`glinfer.families.FAMILIES`. With ``tie_word_embeddings`` the vocabulary's matrix
     is that of the embeddings. ``layer_norm_eps`` is RMSNorm's too, where the family has that.
 
     The fields behind ``tie_word_embeddings`` are for families with rotary positions: ``num_key_value_heads`` (0: as
@@ -74,7 +76,7 @@ class ModelConfig:
     intermediate_size: int = 0
     layer_norm_eps: float = 1e-5
     hidden_act: str = "gelu_new"
-    model_type: str = "gab"
+    model_type: str = DEFAULT
     tie_word_embeddings: bool = False
     num_key_value_heads: int = 0
     head_dim: int = 0
@@ -122,6 +124,15 @@ class ModelConfig:
             raise ConfigError(f"hidden_act is {shown(self.hidden_act)}; expected one of {', '.join(ACTIVATIONS)}")
         if not isinstance(self.model_type, str):
             raise ConfigError(f"model_type is {shown(self.model_type)}; expected a name")
+
+    @property
+    def family(self) -> Family:
+        """The record of its family.
+
+        Raises:
+            KeyError: there is no such family; readers of files refuse it before.
+        """
+        return FAMILIES[self.model_type]
 
     def window_of(self, layer: int) -> int:
         """How many positions, its own among them, a token sees in a layer; 0 for all before it."""
@@ -202,13 +213,13 @@ class ModelConfig:
         Further names: ``family`` (what is left out is then as usual in that family), ``inner`` (width of the MLP),
         ``kv_heads``, ``head_dim``, ``window`` and ``tied`` (0 or 1).
         """
-        values: dict[str, Any] = {_OPTIONS[name]: number for name, number in GAB_SHAPE.items()}
+        values: dict[str, Any] = {_OPTIONS[name]: number for name, number in DEFAULT_SHAPE.items()}
         for part in filter(None, (piece.strip() for piece in text.split(","))):
             name, _, number = part.partition("=")
             if name == "family":
-                if number not in _USUAL:
-                    raise ConfigError(f"family={shown(number)} in --config; expected one of {', '.join(_USUAL)}")
-                values = {**values, **_USUAL[number], "model_type": number}
+                if number not in FAMILIES:
+                    raise ConfigError(f"family={shown(number)} in --config; expected one of {', '.join(FAMILIES)}")
+                values = {**values, **FAMILIES[number].usual, "model_type": number}
                 continue
             if name not in _OPTIONS:
                 raise ConfigError(f"unknown name {shown(name)} in --config; known: {', '.join(_OPTIONS)}, family")
@@ -233,17 +244,3 @@ _OPTIONS = {
     "window": "sliding_window",
     "tied": "tie_word_embeddings",
 }
-_SILU: Mapping[str, Any] = {"hidden_act": "silu"}
-_USUAL: Mapping[str, Mapping[str, Any]] = {
-    "gab": {},
-    "gpt2": {"tie_word_embeddings": True},
-    "gift_of_gab": {"hidden_act": "gelu", "tie_word_embeddings": True, "mlp_bias": True},
-    "llama": _SILU,
-    "mistral": _SILU,
-    "qwen2": {**_SILU, "attention_bias": True},
-    "qwen3": _SILU,
-    "gemma": {"tie_word_embeddings": True},
-}
-"""What the models of a family mostly have, for shapes given as options."""
-GAB_SHAPE: Mapping[str, int] = {"vocab": 5256, "dim": 512, "heads": 8, "blocks": 6, "context": 2048}
-"""Gab's own shape under the names of the GAB1 header."""

@@ -8,9 +8,10 @@ from typing import Any
 import numpy as np
 
 from glinfer.config import ModelConfig
+from glinfer.families import FAMILIES
 from glinfer.formats import Checkpoint, random_checkpoint
-from glinfer.formats.families import FAMILIES, weight_shapes
 from glinfer.formats.packed import F16, PACKED_FORMATS, PackedTensor, block_weights
+from glinfer.formats.tensors import weight_shapes
 from glinfer.ggml import BLOCK_FORMATS, block_format, pack
 from glinfer.ggml_groups import FORMS
 

@@ -11,7 +11,6 @@ from glinfer.errors import FormatError, InputError
 from glinfer.formats.bpe import BpeModel, read_bpe, write_bpe
 from glinfer.formats.bundled import BundledModel, bundled_models, find_model
 from glinfer.formats.checkpoint import Checkpoint, random_checkpoint
-from glinfer.formats.families import weight_shapes
 from glinfer.formats.files import BPE1_MAGIC, GAB1_MAGIC, AnyPath, opened, replacing, shown
 from glinfer.formats.gab import read_gab, write_gab
 from glinfer.formats.gguf import read_gguf
@@ -22,6 +21,7 @@ from glinfer.formats.huggingface import read_huggingface
 from glinfer.formats.huggingface_files import CONFIG, OTHER_WEIGHTS, is_directory, read_header
 from glinfer.formats.manifest import find_manifest, is_manifest, read_manifest
 from glinfer.formats.safetensors import read_safetensors, write_safetensors
+from glinfer.formats.tensors import weight_shapes
 from glinfer.formats.vocabularies import Vocabulary
 
 __all__ = [

@@ -12,10 +12,12 @@ import numpy as np
 
 from glinfer.config import ModelConfig
 from glinfer.errors import FormatError, InputError
-from glinfer.formats.families import FAMILIES, GAB, GEMMA, tensor_count, weight_shapes
+from glinfer.families import FAMILIES
+from glinfer.families.record import Names
 from glinfer.formats.gab_layout import FloatArray, StoredArray, stored_arrays
 from glinfer.formats.huggingface_json import quoted
 from glinfer.formats.packed import PACKED_FORMATS, PackedTensor, block_weights
+from glinfer.formats.tensors import tensor_count, tensors_of, weight_shapes
 
 _LONGEST_TRIED, _NAMES_TRIED = 128, 1000  # characters and names, where the nearest is looked for
 _CHUNK = 1 << 16  # floats looked at together by check_finite: small enough to stay in a CPU's cache
@@ -27,11 +29,11 @@ class Checkpoint:
 
     Attributes:
         config: the model's shape.
-        tensors: float32 arrays by name, shapes as :func:`glinfer.formats.families.weight_shapes` gives them. They may
+        tensors: float32 arrays by name, shapes as :func:`glinfer.formats.tensors.weight_shapes` gives them. They may
             be read-only views of a memory-mapped file and need not be contiguous.
         source: where they came from, for messages: a path, or words such as ``random weights (seed 0)``.
         packed: the tensors that stay in their file's own format, which are matrices; none of them is among ``tensors``.
-            Models of the family ``gab`` have none.
+            Models that GAB1 files hold have none.
     """
 
     config: ModelConfig
@@ -101,7 +103,7 @@ def _not_finite(tensor: FloatArray) -> tuple[int, int]:
 
 
 def check_tensors(config: ModelConfig, found: Mapping[str, tuple[str, tuple[int, ...]]], source: str) -> None:
-    """Compare names, types and shapes with :func:`glinfer.formats.families.weight_shapes`.
+    """Compare names, types and shapes with :func:`glinfer.formats.tensors.weight_shapes`.
 
     Args:
         config: the model that the tensors should make up.
@@ -142,7 +144,7 @@ def check_tensors(config: ModelConfig, found: Mapping[str, tuple[str, tuple[int,
                 f"{source}: tensor {name!r} has shape {quoted(list(found_shape))}; "
                 f"expected {list(shape)} from the configuration"
             )
-        may_be_packed = config.model_type != GAB and len(shape) == 2
+        may_be_packed = not config.family.gab1 and len(shape) == 2
         if kind != "float32" and not (may_be_packed and kind in PACKED_FORMATS):
             raise FormatError(f"{source}: tensor {name!r} is {kind}; expected float32; convert it first")
         if kind != "float32" and shape[-1] % block_weights(kind):
@@ -180,7 +182,7 @@ def with_context(checkpoint: Checkpoint, positions: int | None) -> Checkpoint:
         ConfigError: the model has no such positions.
     """
     config = checkpoint.config.with_context(positions)
-    name = "transformer.wpe.weight"
+    name = f"{config.family.names.positions}.weight"
     tensors, packed = dict(checkpoint.tensors), dict(checkpoint.packed)
     if name in tensors:
         tensors[name] = tensors[name][: config.max_position_embeddings]
@@ -192,10 +194,9 @@ def with_context(checkpoint: Checkpoint, positions: int | None) -> Checkpoint:
 def random_checkpoint(config: ModelConfig, seed: int = 0, scale: float = 0.04) -> Checkpoint:
     """A model with seeded random weights, the same on every machine: for tests and for measuring speed.
 
-    Every array of a GAB1 file, in file order, is drawn with ``numpy.random.default_rng(seed)`` from a normal
-    distribution of standard deviation ``scale``; token embeddings are 4 times that, output weights 3 times,
-    and LayerNorm's gains lie around 1. Of other families than ``gab``, every tensor is drawn so, gains around what
-    leaves numbers as they are.
+    Every tensor is drawn with ``numpy.random.default_rng(seed)`` from a normal distribution of standard deviation
+    ``scale``, gains around what leaves numbers as they are. Where a GAB1 file holds the model, its arrays are drawn so
+    in file order; token embeddings are 4 times that, output weights 3 times.
 
     Raises:
         InputError: ``seed`` is negative or ``scale`` is not a finite number of at least 0.
@@ -206,22 +207,23 @@ def random_checkpoint(config: ModelConfig, seed: int = 0, scale: float = 0.04) -
         raise InputError(f"the scale is {scale}; expected a finite number of at least 0")
     generator = np.random.default_rng(seed)
     tensors: dict[str, FloatArray] = {}
-    if config.model_type != GAB:
-        for name, shape in weight_shapes(config).items():
-            around = 1.0 if len(shape) == 1 and name.endswith("weight") and config.model_type != GEMMA else 0.0
-            drawn = generator.standard_normal(shape, dtype=np.float32)
-            tensors[name] = drawn * np.float32(scale) + np.float32(around)
+    family = config.family
+    if not family.gab1:
+        for tensor in tensors_of(config):
+            drawn = generator.standard_normal(tensor.shape, dtype=np.float32)
+            around = 1.0 - family.norm_offset if tensor.is_gain else 0.0
+            tensors[tensor.name(family.names)] = drawn * np.float32(scale) + np.float32(around)
         return Checkpoint(config, tensors, f"random weights (seed {seed})")
     for array in stored_arrays(config):
         drawn = (generator.standard_normal(array.shape) * scale).astype(np.float32)
-        tensors.update(array.split(_around(array, drawn)))
+        tensors.update(array.split(_around(array, drawn, family.names)))
     return Checkpoint(config, tensors, f"random weights (seed {seed})")
 
 
-def _around(array: StoredArray, drawn: FloatArray) -> FloatArray:
+def _around(array: StoredArray, drawn: FloatArray, names: Names) -> FloatArray:
     """Move or stretch ``drawn`` as the tensor's role asks; see :func:`random_checkpoint`."""
     name = array.names[0]
-    is_gain = ".ln_" in name and name.endswith(".weight")
-    stretch = {"transformer.wte.weight": 4, "lm_head.weight": 3}.get(name, 1)
+    is_gain = len(array.shape) == 1 and name.endswith(".weight")
+    stretch = {f"{names.embeddings}.weight": 4, f"{names.head}.weight": 3}.get(name, 1)
     moved: FloatArray = drawn * np.float32(stretch) + np.float32(1) if is_gain else drawn * np.float32(stretch)
     return moved

@@ -14,14 +14,15 @@ import numpy as np
 
 from glinfer.config import ModelConfig
 from glinfer.errors import ConfigError, FormatError
+from glinfer.families import FAMILIES
 from glinfer.formats.checkpoint import Checkpoint, check_checkpoint
-from glinfer.formats.families import GAB
 from glinfer.formats.files import BPE1_MAGIC, GAB1_MAGIC, AnyPath, check_size, opened, replacing, shown
 from glinfer.formats.gab_layout import FloatArray, float_count, stored_arrays
 
 _HEADER = struct.Struct("<7I")
 _VERSION = 1
 _LAYER_NORM_EPS = 1e-5
+_FAMILY = next(family.name for family in FAMILIES.values() if family.gab1)
 
 
 def read_gab(path: AnyPath) -> Checkpoint:
@@ -80,6 +81,7 @@ def _read_header(file: BinaryIO, size: int, label: str) -> ModelConfig:
             num_hidden_layers=blocks,
             max_position_embeddings=context,
             layer_norm_eps=_LAYER_NORM_EPS,
+            model_type=_FAMILY,
         )
     except ConfigError as error:
         raise FormatError(f"{label}: its header describes no possible model: {error}") from None
@@ -96,11 +98,11 @@ def write_gab(checkpoint: Checkpoint, path: AnyPath) -> None:
             unknown, not float32 or of the wrong shape, or the file cannot be written.
     """
     config = checkpoint.config
-    if config.model_type != GAB or config.tie_word_embeddings:
+    if config.model_type != _FAMILY or config.tie_word_embeddings:
         head = "tied embeddings" if config.tie_word_embeddings else "embeddings of its own"
         raise FormatError(
             f"{checkpoint.source}: the model is of the family {config.model_type!r}, with {head}; GAB1 can only hold "
-            "'gab' without; save as .safetensors instead"
+            f"{_FAMILY!r} without; save as .safetensors instead"
         )
     if config.intermediate_size != 4 * config.hidden_size:
         raise FormatError(

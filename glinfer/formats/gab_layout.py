@@ -1,19 +1,19 @@
 """Which arrays a GAB1 file holds, in file order, and how each becomes tensors under their usual names.
 
-The names are those of GPT-J in Hugging Face's transformers, which has the same separate, bias-free attention
-projections, plus ``transformer.wpe.weight`` for the learned positions. Matrices are [out, in].
+Matrices are [out, in] there.
 """
 
 from __future__ import annotations
 
 import math
 from collections.abc import Iterator, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 import numpy as np
 import numpy.typing as npt
 
 from glinfer.config import ModelConfig
+from glinfer.formats.tensors import tensors_of
 
 FloatArray = npt.NDArray[np.float32]
 
@@ -61,43 +61,21 @@ class StoredArray:
         return np.ascontiguousarray(first.T if self.transposed else first, "<f4")
 
 
-def _before_blocks(config: ModelConfig) -> Iterator[StoredArray]:
-    width = config.hidden_size
-    yield StoredArray(("transformer.wte.weight",), (config.vocab_size, width))
-    yield StoredArray(("transformer.wpe.weight",), (config.max_position_embeddings, width))
-
-
-def _block(config: ModelConfig, index: int) -> Iterator[StoredArray]:
-    width, inner, prefix = config.hidden_size, config.intermediate_size, f"transformer.h.{index}"
-    yield from _layer_norm(f"{prefix}.ln_1", width)
-    for projection in ("q_proj", "k_proj", "v_proj", "out_proj"):
-        yield StoredArray((f"{prefix}.attn.{projection}.weight",), (width, width), transposed=True)
-    yield from _layer_norm(f"{prefix}.ln_2", width)
-    for name, rows, columns in (("fc_in", inner, width), ("fc_out", width, inner)):
-        names = (f"{prefix}.mlp.{name}.weight", f"{prefix}.mlp.{name}.bias")
-        yield StoredArray(names, (rows, columns + 1))
-
-
-def _after_blocks(config: ModelConfig) -> Iterator[StoredArray]:
-    yield from _layer_norm("transformer.ln_f", config.hidden_size)
-    yield StoredArray(("lm_head.weight",), (config.hidden_size, config.vocab_size), transposed=True)
-    yield StoredArray(("lm_head.bias",), (config.vocab_size,))
-
-
-def _layer_norm(name: str, width: int) -> Iterator[StoredArray]:
-    yield StoredArray((f"{name}.weight",), (width,))
-    yield StoredArray((f"{name}.bias",), (width,))
-
-
 def stored_arrays(config: ModelConfig) -> Iterator[StoredArray]:
     """All arrays of the file, in file order; lazily, so that an absurd block count costs nothing yet."""
-    yield from _before_blocks(config)
-    for index in range(config.num_hidden_layers):
-        yield from _block(config, index)
-    yield from _after_blocks(config)
+    names, tensors = config.family.names, tensors_of(config)
+    for tensor in tensors:
+        name, shape = tensor.name(names), tensor.shape
+        if tensor.role in ("up", "down"):
+            yield StoredArray((name, next(tensors).name(names)), (shape[0], shape[1] + 1))
+        else:
+            transposed = len(shape) == 2 and tensor.role in ("projection", "output", "head")
+            yield StoredArray((name,), shape[::-1] if transposed else shape, transposed)
 
 
 def float_count(config: ModelConfig) -> int:
     """How many floats the file has after its header, without walking through the blocks."""
-    outside = sum(array.size for part in (_before_blocks, _after_blocks) for array in part(config))
-    return outside + config.num_hidden_layers * sum(array.size for array in _block(config, 0))
+    one, two = (
+        sum(array.size for array in stored_arrays(replace(config, num_hidden_layers=count))) for count in (1, 2)
+    )
+    return one + (config.num_hidden_layers - 1) * (two - one)

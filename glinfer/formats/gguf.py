@@ -12,23 +12,23 @@ import numpy.typing as npt
 from glinfer.config import ModelConfig
 from glinfer.errors import FormatError
 from glinfer.formats.checkpoint import Checkpoint, nearest
-from glinfer.formats.families import LLAMA, tensor_count
 from glinfer.formats.files import AnyPath
-from glinfer.formats.gguf_config import config_of
+from glinfer.formats.gguf_config import ROPE_FREQS, config_of, form_of
 from glinfer.formats.gguf_file import GgufFile, GgufTensor, read_gguf_file
-from glinfer.formats.gguf_names import ROPE_FREQS, StoredTensor, halves_apart, stored_tensors
+from glinfer.formats.gguf_rows import rows_from_file
 from glinfer.formats.huggingface_json import quoted
 from glinfer.formats.packed import PACKED_FORMATS, PackedTensor, row_bytes
+from glinfer.formats.tensors import StoredTensor, stored_tensors, tensor_count
 
 _READ = ("F32", *(name for name in PACKED_FORMATS if not name.endswith("_ROW")))
 
 
 def read_gguf(path: AnyPath) -> Checkpoint:
-    """Read a model in a GGUF file, of the architectures gpt2, llama (Mistral's models too), qwen2, qwen3 and gemma.
+    """Read a model in a GGUF file, of an architecture that is in the record of a family.
 
-    Names, shapes and the order of rows are those of :func:`glinfer.formats.families.weight_shapes`, and so Hugging
-    Face's. Matrices stay as the file has them: views of the memory-mapped file, but for queries and keys of the
-    architecture llama, whose rows are put in order again. Vectors become float32.
+    Names, shapes and the order of rows are those of :func:`glinfer.formats.tensors.weight_shapes`. Matrices stay as the
+    file has them: views of the memory-mapped file, but for queries and keys of some architectures, whose rows are put
+    in order again (:mod:`glinfer.formats.gguf_rows`). Vectors become float32.
 
     Raises:
         FormatError: the file cannot be read or is damaged; the model is of another architecture or asks for maths that
@@ -48,12 +48,12 @@ def checkpoint_of(file: GgufFile) -> Checkpoint:
             f"{file.source}: found {len(file.tensors)} tensors; expected {tensor_count(config)} or so for the "
             f"{config.num_hidden_layers} blocks of its metadata; the file is damaged, get it again"
         )
-    stored = list(stored_tensors(config))
+    stored = stored_tensors(config, form_of(config.family).names)
     _check(config, stored, file)
     tensors: dict[str, npt.NDArray[np.float32]] = {}
     packed: dict[str, PackedTensor] = {}
     for expected in stored:
-        for name, part in _parts(expected, file.tensors[expected.name]).items():
+        for name, part in _parts(config, expected, file.tensors[expected.name]).items():
             if isinstance(part, PackedTensor):
                 packed[name] = part
             else:
@@ -64,7 +64,7 @@ def checkpoint_of(file: GgufFile) -> Checkpoint:
 def _check(config: ModelConfig, stored: list[StoredTensor], file: GgufFile) -> None:
     """Compare names, types and shapes with what the model needs; every message has the file's own names."""
     expected = {tensor.name: tensor for tensor in stored}
-    passed_over = {ROPE_FREQS} if config.model_type == LLAMA else set()
+    passed_over = {ROPE_FREQS} if form_of(config.family).pairs_together else set()
     missing = [name for name in expected if name not in file.tensors]
     unknown = [name for name in file.tensors if name not in expected and name not in passed_over]
     counts = f"found {len(file.tensors)} tensors, expected {len(expected)} for {config.num_hidden_layers} blocks"
@@ -88,7 +88,9 @@ def _check(config: ModelConfig, stored: list[StoredTensor], file: GgufFile) -> N
             )
 
 
-def _parts(stored: StoredTensor, found: GgufTensor) -> Mapping[str, PackedTensor | npt.NDArray[np.float32]]:
+def _parts(
+    config: ModelConfig, stored: StoredTensor, found: GgufTensor
+) -> Mapping[str, PackedTensor | npt.NDArray[np.float32]]:
     """glinfer's tensors in one of the file's, which has been checked."""
     rows: npt.NDArray[Any]
     if found.type == "F32":
@@ -97,13 +99,7 @@ def _parts(stored: StoredTensor, found: GgufTensor) -> Mapping[str, PackedTensor
         rows = found.data.reshape(*found.shape[:-1], row_bytes(found.type, found.shape[-1]))
         if rows.ndim == 1:
             rows = PackedTensor(found.type, rows[None]).floats()[0]
-    if stored.plus_one:
-        rows = rows - np.float32(1)
-    if stored.heads:
-        rows = halves_apart(rows, stored.heads)
-    split = np.split(rows, len(stored.tensors))
+    split = ((tensor, rows_from_file(config, tensor, part)) for tensor, part in stored.split(rows))
     is_packed = found.type != "F32" and len(found.shape) == 2
-    return {
-        name: PackedTensor(found.type, part) if is_packed else part
-        for name, part in zip(stored.tensors, split, strict=True)
-    }
+    names = config.family.names
+    return {tensor.name(names): PackedTensor(found.type, part) if is_packed else part for tensor, part in split}

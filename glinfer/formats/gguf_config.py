@@ -14,17 +14,16 @@ import numpy.typing as npt
 
 from glinfer.config import ModelConfig
 from glinfer.errors import ConfigError, FormatError, InputError
+from glinfer.families import FAMILIES
+from glinfer.families.record import Family, Gguf
 from glinfer.formats.gguf_file import GgufFile
-from glinfer.formats.gguf_names import ARCHITECTURES, EMBEDDING, HEAD, ROPE_FREQS
 from glinfer.formats.huggingface_json import quoted
 from glinfer.formats.huggingface_rope import check_scaling
 
-ACTIVATIONS = {"gpt2": "gelu_new", "llama": "silu", "qwen2": "silu", "qwen3": "silu", "gemma": "gelu_new"}
-"""What the MLP of each architecture computes; no key says it."""
-LEARNED = ("gpt2",)
-"""The architectures with learned positions."""
+ROPE_FREQS = "rope_freqs.weight"
+"""By how much each pair of a head turns slower than usual, float32 [head_dim / 2]; in some files."""
 
-_EPSILON, _RMS_EPSILON = "attention.layer_norm_epsilon", "attention.layer_norm_rms_epsilon"
+_EPSILONS = {"layer": "attention.layer_norm_epsilon", "rms": "attention.layer_norm_rms_epsilon"}
 # Keys that change the maths, and the values with which they do not.
 _ONLY: dict[str, tuple[Any, ...]] = {
     "expert_count": (0,),
@@ -94,14 +93,26 @@ def _decimal(value: float) -> float:
     return float(str(single)) if float(single) == value else float(value)
 
 
-def architecture_of(file: GgufFile) -> str:
-    """The architecture of the model in a file.
+def _architectures() -> dict[str, Family]:
+    """The family that a file of each architecture is read as."""
+    return {family.gguf.architecture: family for family in reversed(FAMILIES.values()) if family.gguf is not None}
+
+
+def form_of(family: Family) -> Gguf:
+    """What the record of a family that GGUF has says of its files."""
+    assert family.gguf is not None
+    return family.gguf
+
+
+def family_of(file: GgufFile) -> Family:
+    """The family of the model in a file, by its architecture.
 
     Raises:
         FormatError: it is none that is known, or the file is no whole model.
     """
     found, label = file.metadata.get("general.architecture"), file.source
-    known = ", ".join(dict.fromkeys(ARCHITECTURES.values()))
+    families = _architectures()
+    known = ", ".join(dict.fromkeys(family.gguf.architecture for family in FAMILIES.values() if family.gguf))
     if found is None:
         raise FormatError(f"{label}: found no general.architecture; expected one of those known: {known}")
     kind, parts = file.metadata.get("general.type", "model"), file.metadata.get("split.count", 1)
@@ -109,9 +120,9 @@ def architecture_of(file: GgufFile) -> str:
         raise FormatError(f"{label}: its general.type is {quoted(kind)}; expected a model")
     if parts not in (0, 1):
         raise FormatError(f"{label}: this is one of {quoted(parts)} parts of a model; join them (gguf-split --merge)")
-    if not isinstance(found, str) or found not in ACTIVATIONS:
+    if not isinstance(found, str) or found not in families:
         raise FormatError(f"{label}: found architecture {quoted(found)}; expected one of those known: {known}")
-    return found
+    return families[found]
 
 
 def config_of(file: GgufFile) -> ModelConfig:
@@ -121,33 +132,34 @@ def config_of(file: GgufFile) -> ModelConfig:
         FormatError: the architecture is unknown, a key is missing, out of range or asks for maths that is not done
             here; the key is named as in the file.
     """
-    architecture = architecture_of(file)
-    keys = _Keys(file, architecture)
+    family = family_of(file)
+    form = form_of(family)
+    embeddings, head = f"{form.names.embeddings}.weight", f"{form.names.head}.weight"
+    keys = _Keys(file, form.architecture)
     for key, usual in _ONLY.items():
         value = keys.get(key)
         if value is not None and value not in usual:
             keys.refuse(key, f"is {quoted(value)}, which is not supported; expected {quoted(usual[-1])}")
-    if EMBEDDING not in file.tensors:
-        raise FormatError(f"{file.source}: tensor {EMBEDDING!r} is missing; the file is damaged, get it again")
+    if embeddings not in file.tensors:
+        raise FormatError(f"{file.source}: tensor {embeddings!r} is missing; the file is damaged, get it again")
     heads, width = keys.whole("attention.head_count"), keys.whole("embedding_length")
-    learned = architecture in LEARNED
     fields: dict[str, Any] = {
-        "vocab_size": file.tensors[EMBEDDING].shape[0],
+        "vocab_size": file.tensors[embeddings].shape[0],
         "hidden_size": width,
         "num_attention_heads": heads,
         "num_hidden_layers": keys.whole("block_count"),
         "max_position_embeddings": keys.whole("context_length"),
         "intermediate_size": keys.whole("feed_forward_length"),
-        "layer_norm_eps": keys.number(_EPSILON if learned else _RMS_EPSILON),
-        "hidden_act": ACTIVATIONS[architecture],
-        "model_type": architecture,
-        "tie_word_embeddings": HEAD not in file.tensors,
+        "layer_norm_eps": keys.number(_EPSILONS[family.norm]),
+        "hidden_act": form.activation,
+        "model_type": family.name,
+        "tie_word_embeddings": head not in file.tensors,
     }
-    if learned:
+    if not family.rotary:
         if keys.whole("attention.head_count_kv", heads) != heads:
             keys.refuse("attention.head_count_kv", f"is {keys.whole('attention.head_count_kv')}; expected {heads}")
     else:
-        fields.update(_rotary_fields(keys, file, heads, width, fields["max_position_embeddings"]))
+        fields.update(_rotary_fields(family, keys, file, heads, width, fields["max_position_embeddings"]))
     try:
         config = ModelConfig(**fields)
     except ConfigError as error:
@@ -156,7 +168,8 @@ def config_of(file: GgufFile) -> ModelConfig:
     return config
 
 
-def _rotary_fields(keys: _Keys, file: GgufFile, heads: int, width: int, context: int) -> dict[str, Any]:
+def _rotary_fields(family: Family, keys: _Keys, file: GgufFile, heads: int, width: int, context: int) -> dict[str, Any]:
+    names = form_of(family).names
     head_dim = keys.whole("attention.key_length", max(1, width // heads))
     for key in ("attention.value_length", "rope.dimension_count"):
         if keys.whole(key, head_dim) != head_dim:
@@ -168,11 +181,11 @@ def _rotary_fields(keys: _Keys, file: GgufFile, heads: int, width: int, context:
         "num_key_value_heads": keys.whole("attention.head_count_kv", heads),
         # Told only where it does not follow from the width, so that a width that heads do not divide is refused.
         "head_dim": 0 if keys.get("attention.key_length") is None else head_dim,
-        "rope_theta": keys.number("rope.freq_base", 10000.0),
+        "rope_theta": keys.number("rope.freq_base", family.rope_theta),
         "rope_scaling": tuple(_scaling(keys, file, head_dim, context).items()),
         "sliding_window": keys.whole("attention.sliding_window") if window else 0,
-        "attention_bias": "blk.0.attn_q.bias" in file.tensors,
-        "mlp_bias": "blk.0.ffn_up.bias" in file.tensors,
+        "attention_bias": f"{names.of('projection', 0, 'q')}.bias" in file.tensors,
+        "mlp_bias": f"{names.of('up', 0)}.bias" in file.tensors,
     }
 
 
@@ -199,7 +212,7 @@ def _scaling(keys: _Keys, file: GgufFile, head_dim: int, context: int) -> dict[s
         found = {"rope_type": "linear", "factor": factor}
     elif kind not in ("none", "linear"):
         keys.refuse("rope.scaling.type", f"is {quoted(kind)}, which is not supported; expected none, linear or yarn")
-    if ROPE_FREQS not in file.tensors:  # another architecture than Llama's may not have it, which is told later
+    if ROPE_FREQS not in file.tensors:  # where there may be none, that is told later
         return found
     if found:
         keys.refuse("rope.scaling.type", f"is {quoted(kind)}, and there is {ROPE_FREQS} too; expected one of the two")
@@ -244,19 +257,19 @@ def metadata_of(config: ModelConfig) -> tuple[dict[str, Any], npt.NDArray[np.flo
     refused = _refusal(config)
     if refused:
         raise InputError(f"a GGUF file cannot hold this model: {refused}")
-    architecture, heads = ARCHITECTURES[config.model_type], config.num_attention_heads
-    learned = architecture in LEARNED
+    family = config.family
+    architecture = form_of(family).architecture
     values: dict[str, Any] = {
         "vocab_size": config.vocab_size,
         "context_length": config.max_position_embeddings,
         "embedding_length": config.hidden_size,
         "block_count": config.num_hidden_layers,
         "feed_forward_length": config.intermediate_size,
-        "attention.head_count": heads,
-        _EPSILON if learned else _RMS_EPSILON: config.layer_norm_eps,
+        "attention.head_count": config.num_attention_heads,
+        _EPSILONS[family.norm]: config.layer_norm_eps,
     }
     factors = None
-    if not learned:
+    if family.rotary:
         values["attention.head_count_kv"] = config.num_key_value_heads
         for key in ("attention.key_length", "attention.value_length", "rope.dimension_count"):
             values[key] = config.head_dim
@@ -276,17 +289,18 @@ def metadata_of(config: ModelConfig) -> tuple[dict[str, Any], npt.NDArray[np.flo
 
 def _refusal(config: ModelConfig) -> str:
     """Why there is no architecture for a model; empty where there is one."""
-    if config.model_type not in ARCHITECTURES:
-        return f"its family is {config.model_type!r}; expected one of {', '.join(ARCHITECTURES)}"
-    architecture = ARCHITECTURES[config.model_type]
-    if config.hidden_act != ACTIVATIONS[architecture]:
-        near = "; config.with_gelu('tanh') is near it" if ACTIVATIONS[architecture] == "gelu_new" else ""
+    form = config.family.gguf
+    if form is None:
+        known = ", ".join(name for name, family in FAMILIES.items() if family.gguf is not None)
+        return f"its family is {config.model_type!r}; expected one of {known}"
+    if config.hidden_act != form.activation:
+        near = "; config.with_gelu('tanh') is near it" if form.activation == "gelu_new" else ""
         return (
-            f"hidden_act is {config.hidden_act!r}, and the architecture {architecture} computes "
-            f"{ACTIVATIONS[architecture]!r}{near}"
+            f"hidden_act is {config.hidden_act!r}, and the architecture {form.architecture} computes "
+            f"{form.activation!r}{near}"
         )
-    if config.attention_bias and architecture in ("qwen3", "gemma"):
-        return f"the architecture {architecture} has no biases in its attention"
+    if config.attention_bias and not form.attention_bias:
+        return f"the architecture {form.architecture} has no biases in its attention"
     if config.sliding_window and 0 < config.max_window_layers < config.num_hidden_layers:
         return "only some of its layers have a sliding window"
     return ""
@@ -303,15 +317,16 @@ def _scaling_metadata(config: ModelConfig) -> tuple[dict[str, Any], npt.NDArray[
     original = scaling.get("original_max_position_embeddings") or longest
     if kind == "yarn" and scaling.get("truncate", True):
         return _yarn_metadata(scaling, original, scaling.get("factor") or longest / original), None
-    if ARCHITECTURES[config.model_type] == "llama":
+    form = form_of(config.family)
+    if form.pairs_together:
         if kind == "llama3":
             return {}, _llama3_factors(config, scaling)
         same = scaling.get("short_factor") == scaling.get("long_factor")
         if kind == "longrope" and same and scaling.get("attention_factor") == 1:
             return {}, np.asarray(scaling["short_factor"], dtype=np.float32)
     raise InputError(
-        f"a GGUF file cannot hold this model: the architecture {ARCHITECTURES[config.model_type]} has no such rope "
-        f"scaling of type {kind!r}"
+        f"a GGUF file cannot hold this model: the architecture {form.architecture} has no such rope scaling of "
+        f"type {kind!r}"
     )
 
 

@@ -10,23 +10,17 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 
+from glinfer.config import ModelConfig
 from glinfer.errors import InputError
 from glinfer.formats.bpe import BpeModel
 from glinfer.formats.checkpoint import Checkpoint, check_checkpoint
-from glinfer.formats.families import GAB, GPT2
 from glinfer.formats.files import AnyPath, replacing
 from glinfer.formats.gab_layout import FloatArray
-from glinfer.formats.gguf_config import metadata_of
-from glinfer.formats.gguf_names import (
-    ARCHITECTURES,
-    POSITIONS,
-    ROPE_FREQS,
-    StoredTensor,
-    halves_together,
-    stored_tensors,
-)
+from glinfer.formats.gguf_config import ROPE_FREQS, form_of, metadata_of
+from glinfer.formats.gguf_rows import rows_for_file
 from glinfer.formats.gguf_vocabulary import vocabulary_metadata
 from glinfer.formats.packed import F16, block_weights, row_bytes
+from glinfer.formats.tensors import StoredTensor, stored_tensors, weight_shapes
 from glinfer.ggml import pack
 
 DTYPES = {
@@ -55,40 +49,44 @@ def fold_head(checkpoint: Checkpoint) -> tuple[FloatArray, FloatArray, FloatArra
     Returns:
         LayerNorm's gain [D] (ones) and bias [D] (all c), and the head [V, D].
     """
-    tensors, width = checkpoint.tensors, checkpoint.config.hidden_size
-    head = tensors["lm_head.weight"].astype(np.float64)
-    bias = tensors["lm_head.bias"] + head @ tensors["transformer.ln_f.bias"]
-    head *= tensors["transformer.ln_f.weight"]
+    tensors, width, names = checkpoint.tensors, checkpoint.config.hidden_size, checkpoint.config.family.names
+    head = tensors[f"{names.head}.weight"].astype(np.float64)
+    bias = tensors[f"{names.head}.bias"] + head @ tensors[f"{names.final_norm}.bias"]
+    head *= tensors[f"{names.final_norm}.weight"]
     head += (bias / (float(SHIFT) * width) - head.mean(axis=1))[:, None]
     return np.ones(width, np.float32), np.full(width, SHIFT, np.float32), head.astype(np.float32)
 
 
-def as_gpt2(checkpoint: Checkpoint) -> Checkpoint:
-    """A model of the family ``gab`` as one of the family ``gpt2`` that gives the same logits.
+def as_relative(checkpoint: Checkpoint) -> Checkpoint:
+    """A model as one of the family ``gguf_as`` of its record, with the same names of tensors and the same logits.
 
-    Its attention has biases, which are 0, and its head has none: see :func:`fold_head`.
+    Biases that only the other family has are 0, and its head has none: see :func:`fold_head`.
     """
     gain, shift, head = fold_head(checkpoint)
-    config = replace(checkpoint.config, model_type=GPT2)
-    tensors = dict(checkpoint.tensors)
-    del tensors["lm_head.bias"]
-    zeros = np.zeros(config.hidden_size, np.float32)
-    for index in range(config.num_hidden_layers):
-        tensors.update({f"transformer.h.{index}.attn.{part}_proj.bias": zeros for part in ("q", "k", "v", "out")})
-    tensors.update({"transformer.ln_f.weight": gain, "transformer.ln_f.bias": shift, "lm_head.weight": head})
-    return Checkpoint(config, tensors, checkpoint.source)
+    config, names = _relative(checkpoint.config), checkpoint.config.family.names
+    norm = names.final_norm
+    tensors = {**checkpoint.tensors, f"{norm}.weight": gain, f"{norm}.bias": shift, f"{names.head}.weight": head}
+    shapes = weight_shapes(config).items()
+    made = {name: tensors[name] if name in tensors else np.zeros(shape, np.float32) for name, shape in shapes}
+    return Checkpoint(config, made, checkpoint.source)
+
+
+def _relative(config: ModelConfig) -> ModelConfig:
+    return replace(config, model_type=config.family.gguf_as or config.model_type)
 
 
 @dataclass(frozen=True)
 class _Planned:
-    """A tensor to be written, its type, and how many bytes it will take."""
+    """A tensor to be written, what it is made of, its type, and how many bytes it will take."""
 
-    stored: StoredTensor
+    name: str
+    shape: tuple[int, ...]
     format: str
+    stored: StoredTensor | None = None
 
     @property
     def nbytes(self) -> int:
-        *outer, inputs = self.stored.shape
+        *outer, inputs = self.shape
         return int(np.prod(outer, dtype=np.int64)) * (
             4 * inputs if self.format == "F32" else row_bytes(self.format, inputs)
         )
@@ -122,17 +120,21 @@ def write_gguf(
     if dtype is not None and dtype not in DTYPES:
         raise InputError(f"dtype is {dtype!r}; expected one of {', '.join(DTYPES)}, or None for tensors as they are")
     check_checkpoint(checkpoint)
-    if checkpoint.config.model_type == GAB:
-        metadata, factors = metadata_of(replace(checkpoint.config, model_type=GPT2))
-        checkpoint = as_gpt2(checkpoint)
-    else:
-        metadata, factors = metadata_of(checkpoint.config)
+    metadata, factors = metadata_of(_relative(checkpoint.config))
+    if checkpoint.config.family.gguf_as:
+        checkpoint = as_relative(checkpoint)
+    form = form_of(checkpoint.config.family)
     metadata.update(vocabulary_metadata(tokenizer, checkpoint.config.vocab_size))
     if dtype is not None:
         metadata["general.file_type"] = int(gguf.LlamaFileType[DTYPES[dtype][1]])
-    planned = [_Planned(stored, _format(stored, checkpoint, dtype)) for stored in stored_tensors(checkpoint.config)]
+    planned = [
+        _Planned(stored.name, stored.shape, _format(stored, checkpoint, dtype), stored)
+        for stored in stored_tensors(checkpoint.config, form.names)
+    ]
+    if factors is not None:
+        planned.append(_Planned(ROPE_FREQS, factors.shape, "F32"))
     with replacing(path) as temporary:
-        writer = gguf.GGUFWriter(temporary, ARCHITECTURES[checkpoint.config.model_type])
+        writer = gguf.GGUFWriter(temporary, form.architecture)
         with contextlib.closing(writer):
             _write(gguf, writer, checkpoint, metadata, factors, planned)
 
@@ -149,16 +151,18 @@ def _package() -> Any:
 
 def _format(stored: StoredTensor, checkpoint: Checkpoint, dtype: str | None) -> str:
     """What type a tensor is written as."""
-    formats = {checkpoint.packed[name].format if name in checkpoint.packed else "F32" for name in stored.tensors}
+    names = checkpoint.config.family.names
+    sources = [tensor.name(names) for tensor in stored.tensors]
+    formats = {checkpoint.packed[name].format if name in checkpoint.packed else "F32" for name in sources}
     if len(stored.shape) == 1:
         return "F32"
     if dtype is None:
         found = formats.pop() if len(formats) == 1 else "F32"  # one tensor of the file has one type
         if found.endswith("_ROW"):
-            raise InputError(f"tensor {stored.tensors[0]!r} is {found}, which GGUF does not have; choose a dtype")
+            raise InputError(f"tensor {sources[0]!r} is {found}, which GGUF does not have; choose a dtype")
         return found
     wanted = DTYPES[dtype][0]
-    if stored.name == POSITIONS:
+    if stored.tensors[0].role == "positions":
         return wanted if wanted == F16 else "F32"
     return wanted if wanted == "F32" or stored.shape[-1] % block_weights(wanted) == 0 else "F32"
 
@@ -174,29 +178,24 @@ def _write(
     add = {bool: writer.add_bool, int: writer.add_uint32, float: writer.add_float32, str: writer.add_string}
     for key, value in metadata.items():
         add.get(type(value), writer.add_array)(key, value)
-    extra = [] if factors is None else [_Planned(StoredTensor(ROPE_FREQS, factors.shape, ()), "F32")]
-    for each in (*planned, *extra):
+    for each in planned:
         numbers = gguf.GGMLQuantizationType[each.format]
-        writer.add_tensor_info(each.stored.name, each.stored.shape, np.dtype(np.float32), each.nbytes, numbers)
+        writer.add_tensor_info(each.name, each.shape, np.dtype(np.float32), each.nbytes, numbers)
     writer.write_header_to_file()
     writer.write_kv_data_to_file()
     writer.write_ti_data_to_file()
     for each in planned:
-        writer.write_tensor_data(_data(each, checkpoint))
-    if factors is not None:
-        writer.write_tensor_data(factors)
+        writer.write_tensor_data(factors if each.stored is None else _data(each.stored, each.format, checkpoint))
 
 
-def _data(planned: _Planned, checkpoint: Checkpoint) -> npt.NDArray[Any]:
+def _data(stored: StoredTensor, form: str, checkpoint: Checkpoint) -> npt.NDArray[Any]:
     """The bytes or numbers of a tensor, as the file has them."""
-    stored = planned.stored
-    parts = [_part(planned.format, name, checkpoint) for name in stored.tensors]
-    rows = np.concatenate(parts) if len(parts) > 1 else parts[0]
-    if stored.plus_one:
-        rows = rows + np.float32(1)
-    if stored.heads:
-        rows = halves_together(rows, stored.heads)
-    return np.ascontiguousarray(rows)
+    config = checkpoint.config
+    parts = [
+        rows_for_file(config, tensor, _part(form, tensor.name(config.family.names), checkpoint))
+        for tensor in stored.tensors
+    ]
+    return np.ascontiguousarray(np.concatenate(parts) if len(parts) > 1 else parts[0])
 
 
 def _part(form: str, name: str, checkpoint: Checkpoint) -> npt.NDArray[Any]:

@@ -1,15 +1,13 @@
 """Models as Hugging Face lays them out: a directory with config.json and safetensors weights.
 
-Source of the layouts: GPT2LMHeadModel, and LlamaForCausalLM with its relatives, in Hugging Face's transformers. GPT-2's
-"Conv1D" matrices are [in, out], and the attention's query, key and value lie side by side in one, ``c_attn``. The
-others have the names and shapes of :func:`glinfer.formats.families.weight_shapes` in their files too.
+The record of a family says what its files call tensors, which of them are one there, and whether they are [in, out].
 """
 
 from __future__ import annotations
 
 import re
-from collections.abc import Iterator, Mapping
-from dataclasses import dataclass, replace
+from collections.abc import Mapping
+from dataclasses import replace
 from types import MappingProxyType
 
 import numpy as np
@@ -18,9 +16,8 @@ import numpy.typing as npt
 from glinfer.config import ModelConfig
 from glinfer.errors import FormatError
 from glinfer.formats.checkpoint import Checkpoint, nearest
-from glinfer.formats.families import FAMILIES, weight_shapes
 from glinfer.formats.files import AnyPath, shown
-from glinfer.formats.huggingface_config import read_config
+from glinfer.formats.huggingface_config import form_of, read_config
 from glinfer.formats.huggingface_files import (
     STORED,
     FoundTensor,
@@ -33,28 +30,7 @@ from glinfer.formats.huggingface_files import (
 )
 from glinfer.formats.huggingface_json import quoted
 from glinfer.formats.packed import PackedTensor
-
-_GPT2_PREFIX, _ROTARY_PREFIX = "transformer.", "model."
-_HEAD = "lm_head.weight"
-_BUFFER = re.compile(r"(.*\.)?rotary_emb\.inv_freq")
-
-
-@dataclass(frozen=True)
-class _Stored:
-    """One array of the file: its name there, its shape there, and the tensors that it becomes.
-
-    Several tensors lie side by side in the last dimension. ``transposed``: the file has [in, out].
-    """
-
-    name: str
-    shape: tuple[int, ...]
-    tensors: tuple[str, ...]
-    transposed: bool = False
-
-    def split(self, stored: npt.NDArray[np.float32]) -> dict[str, npt.NDArray[np.float32]]:
-        """The tensors in ``stored``, as views of it."""
-        parts = np.split(stored, len(self.tensors), axis=-1)
-        return {name: part.T if self.transposed else part for name, part in zip(self.tensors, parts, strict=True)}
+from glinfer.formats.tensors import StoredTensor, stored_tensors
 
 
 def read_huggingface(path: AnyPath) -> Checkpoint:
@@ -63,16 +39,16 @@ def read_huggingface(path: AnyPath) -> Checkpoint:
     Args:
         path: the model's directory, or a file in it: config.json, a safetensors file, or the index of its shards.
 
-    The families are those of :data:`glinfer.formats.huggingface_config.CONFIG_FAMILIES`. The tensors have the names
-    and shapes of :func:`glinfer.formats.families.weight_shapes`: matrices are [out, in], query, key and value are
-    apart, and ``lm_head.weight`` is there only when it is not tied to the embeddings. As in transformers 5, a head in
-    the file that differs from the embeddings is not tied to them, whatever config.json says. In the file, names may do
-    without ``transformer.`` or ``model.``, numbers are float32, float16 or bfloat16, and what some versions stored
-    beside the weights is passed over: masks (``attn.bias``, ``attn.masked_bias``), angles (``rotary_emb.inv_freq``).
+    The families are those of :func:`glinfer.formats.huggingface_config.recognised`. The tensors have the names and
+    shapes of :func:`glinfer.formats.tensors.weight_shapes`: matrices are [out, in], query, key and value are apart, and
+    there is a head only when it is not tied to the embeddings. As in transformers 5, a head in the file that differs
+    from the embeddings is not tied to them, whatever config.json says. In the file, names may do without
+    ``transformer.`` or ``model.``, numbers are float32, float16 or bfloat16, and what some versions stored beside the
+    weights is passed over: masks (``attn.bias``, ``attn.masked_bias``), angles (``rotary_emb.inv_freq``).
 
-    All of a GPT-2 is widened to float32; memory taken is that and one tensor more. Of other families, matrices are
-    read-only views of the memory-mapped files, packed as ``F16`` or ``BF16`` where they are not float32, and vectors
-    are widened. Everything is checked before the first number is read.
+    Matrices are read-only views of the memory-mapped files, packed as ``F16`` or ``BF16`` where they are not float32,
+    and vectors are widened. Of families with published passes all is widened to float32; memory taken is that and one
+    tensor more. Everything is checked before the first number is read.
 
     Raises:
         FormatError: a file is missing, unreadable, damaged or not beside the others; the model is of another family
@@ -80,6 +56,8 @@ def read_huggingface(path: AnyPath) -> Checkpoint:
     """
     config_file, weights = locate(path)
     config = read_config(config_file)
+    form = form_of(config.family)
+    names = form.names or config.family.names
     label = shown(weights)
     found = find_tensors(weights)
     # Before any list of names is made: the block count comes from a file and may be absurd.
@@ -88,21 +66,22 @@ def read_huggingface(path: AnyPath) -> Checkpoint:
             f"{label}: found {len(found)} tensors; expected more for the {_counted(config)} "
             f"of {shown(config_file)}; these weights do not go with it"
         )
-    rotary = FAMILIES[config.model_type].rotary
-    usual = _ROTARY_PREFIX if rotary else _GPT2_PREFIX
-    prefix = usual if 2 * sum(name.startswith(usual) for name in found) >= len(found) else ""
-    found = _without_buffers(config, prefix, found)
-    stored = list(_rotary_arrays(config, prefix) if rotary else _gpt2_arrays(config, prefix))
-    embedding = stored[0]
-    if config.tie_word_embeddings and _HEAD in found:
-        head = replace(embedding, name=_HEAD)
+    prefixed = 2 * sum(name.startswith(form.prefix) for name in found) >= len(found)
+    buffer = re.compile(form.buffers)
+    found = {name: found[name] for name in found if not buffer.fullmatch(name.removeprefix(form.prefix))}
+    stored = stored_tensors(config, names)
+    if not prefixed:
+        stored = [replace(each, name=each.name.removeprefix(form.prefix)) for each in stored]
+    embedding, head_name = stored[0], f"{names.head}.weight"
+    if config.tie_word_embeddings and head_name in found:
+        head = replace(embedding, name=head_name)
         if embedding.name not in found:
             stored[0] = head  # of two tied tensors, some software keeps the head's name
         else:
-            stored.append(replace(head, tensors=(_HEAD,)))
-    _check(config, stored, found, label)
-    if config.tie_word_embeddings and stored[-1].tensors == (_HEAD,):
-        if same_bytes((found[embedding.name], found[_HEAD])):
+            stored.append(replace(head, tensors=(replace(embedding.tensors[0], role="head"),)))
+    _check(config, stored, found, head_name, label)
+    if config.tie_word_embeddings and len(stored) > 1 and stored[-1].name == head_name:
+        if same_bytes((found[embedding.name], found[head_name])):
             stored.pop()
         else:
             config = replace(config, tie_word_embeddings=False)
@@ -111,86 +90,48 @@ def read_huggingface(path: AnyPath) -> Checkpoint:
 
 def _counted(config: ModelConfig) -> str:
     """How many layers there are, and what config.json calls that."""
-    if FAMILIES[config.model_type].rotary:
-        return f"{config.num_hidden_layers} layers (num_hidden_layers)"
-    return f"{config.num_hidden_layers} blocks (n_layer)"
+    key, *_ = form_of(config.family).keys.get("num_hidden_layers", ("num_hidden_layers",))
+    return f"{config.num_hidden_layers} layers ({key})"
 
 
-def _loaded(config: ModelConfig, stored: list[_Stored], found: Mapping[str, FoundTensor], source: str) -> Checkpoint:
+def _loaded(
+    config: ModelConfig, stored: list[StoredTensor], found: Mapping[str, FoundTensor], source: str
+) -> Checkpoint:
     """The tensors out of arrays that have been checked."""
+    names = config.family.names
     tensors: dict[str, npt.NDArray[np.float32]] = {}
     packed: dict[str, PackedTensor] = {}
-    if not FAMILIES[config.model_type].rotary:
-        for array in stored:
-            tensors.update(array.split(load_tensor(found[array.name])))
-        return Checkpoint(config, MappingProxyType(tensors), source)
-    data = map_bytes({array.name: found[array.name] for array in stored})
-    for array in stored:
-        tensor, (name,) = found[array.name], array.tensors
-        if len(tensor.shape) == 2 and tensor.dtype != "F32":
-            packed[name] = PackedTensor(tensor.dtype, data[array.name].reshape(tensor.shape[0], -1))
-        else:
-            tensors[name] = floats_of(data[array.name], tensor)
+    as_floats = config.family.published  # whose passes take floats alone
+    data = {} if as_floats else map_bytes({each.name: found[each.name] for each in stored})
+    for each in stored:
+        tensor, turned = found[each.name], _is_transposed(config, each)
+        if not as_floats and len(tensor.shape) == 2 and tensor.dtype != "F32" and not turned:
+            rows = data[each.name].reshape(tensor.shape[0], -1)
+            packed.update((part.name(names), PackedTensor(tensor.dtype, own)) for part, own in each.split(rows))
+            continue
+        floats = load_tensor(tensor) if as_floats else floats_of(data[each.name], tensor)
+        tensors.update((part.name(names), own) for part, own in each.split(floats.T if turned else floats))
     return Checkpoint(config, MappingProxyType(tensors), source, MappingProxyType(packed))
 
 
-def _without_buffers(config: ModelConfig, prefix: str, found: Mapping[str, FoundTensor]) -> dict[str, FoundTensor]:
-    """The tensors less the masks and angles that some versions of transformers stored as if they were weights."""
-    mask = re.compile(re.escape(prefix) + r"h\.\d+\.attn\.(masked_)?bias")
-    buffer = _BUFFER if FAMILIES[config.model_type].rotary else mask
-    return {name: tensor for name, tensor in found.items() if not buffer.fullmatch(name)}
+def _is_transposed(config: ModelConfig, stored: StoredTensor) -> bool:
+    """Whether the file has [in, out]."""
+    first = stored.tensors[0]
+    return form_of(config.family).transposed and first.layer is not None and len(first.shape) == 2
 
 
-def _rotary_arrays(config: ModelConfig, prefix: str) -> Iterator[_Stored]:
-    """Every array that the file of a model with rotary positions has to have, the embedding first."""
-    for name, shape in weight_shapes(config).items():
-        yield _Stored(prefix + name.removeprefix(_ROTARY_PREFIX) if name != _HEAD else name, shape, (name,))
-
-
-def _gpt2_arrays(config: ModelConfig, prefix: str) -> Iterator[_Stored]:
-    """Every array that the file of a GPT-2 has to have, under its name there, the embedding first."""
-    width = config.hidden_size
-    yield _Stored(f"{prefix}wte.weight", (config.vocab_size, width), (f"{_GPT2_PREFIX}wte.weight",))
-    yield _Stored(f"{prefix}wpe.weight", (config.max_position_embeddings, width), (f"{_GPT2_PREFIX}wpe.weight",))
-    for index in range(config.num_hidden_layers):
-        yield from _block(config, f"{prefix}h.{index}", f"{_GPT2_PREFIX}h.{index}")
-    yield from _layer_norm(f"{prefix}ln_f", f"{_GPT2_PREFIX}ln_f", width)
-    if not config.tie_word_embeddings:
-        yield _Stored(_HEAD, (config.vocab_size, width), (_HEAD,))
-
-
-def _block(config: ModelConfig, stored: str, block: str) -> Iterator[_Stored]:
-    width, inner = config.hidden_size, config.intermediate_size
-    yield from _layer_norm(f"{stored}.ln_1", f"{block}.ln_1", width)
-    yield from _conv1d(f"{stored}.attn.c_attn", tuple(f"{block}.attn.{letter}_proj" for letter in "qkv"), width, width)
-    yield from _conv1d(f"{stored}.attn.c_proj", (f"{block}.attn.out_proj",), width, width)
-    yield from _layer_norm(f"{stored}.ln_2", f"{block}.ln_2", width)
-    yield from _conv1d(f"{stored}.mlp.c_fc", (f"{block}.mlp.fc_in",), width, inner)
-    yield from _conv1d(f"{stored}.mlp.c_proj", (f"{block}.mlp.fc_out",), inner, width)
-
-
-def _layer_norm(stored: str, name: str, width: int) -> Iterator[_Stored]:
-    for part in ("weight", "bias"):
-        yield _Stored(f"{stored}.{part}", (width,), (f"{name}.{part}",))
-
-
-def _conv1d(stored: str, layers: tuple[str, ...], columns: int, rows: int) -> Iterator[_Stored]:
-    """Linear layers of ``columns`` inputs and ``rows`` outputs each, side by side in one Conv1D."""
-    weights, biases = (tuple(f"{layer}.{part}" for layer in layers) for part in ("weight", "bias"))
-    yield _Stored(f"{stored}.weight", (columns, rows * len(layers)), weights, transposed=True)
-    yield _Stored(f"{stored}.bias", (rows * len(layers),), biases)
-
-
-def _check(config: ModelConfig, stored: list[_Stored], found: Mapping[str, FoundTensor], label: str) -> None:
+def _check(
+    config: ModelConfig, stored: list[StoredTensor], found: Mapping[str, FoundTensor], head_name: str, label: str
+) -> None:
     """Compare names, types and shapes with what the model needs; every message has the file's own names."""
-    expected = {array.name: array for array in stored}
+    expected = {each.name: each for each in stored}
     missing = [name for name in expected if name not in found]
     unknown = [name for name in found if name not in expected]
     counts = f"found {len(found)} tensors, expected {len(expected)} for {_counted(config)}"
-    if missing == [_HEAD] and not unknown:
+    if missing == [head_name] and not unknown:
         raise FormatError(
-            f"{label}: tensor {quoted(_HEAD)} is missing, and config.json says that it is not tied to the embeddings "
-            f"(tie_word_embeddings); {counts}; save the model together with its head"
+            f"{label}: tensor {quoted(head_name)} is missing, and config.json says that it is not tied to the "
+            f"embeddings (tie_word_embeddings); {counts}; save the model together with its head"
         )
     if missing:
         hint = nearest(missing[0], unknown, "found")
@@ -198,15 +139,17 @@ def _check(config: ModelConfig, stored: list[_Stored], found: Mapping[str, Found
     if unknown:
         hint = nearest(unknown[0], list(expected), "expected")
         raise FormatError(f"{label}: unknown tensor {quoted(unknown[0])}{hint}; {counts}")
-    for name, array in expected.items():
+    for name, each in expected.items():
         tensor = found[name]
         where = f"{shown(tensor.file)}: tensor {quoted(name)}"
         if tensor.dtype not in STORED:
             raise FormatError(f"{where} is {tensor.dtype}; expected one of {', '.join(STORED)}; convert it first")
-        if tensor.shape != array.shape:
-            turned = len(array.shape) == 2 and tensor.shape == array.shape[::-1]
-            usual = "GPT-2's files have [in, out]" if array.transposed else "it has to be [out, in]"
+        transposed = _is_transposed(config, each)
+        shape = each.shape[::-1] if transposed else each.shape
+        if tensor.shape != shape:
+            turned = len(shape) == 2 and tensor.shape == shape[::-1]
+            usual = f"files of {config.family.name} have [in, out]" if transposed else "it has to be [out, in]"
             hint = f"; it is stored transposed, but {usual}" if turned else ""
             raise FormatError(
-                f"{where} has shape {quoted(list(tensor.shape))}; expected {list(array.shape)} from config.json{hint}"
+                f"{where} has shape {quoted(list(tensor.shape))}; expected {list(shape)} from config.json{hint}"
             )

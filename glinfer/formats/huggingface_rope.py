@@ -13,7 +13,6 @@ from glinfer.config import ModelConfig
 from glinfer.errors import FormatError
 from glinfer.formats.huggingface_json import Settings, quoted
 
-_DEFAULT_THETA = 10000.0
 _ORIGINAL = "original_max_position_embeddings"
 _LONGEST = "max_position_embeddings"
 # Of each type: the numbers that it needs, and those that it may have.
@@ -31,13 +30,16 @@ _LEAST, _MOST = 1e-9, 1e9  # of every number: beyond, angles are no numbers any 
 _MAY_BE_0 = ("beta_fast", "beta_slow", "mscale", "mscale_all_dim")  # which is as if they were left out
 
 
-def rope_settings(settings: Settings, positions: int, head_dim: int) -> tuple[float, dict[str, Any]]:
+def rope_settings(
+    settings: Settings, positions: int, head_dim: int, usual_theta: float
+) -> tuple[float, dict[str, Any]]:
     """Theta, and the settings of the scaling, as :mod:`glinfer.ops.rotary` reads them; none without scaling.
 
     Args:
         settings: a whole configuration.
         positions: its ``max_position_embeddings``.
         head_dim: elements of a head; 0 where that is not known.
+        usual_theta: theta of a file that leaves it out.
 
     Raises:
         FormatError: there is no such type, one of its settings is missing or not what it should be, or it asks for
@@ -55,7 +57,7 @@ def rope_settings(settings: Settings, positions: int, head_dim: int) -> tuple[fl
             "every layer, as others are not supported"
         )
     holder = scaling if "rope_theta" in scaling.values else settings
-    theta = holder.number("rope_theta", _DEFAULT_THETA)
+    theta = holder.number("rope_theta", usual_theta)
     if scaling.given("partial_rotary_factor") and scaling.values["partial_rotary_factor"] != 1:
         raise scaling.refused("partial_rotary_factor", "1, as heads that turn in part are not supported")
     kind = scaling.values.get("rope_type", scaling.values.get("type", "default"))

@@ -25,8 +25,8 @@ import numpy.typing as npt
 
 from glinfer.config import ModelConfig
 from glinfer.errors import ConfigError, FormatError
+from glinfer.families import FAMILIES
 from glinfer.formats.checkpoint import Checkpoint, check_tensors
-from glinfer.formats.families import GIFT_OF_GAB
 from glinfer.formats.files import AnyPath, inside, shown
 from glinfer.formats.huggingface_files import is_directory
 from glinfer.formats.huggingface_json import quoted, read_json
@@ -34,19 +34,11 @@ from glinfer.formats.manifest_files import Place, Shards, find_shards, whole
 from glinfer.formats.packed import PackedTensor
 
 _LONGEST = 4 << 20  # bytes; a real one has about 50 thousand
-_FORMAT, _VERSION = "gift-of-gab", 2
+_FAMILY, _FORM = next((family, family.manifest) for family in FAMILIES.values() if family.manifest is not None)
+_FORMAT, _VERSION, _UP_BIAS = _FORM.format, _FORM.version, f".{_FAMILY.names.up}.bias"
 _Q8, _F32 = ("q8_rowwise_symmetric", "q8", "int8"), ("float32", "f32")
 _SIDE = 1 << 24  # weights along one side of a tensor, as in ModelConfig
 _FILES_LOOKED_AT = 64  # of a directory's .json
-# What each setting has to be, and is where the manifest leaves it out, for the maths to be what this family does.
-_ONLY: dict[str, Any] = {
-    "model_type": GIFT_OF_GAB,
-    "rope_style": "interleaved",
-    "rope_scaling": None,
-    "hidden_act": "gelu",
-    "attention_bias": False,
-    "tie_word_embeddings": True,
-}
 _NEEDED = ("vocab_size", "hidden_size", "num_attention_heads", "num_hidden_layers", "max_position_embeddings")
 _OPTIONAL = ("intermediate_size", "num_key_value_heads", "head_dim")
 
@@ -100,7 +92,7 @@ def _is_own(file: Path) -> bool:
 def read_manifest(path: AnyPath) -> Checkpoint:
     """Read a second-generation Gab model: its manifest, or the directory that it lies in.
 
-    The tensors have the names and shapes of :func:`glinfer.formats.families.weight_shapes`; in the file, names may do
+    The tensors have the names and shapes of :func:`glinfer.formats.tensors.weight_shapes`; in the file, names may do
     without ``model.``, and the bias is called ``mlp.up_bias``. float32 tensors are read-only views of the mapped files,
     but for one that begins in one file and ends in the next, which is copied. A q8 matrix becomes ``Q8_ROW``, the scale
     of a row behind its integers, and takes its size in memory once. Everything is checked before the first byte is
@@ -142,7 +134,7 @@ def read_manifest(path: AnyPath) -> Checkpoint:
 def _check_version(values: Mapping[str, Any], entries: Mapping[str, _Entry], label: str) -> None:
     """Refuse what is laid out otherwise, above all version 1, which would load and speak nonsense."""
     version = values.get("format_version")
-    biased = any(name.endswith(".mlp.up_proj.bias") for name in entries)
+    biased = any(name.endswith(_UP_BIAS) for name in entries)
     if version is None and not biased:
         raise FormatError(f"{label}: found no format_version and no mlp.up_bias; expected format_version {_VERSION}")
     if version is not None and (version != _VERSION or isinstance(version, bool)):
@@ -161,22 +153,20 @@ def _config(values: Mapping[str, Any], entries: Mapping[str, _Entry], label: str
     found = next((values[name] for name in ("architecture", "config") if name in values), None)
     if not isinstance(found, Mapping):
         raise FormatError(f"{label}: found {quoted(found)} for architecture; expected an object with the model's shape")
-    for name, needed in _ONLY.items():
+    for name, needed in _FORM.only.items():
         value = found.get(name, needed)
         if type(value) is not type(needed) or value != needed:
             raise FormatError(f"{label}: {name} is {quoted(value)}, which is not supported; expected {needed!r}")
     missing = [name for name in _NEEDED if found.get(name) is None]
     if missing:
         raise FormatError(f"{label}: its architecture has no {missing[0]}; expected {', '.join(_NEEDED)}")
-    biased = any(name.endswith(".mlp.up_proj.bias") for name in entries)
+    biased = any(name.endswith(_UP_BIAS) for name in entries)
     try:
         config = ModelConfig(
             **{name: found[name] for name in (*_NEEDED, *_OPTIONAL) if found.get(name) is not None},
             layer_norm_eps=_real(found, "rms_norm_eps", 1e-5, label),
-            rope_theta=_real(found, "rope_theta", 10000.0, label),
-            hidden_act="gelu",
-            model_type=GIFT_OF_GAB,
-            tie_word_embeddings=True,
+            rope_theta=_real(found, "rope_theta", _FAMILY.rope_theta, label),
+            **{name: value for name, value in _FORM.only.items() if name in ModelConfig.__dataclass_fields__},
             mlp_bias=found.get("mlp_bias", biased),
         )
     except ConfigError as error:
@@ -198,9 +188,9 @@ def _entries(values: Mapping[str, Any], label: str) -> dict[str, _Entry]:
     """Every tensor under the name that it has here."""
     entries: dict[str, _Entry] = {}
     for name, entry in _listed(values.get("tensors"), label):
-        usual = name if name.startswith(("model.", "lm_head.")) else f"model.{name}"
-        if usual.endswith(".mlp.up_bias"):
-            usual = usual.removesuffix("up_bias") + "up_proj.bias"
+        usual = name if name.startswith((_FORM.prefix, f"{_FAMILY.names.head}.")) else _FORM.prefix + name
+        for end, ours in _FORM.renamed.items():
+            usual = usual.removesuffix(end) + ours if usual.endswith(end) else usual
         if usual in entries:
             raise FormatError(f"{label}: tensor {quoted(name)} is there twice; expected every tensor once")
         entries[usual] = _entry(entry, f"{label}: tensor {quoted(name)}")

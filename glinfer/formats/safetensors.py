@@ -1,9 +1,9 @@
 """safetensors checkpoints: the same tensors in Hugging Face's container, with the configuration beside them.
 
 The metadata is ``{"format": "glinfer", "config": ModelConfig.to_json()}``; names and shapes are those of
-:func:`glinfer.formats.families.weight_shapes`, for every family. Tensors are float32, or float16 where half the size is
-worth the rounding. Of families with rotary positions float16 matrices stay as they are in memory too, packed as
-``F16``; everything else is float32 there.
+:func:`glinfer.formats.tensors.weight_shapes`, for every family. Tensors are float32, or float16 where half the size is
+worth the rounding. Float16 matrices stay as they are in memory too, packed as ``F16``, but of families whose published
+passes take floats alone; everything else is float32 there.
 """
 
 from __future__ import annotations
@@ -21,11 +21,11 @@ from safetensors.numpy import save_file
 from glinfer.config import ModelConfig
 from glinfer.errors import ConfigError, FormatError, InputError
 from glinfer.formats.checkpoint import Checkpoint, check_checkpoint, check_tensors
-from glinfer.formats.families import FAMILIES, weight_shapes
 from glinfer.formats.files import AnyPath, check_size, opened, replacing, shown, words_of
 from glinfer.formats.huggingface_json import MOST_HEADER_VALUES, check_values, quoted
 from glinfer.formats.huggingface_rope import check_scaling
 from glinfer.formats.packed import F16, PackedTensor
+from glinfer.formats.tensors import weight_shapes
 
 _LENGTH = struct.Struct("<Q")
 _FORMAT = "glinfer"
@@ -36,9 +36,9 @@ _STORED = {"F32": "float32", "F16": "float16"}
 def read_safetensors(path: AnyPath) -> Checkpoint:
     """Read a checkpoint that :func:`write_safetensors` wrote.
 
-    Of families with rotary positions, float32 tensors are read-only views of the mapped file and float16 matrices are
-    ``F16`` views of it; only float16 vectors are widened, so that next to no memory is taken. Of others everything is
-    loaded as float32, which takes the size of the file; float16 is widened, and takes twice that and one tensor more.
+    Float32 tensors are read-only views of the mapped file and float16 matrices are ``F16`` views of it; only float16
+    vectors are widened, so that next to no memory is taken. Of families with published passes everything is loaded as
+    float32, which takes the size of the file; float16 is widened, and takes twice that and one tensor more.
 
     Raises:
         FormatError: not a readable regular file; not a safetensors file, or a damaged one; without glinfer's
@@ -94,7 +94,7 @@ def _read_open(tensors: Any, file: BinaryIO, label: str) -> Checkpoint:
         for name, part in slices.items()
     }
     check_tensors(config, found_tensors, label)
-    if FAMILIES[config.model_type].rotary:
+    if not config.family.published:
         return _mapped(config, file, label)
     loaded = {name: tensors.get_tensor(name).astype(np.float32, copy=False) for name in weight_shapes(config)}
     return Checkpoint(config, MappingProxyType(loaded), label)

@@ -20,7 +20,6 @@ import numpy as np
 from glinfer.config import ModelConfig
 from glinfer.errors import InputError
 from glinfer.formats import find_model
-from glinfer.formats.families import GAB, GIFT_OF_GAB
 from glinfer.formats.files import AnyPath
 from glinfer.generation.chat_template import TemplateEncoder
 from glinfer.generation.stops import default_stops
@@ -222,8 +221,8 @@ class TemplateChat:
 def find_chat(path: AnyPath, tokenizer: Tokenizer, config: ModelConfig, *, system: str = "") -> ChatForm:
     """The form in which a model chats.
 
-    It is that of the Jinja template in the model's directory or GGUF file. Without one it is Gab's; so it is for the
-    gab family always, and for a second-generation Gab where the tokenizer has the tokens.
+    It is that of the Jinja template in the model's directory or GGUF file. Without one it is Gab's; so it is for
+    families whose record says so, always or where the tokenizer has the tokens.
 
     Args:
         path: the model's file or directory, or the name of a bundled model.
@@ -236,16 +235,15 @@ def find_chat(path: AnyPath, tokenizer: Tokenizer, config: ModelConfig, *, syste
         InputError: the model has neither form, the template cannot be used, or there is no place for a system prompt.
     """
     path = find_model(path)
-    own = config.model_type == GAB or (
-        config.model_type == GIFT_OF_GAB and tokenizer.control_tokens.keys() >= _CHAT_TOKENS
-    )
+    chat = config.family.own_chat
+    own = chat == "always" or (chat == "with tokens" and tokenizer.control_tokens.keys() >= _CHAT_TOKENS)
     template = None if own else find_template(path)
     if template is not None:
         return TemplateChat(template, tokenizer, default_stops(path, tokenizer, config), system=system)
     try:
         form = ChatTemplate(tokenizer)
     except InputError as error:
-        if config.model_type == GAB:
+        if own:
             raise
         raise InputError(
             "this model cannot chat: found no chat template with it (chat_template.jinja, or chat_template in "

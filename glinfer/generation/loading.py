@@ -14,7 +14,6 @@ from glinfer.config import ModelConfig
 from glinfer.errors import InputError, PlanError
 from glinfer.formats import Checkpoint, find_model, load_checkpoint, random_checkpoint, weight_shapes
 from glinfer.formats.checkpoint import with_context
-from glinfer.formats.families import FAMILIES
 from glinfer.generation.auto_weights import choose_weights
 from glinfer.generation.engine import Engine, FastEngine, WholeEngine
 from glinfer.generation.fallback import KernelChoice
@@ -92,7 +91,7 @@ def usual_context(config: ModelConfig, context: int | None) -> ModelConfig:
     Raises:
         ConfigError: the model has no such positions.
     """
-    if context is None and FAMILIES[config.model_type].rotary:
+    if context is None and config.family.rotary:
         context = min(config.max_position_embeddings, USUAL_CONTEXT)
     return config.with_context(context)
 

@@ -7,7 +7,6 @@ from pathlib import Path
 
 from glinfer.config import ModelConfig
 from glinfer.errors import FormatError
-from glinfer.formats.families import GAB, GIFT_OF_GAB
 from glinfer.formats.files import AnyPath, inside, shown
 from glinfer.formats.gguf_file import read_gguf_file
 from glinfer.formats.huggingface_files import is_directory
@@ -15,7 +14,6 @@ from glinfer.formats.huggingface_json import quoted, read_json
 from glinfer.generation.gguf_tokenizer import gguf_stops, is_gguf
 from glinfer.generation.tokenizer import END_OF_TURN, Tokenizer
 
-_END_OF_TEXT = "<|endoftext|>"
 _LONGEST = 1 << 20  # bytes; a real one has a few thousand
 
 
@@ -61,15 +59,15 @@ def stop_ids_of(path: AnyPath) -> tuple[int, ...]:
 def default_stops(checkpoint: AnyPath, tokenizer: Tokenizer | None, config: ModelConfig) -> tuple[int, ...]:
     """The ids that end a text of a model: those that its files name, else the tokenizer's ``<|end|>``.
 
-    For Gab, which has no such directory, always the latter, and in its second generation ``<|endoftext|>`` too.
+    Where the record of its family names such tokens, they are always the tokenizer's.
 
     Raises:
         FormatError, InputError: as :func:`stop_ids_of`.
     """
-    named = () if config.model_type in (GAB, GIFT_OF_GAB) else stop_ids_of(checkpoint)
+    named = () if config.family.stops else stop_ids_of(checkpoint)
     if known := tuple(token for token in named if token < config.vocab_size):
         return known
     if tokenizer is None:
         return ()
-    names = (END_OF_TURN, _END_OF_TEXT) if config.model_type == GIFT_OF_GAB else (END_OF_TURN,)
+    names = config.family.stops or (END_OF_TURN,)
     return tuple(token for name in names if (token := tokenizer.special_id(name)) is not None)

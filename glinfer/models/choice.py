@@ -7,7 +7,7 @@ from collections.abc import Mapping
 from glinfer.config import ModelConfig
 from glinfer.errors import InputError, PlanError
 from glinfer.formats import Checkpoint
-from glinfer.formats.families import FAMILIES, tensors_per_layer
+from glinfer.formats.tensors import tensors_per_layer
 from glinfer.gl.context import Device
 from glinfer.models.decoder import DecoderWeights, Setting, stored_formats
 from glinfer.models.decoder_reference import reference_decoder_plan
@@ -17,7 +17,6 @@ from glinfer.models.gab import MAX_DRAWS, reference_plan
 from glinfer.models.plan import Plan
 from glinfer.models.recipe import FROM_FILE, WEIGHT_FORMATS, Formats
 from glinfer.models.session import Session
-from glinfer.models.styles import STYLES
 from glinfer.ops.kernels import Kernels
 from glinfer.ops.spec import Array
 
@@ -37,9 +36,9 @@ USUAL_DRAW_BUFFERS, USUAL_TEXTURE_UNITS = 8, 16
 
 
 def is_published(config: ModelConfig, formats: Formats | None = None) -> bool:
-    """Whether the reference plan of a model is the published one: that of Gab, and of GPT-2 in floats."""
+    """Whether the reference plan of a model is the published one: of some families, in floats."""
     packed = formats is not None and any(name != "F32" for name in formats.values())
-    return not FAMILIES[config.model_type].rotary and not packed
+    return config.family.published and not packed
 
 
 def check_choice(plan: str, weights: str) -> None:
@@ -84,7 +83,7 @@ def reference_plans(
     """
     check_layers(config, 2 * tensors_per_layer(config))
     stored = stored_formats(config, weights, formats)
-    return ReferencePlans(config, STYLES[config.model_type], stored, kernels, max_texture_size)
+    return ReferencePlans(config, stored, kernels, max_texture_size)
 
 
 def check_layers(config: ModelConfig, draws: int) -> None:

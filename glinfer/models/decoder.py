@@ -1,8 +1,8 @@
 """The parts of reference plans without a published original, over weights as their files have them.
 
 Tensors lie four elements a texel (:mod:`glinfer.gl.flat`), so that a matrix may be floats, half floats or blocks of any
-of GGML's formats, which the shaders unpack as they multiply. :mod:`glinfer.models.decoder_reference` builds the plan; a
-family says what it computes with a :class:`Style`.
+of GGML's formats, which the shaders unpack as they multiply. :mod:`glinfer.models.decoder_reference` builds the plan;
+what is computed is in the record of the family.
 """
 
 from __future__ import annotations
@@ -16,11 +16,10 @@ import numpy as np
 from glinfer.config import ModelConfig
 from glinfer.errors import PlanError
 from glinfer.formats.checkpoint import Checkpoint
-from glinfer.formats.families import FAMILIES, head_weight, weight_shapes
 from glinfer.formats.packed import F16
+from glinfer.formats.tensors import weight_shapes
 from glinfer.ggml import block_format, words_of
 from glinfer.models.plan import PlanBuilder
-from glinfer.models.styles import Style
 from glinfer.ops.elementwise import scale
 from glinfer.ops.kernels import Kernels
 from glinfer.ops.lookup import lookup, position_add
@@ -42,14 +41,12 @@ class Setting:
 
     Attributes:
         config: the model's shape.
-        style: what its family computes.
         stored: the format of each tensor, see :func:`stored_formats`.
         kernels: how passes are shaped.
         max_texture_size: of the renderer, in texels.
     """
 
     config: ModelConfig
-    style: Style
     stored: Mapping[str, str]
     kernels: Kernels
     max_texture_size: int
@@ -62,9 +59,9 @@ class DecoderBuilder:
         self, name: str, setting: Setting, *, rows: int, max_rows: int, run_values: Sequence[RunValue]
     ) -> None:
         """An empty plan for runs of ``rows`` tokens, and sequences of at most ``max_rows``."""
-        self.config, self.style, self.stored = setting.config, setting.style, setting.stored
+        self.config, self.stored, self.rows = setting.config, setting.stored, rows
+        self.family, self.names = setting.config.family, setting.config.family.names
         self.kernels, self.max_texture_size = setting.kernels, setting.max_texture_size
-        self.family, self.rows = FAMILIES[setting.config.model_type], rows
         self.plan = PlanBuilder(name, max_rows, run_values)
         self.shapes = weight_shapes(setting.config)
         self.tensors: dict[str, TensorSpec] = {}
@@ -109,18 +106,18 @@ class DecoderBuilder:
 
     def embed(self, out: TensorSpec, position: int | str) -> None:
         """Embeddings of the tokens, scaled or with positions where the family has them so."""
-        style, plan, width = self.style, self.plan, self.config.hidden_size
-        table, kept = self.matrix(style.embeddings)
-        further = style.scaled_embeddings or style.positions
+        family, plan, width = self.family, self.plan, self.config.hidden_size
+        table, kept = self.matrix(f"{self.names.embeddings}.weight")
+        further = family.scaled_embeddings or not family.rotary
         first = self.scratch("embed.tokens", *out.shape) if further else out
         plan.draw(
             lookup("embed", "embed", self.tokens, table, first, table_format=kept, inputs=width, kernels=self.kernels)
         )
-        if style.scaled_embeddings:
+        if family.scaled_embeddings:
             factor = float(np.float32(width) ** np.float32(0.5))
             plan.draw(scale("embed.scale", "embed", first, out, factor=factor, kernels=self.kernels))
-        if style.positions:
-            table, _ = self.matrix(style.positions)
+        if not family.rotary:
+            table, _ = self.matrix(f"{self.names.positions}.weight")
             plan.draw(
                 position_add(
                     "embed.positions",
@@ -138,13 +135,13 @@ class DecoderBuilder:
     def norm(self, name: str, kind: str, weights: str, x: TensorSpec) -> TensorSpec:
         """x normalised."""
         out = self.scratch("normed" if x.shape[0] == self.rows else f"{name}.normed", *x.shape)
-        bias = self.vector(f"{weights}.bias") if self.style.norm == "layer" else None
+        bias = self.vector(f"{weights}.bias") if self.family.norm == "layer" else None
         norm = Norm(
-            self.style.norm,
+            self.family.norm,
             self.vector(f"{weights}.weight"),
             bias,
             eps=self.config.layer_norm_eps,
-            offset=self.style.norm_offset,
+            offset=self.family.norm_offset,
         )
         self.plan.draw(*normalized(name, kind, x, out, norm, scratch=self.scratch, kernels=self.kernels))
         return out
@@ -152,8 +149,8 @@ class DecoderBuilder:
     def linear(
         self, name: str, kind: str, weights: str, x: TensorSpec, out: TensorSpec, *, activation: str = "none"
     ) -> None:
-        """``out = activation(x · weightᵀ + bias)``; ``weights`` without ``.weight``, or a whole name."""
-        weight, kept = self.matrix(weights if weights.endswith(".weight") else f"{weights}.weight")
+        """``out = activation(x · weightᵀ + bias)``; ``weights`` without ``.weight``."""
+        weight, kept = self.matrix(f"{weights}.weight")
         bias = f"{weights}.bias"
         product = Product(x.shape[0], out.shape[1], x.shape[1], transposed=True, table_format=kept)
         finish = Finish(self.vector(bias) if bias in self.shapes else None, activation)
@@ -195,9 +192,10 @@ class DecoderBuilder:
 
     def head(self, x: TensorSpec, out_name: str = LOGITS) -> TensorSpec:
         """Logits of rows of the stream."""
-        normed = self.norm("final_norm", "lm_head", self.style.final_norm, x)
+        normed = self.norm("final_norm", "lm_head", self.names.final_norm, x)
         out = self.scratch(out_name, x.shape[0], self.config.vocab_size)
-        self.linear("lm_head", "lm_head", head_weight(self.config), normed, out)
+        head = self.names.vocabulary(tied=self.config.tie_word_embeddings)
+        self.linear("lm_head", "lm_head", head, normed, out)
         return out
 
 
@@ -214,10 +212,10 @@ def stored_formats(config: ModelConfig, weights: str, formats: Mapping[str, str]
     """
     if weights not in ("f32", FROM_FILE):
         raise PlanError(f"there is no weight format {weights!r} for a reference plan; expected f32 or {FROM_FILE}")
-    found = {}
+    found, positions = {}, f"{config.family.names.positions}.weight"
     for name, shape in weight_shapes(config).items():
         # Positions are few, and read one by one.
-        floats = weights == "f32" or len(shape) == 1 or name == "transformer.wpe.weight" or formats is None
+        floats = weights == "f32" or len(shape) == 1 or name == positions or formats is None
         found[name] = F32 if floats or formats is None else formats.get(name, F32)
     return found
 

@@ -56,18 +56,18 @@ class _ReferenceBuilder(DecoderBuilder):
 
     def attention(self, index: int) -> None:
         """The attention of a layer, added to the stream."""
-        config, style, name = self.config, self.style, f"h.{index}.attn"
-        layer, rows, dim = style.layer.format(index), self.rows, config.head_dim
+        config, names, name = self.config, self.names, f"h.{index}.attn"
+        rows, dim = self.rows, config.head_dim
         heads, kv_heads = config.num_attention_heads, config.num_key_value_heads
-        normed = self.norm(f"{name}.norm", "attn.norm", f"{layer}{style.attention_norm}", self.hidden)
+        normed = self.norm(f"{name}.norm", "attn.norm", names.of("attention_norm", index), self.hidden)
         apart = {}
         for letter in "qkv":
             count = heads if letter == "q" else kv_heads
-            weights = layer + style.projection.format(letter)
+            weights = names.of("projection", index, letter)
             x = self.scratch(f"{name}.{letter}_proj", rows, count * dim)
             self.linear(f"{name}.{letter}_proj", f"attn.{letter}_proj", weights, normed, x)
             if letter != "v":
-                x = self.turn(name, layer, letter, x, count)
+                x = self.turn(name, index, letter, x, count)
             apart[letter] = self.scratch(f"{name}.{letter}", count * rows, dim)
             axes = [Axis(count, 0, dim), Axis(rows, 1, 0), Axis(dim, 0, 1)]
             self.plan.draw(strided_copy(f"{name}.{letter}", "attn.heads", x, apart[letter], axes, kernels=self.kernels))
@@ -75,10 +75,10 @@ class _ReferenceBuilder(DecoderBuilder):
         joined = self.scratch(f"{name}.joined", rows, heads * dim)
         self.join_heads(f"{name}.joined", "attn.joined", mixed, joined)
         out = self.scratch(f"{name}.out", rows, config.hidden_size)
-        self.linear(f"{name}.out", "attn.out_proj", f"{layer}{style.output}", joined, out)
+        self.linear(f"{name}.out", "attn.out_proj", names.of("output", index), joined, out)
         self.add(f"{name}.add", out)
 
-    def turn(self, name: str, layer: str, letter: str, x: TensorSpec, heads: int) -> TensorSpec:
+    def turn(self, name: str, layer: int, letter: str, x: TensorSpec, heads: int) -> TensorSpec:
         """Heads of queries or keys, normalised and turned where the family has it so."""
         plan, dim = self.plan, self.config.head_dim
         if self.family.head_norms:
@@ -87,8 +87,9 @@ class _ReferenceBuilder(DecoderBuilder):
             again = self.scratch(f"{name}.{letter}_rows", *x.shape)
             norm = Norm(
                 "rms",
-                self.vector(layer + self.style.head_norm.format(letter) + ".weight"),
+                self.vector(f"{self.names.of('head_norm', layer, letter)}.weight"),
                 eps=self.config.layer_norm_eps,
+                offset=self.family.norm_offset,
             )
             kind = "attn.head_norm"
             plan.draw(repack(f"{name}.{letter}_heads", kind, x, by_head, kernels=self.kernels))
@@ -99,7 +100,7 @@ class _ReferenceBuilder(DecoderBuilder):
         if not self.family.rotary:
             return x
         turned = self.scratch(f"{name}.{letter}_turned", *x.shape)
-        interleaved = self.style.interleaved
+        interleaved = self.family.positions == "neighbours"
         plan.draw(
             rotate(
                 f"{name}.{letter}_turned",
@@ -137,20 +138,20 @@ class _ReferenceBuilder(DecoderBuilder):
 
     def mlp(self, index: int) -> None:
         """The MLP of a layer, added to the stream."""
-        config, style, name = self.config, self.style, f"h.{index}.mlp"
-        layer, rows, inner = style.layer.format(index), self.rows, config.intermediate_size
+        config, names, name = self.config, self.names, f"h.{index}.mlp"
+        rows, inner = self.rows, config.intermediate_size
         act = config.hidden_act
-        normed = self.norm(f"{name}.norm", "mlp.norm", f"{layer}{style.mlp_norm}", self.hidden)
+        normed = self.norm(f"{name}.norm", "mlp.norm", names.of("mlp_norm", index), self.hidden)
         hidden, up = (self.scratch(f"{name}.{part}", rows, inner) for part in ("inner", "up_proj"))
         if self.family.gated:
             gates = self.scratch(f"{name}.gate_proj", rows, inner)
-            self.linear(f"{name}.gate_proj", "mlp.gate_proj", f"{layer}{style.gate}", normed, gates)
-            self.linear(f"{name}.up_proj", "mlp.up_proj", f"{layer}{style.up}", normed, up)
+            self.linear(f"{name}.gate_proj", "mlp.gate_proj", names.of("gate", index), normed, gates)
+            self.linear(f"{name}.up_proj", "mlp.up_proj", names.of("up", index), normed, up)
             self.plan.draw(gate(f"{name}.gate", "mlp.gate", gates, hidden, up=up, activation=act, kernels=self.kernels))
         else:
-            self.linear(f"{name}.up_proj", "mlp.up_proj", f"{layer}{style.up}", normed, hidden, activation=act)
+            self.linear(f"{name}.up_proj", "mlp.up_proj", names.of("up", index), normed, hidden, activation=act)
         out = self.scratch(f"{name}.down", rows, config.hidden_size)
-        self.linear(f"{name}.down", "mlp.down_proj", f"{layer}{style.down}", hidden, out)
+        self.linear(f"{name}.down", "mlp.down_proj", names.of("down", index), hidden, out)
         self.add(f"{name}.add", out)
 
     def add(self, name: str, x: TensorSpec) -> None:

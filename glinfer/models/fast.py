@@ -9,7 +9,6 @@ for the embedding, the logits and the choice of the next token: ``6 × layers + 
 from __future__ import annotations
 
 from glinfer.config import ModelConfig
-from glinfer.formats.families import FAMILIES
 from glinfer.gl.blocks import BLOCK_FLOATS
 from glinfer.gl.layout import Extent
 from glinfer.models.parts import PartsBuilder, cache_slots, kind_of
@@ -40,7 +39,7 @@ def tail_draws(config: ModelConfig) -> int:
 
 def layer_draws(config: ModelConfig) -> int:
     """Draws of one layer."""
-    return 7 if FAMILIES[config.model_type].head_norms else 6
+    return 7 if config.family.head_norms else 6
 
 
 def fast_plan(

@@ -19,7 +19,7 @@ import numpy.typing as npt
 
 from glinfer.errors import PlanError
 from glinfer.formats.checkpoint import Checkpoint
-from glinfer.formats.families import weight_shapes
+from glinfer.formats.tensors import weight_shapes
 from glinfer.ggml import Bytes, words_of
 from glinfer.ggml_groups import FORMS, WIDE, wide_words
 from glinfer.models.decoder import rope_of
@@ -72,9 +72,9 @@ class FoldedWeights(Mapping[str, Array]):
         if name not in self._made_names:
             raise KeyError(name)
         if name == TABLE:
-            return self._table(TABLE, self._recipes.style.embeddings, self._recipes.table_format)
+            return self._table(TABLE, weight_name(self._recipes.names.embeddings), self._recipes.table_format)
         if name == POSITIONS:
-            return self._table(POSITIONS, self._recipes.style.positions, self._recipes.positions_format)
+            return self._table(POSITIONS, weight_name(self._recipes.names.positions), self._recipes.positions_format)
         if name == ROPE:
             return self._rope()
         product, _, part = name.rpartition(".")
@@ -89,7 +89,7 @@ class FoldedWeights(Mapping[str, Array]):
     def _names_made(self) -> list[str]:
         recipes = self._recipes
         found = [] if recipes.table_is_head else [TABLE]
-        found += [POSITIONS] if recipes.style.positions else [ROPE]
+        found += [ROPE] if recipes.family.rotary else [POSITIONS]
         for name, recipe in self._products.items():
             found += [f"{name}.weight", f"{name}.consts"]
             found += [f"{name}.gain"] if recipe.kept and recipe.norm else []
@@ -118,7 +118,7 @@ class FoldedWeights(Mapping[str, Array]):
         return np.asarray(self._floats(name), dtype=np.float64)
 
     def _gain(self, norm: str) -> Wide:
-        return self._take(weight_name(norm)) + self._recipes.style.norm_offset
+        return self._take(weight_name(norm)) + self._recipes.family.norm_offset
 
     def _made(self, recipe: Recipe) -> tuple[Array, Array]:
         """Words and constants of a product; those of the last one are at hand for whichever is asked for second."""
@@ -142,9 +142,9 @@ class FoldedWeights(Mapping[str, Array]):
         return self._shapes[weight_name(source)][0]
 
     def _folded(self, recipe: Recipe) -> tuple[Array, Array]:
-        layer_norm = self._recipes.style.norm == "layer"
+        layer_norm = self._recipes.family.norm == "layer"
         # A single product of floats rounds as one of doubles does that is rounded afterwards, and takes half the time.
-        take = self._take if layer_norm or self._recipes.style.norm_offset else self._floats
+        take = self._take if layer_norm or self._recipes.family.norm_offset else self._floats
         matrix: Array = np.concatenate([take(weight_name(source)) for source in recipe.sources])
         bias = self._bias(recipe)
         if recipe.norm:
@@ -162,7 +162,7 @@ class FoldedWeights(Mapping[str, Array]):
 
     def _kept(self, recipe: Recipe) -> tuple[Array, Array]:
         bias, sums = self._bias(recipe), np.zeros(sum(map(self._rows_of, recipe.sources)))
-        if recipe.norm and self._recipes.style.norm == "layer":
+        if recipe.norm and self._recipes.family.norm == "layer":
             matrix = np.concatenate([self._take(weight_name(source)) for source in recipe.sources])
             bias = bias + matrix @ self._take(f"{recipe.norm}.bias")
             sums = matrix @ self._gain(recipe.norm)
@@ -220,12 +220,12 @@ class FoldedWeights(Mapping[str, Array]):
 
     def _head_gains(self, recipe: Recipe) -> Array:
         """The gains of keys and of queries, in the order of a head's rows."""
-        config, style = self._checkpoint.config, self._recipes.style
-        prefix = recipe.norm.removesuffix(style.attention_norm)
+        config, names = self._checkpoint.config, self._recipes.names
+        prefix = recipe.norm.removesuffix(names.attention_norm)
         order = recipe.rows[: self._recipes.head_floats]
-        gains = [self._take(weight_name(prefix + style.head_norm.format(letter))) for letter in "kq"]
+        gains = [self._take(weight_name(prefix + names.head_norm.format(letter))) for letter in "kq"]
         assert len(gains[0]) == config.head_dim
-        return np.stack([taken(gain + style.norm_offset, order) for gain in gains]).astype(np.float32)
+        return np.stack([taken(gain + self._recipes.family.norm_offset, order) for gain in gains]).astype(np.float32)
 
 
 def _centred(matrix: Wide, axis: int) -> Wide:

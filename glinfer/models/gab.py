@@ -10,7 +10,7 @@ from __future__ import annotations
 
 from glinfer.config import ModelConfig
 from glinfer.errors import PlanError
-from glinfer.formats.families import GPT2
+from glinfer.formats.tensors import head_weight
 from glinfer.models.plan import Plan, PlanBuilder
 from glinfer.ops.attention import attention_scores, attention_values, concat_head
 from glinfer.ops.embed import embed
@@ -48,7 +48,7 @@ def reference_plan(config: ModelConfig, *, all_rows: bool = False) -> Plan:
 class _ReferenceBuilder:
     def __init__(self, config: ModelConfig, all_rows: bool) -> None:
         self.config, self.all_rows = config, all_rows
-        self.biased = config.model_type == GPT2  # the attention is, and the head is not
+        self.names, self.biases = config.family.names, config.family.biases
         self.plan = plan = PlanBuilder(
             "reference",
             config.max_position_embeddings,
@@ -71,15 +71,15 @@ class _ReferenceBuilder:
     def build(self) -> Plan:
         config, plan = self.config, self.plan
         vocab, dim = config.vocab_size, config.hidden_size
-        wte = plan.weight("transformer.wte.weight", vocab, dim)
-        wpe = plan.weight("transformer.wpe.weight", config.max_position_embeddings, dim)
+        wte = plan.weight(f"{self.names.embeddings}.weight", vocab, dim)
+        wpe = plan.weight(f"{self.names.positions}.weight", config.max_position_embeddings, dim)
         plan.draw(embed("embed", self.tokens, wte, wpe, self.hidden[0]))
         for block in range(config.num_hidden_layers):
             self.attention(block)
             self.mlp(block)
-        plan.draw(self.norm("ln_f", "ln_f", "transformer.ln_f", self.hidden[0]))
-        head = wte if config.tie_word_embeddings else plan.weight("lm_head.weight", vocab, dim)
-        bias = None if self.biased else plan.weight("lm_head.bias", vocab)
+        plan.draw(self.norm("ln_f", "ln_f", self.names.final_norm, self.hidden[0]))
+        head = wte if config.tie_word_embeddings else plan.weight(head_weight(config), vocab, dim)
+        bias = plan.weight(f"{self.names.head}.bias", vocab) if "head" in self.biases else None
         plan.draw(
             linear("lm_head", "lm_head", self.normed, head, self.logits, bias=bias, last_row=not self.all_rows),
             softmax("probs", "probs", self.logits, self.probs, rows_in_use=self.all_rows),
@@ -95,10 +95,10 @@ class _ReferenceBuilder:
     def attention(self, block: int) -> None:
         """LN1, Q, K, V, four passes a head, output projection + residual: hidden a → b."""
         config, plan, prefix = self.config, self.plan, f"h.{block}"
-        head_dim = config.head_dim
-        plan.draw(self.norm(f"{prefix}.ln_1", "ln_1", f"transformer.{prefix}.ln_1", self.hidden[0]))
+        dim, head_dim = config.hidden_size, config.head_dim
+        plan.draw(self.norm(f"{prefix}.ln_1", "ln_1", self.names.of("attention_norm", block), self.hidden[0]))
         for letter, out in (("q", self.q), ("k", self.k), ("v", self.v)):
-            weight, bias = self.projection(f"transformer.{prefix}.attn.{letter}_proj")
+            weight, bias = self.matrix("projection", block, dim, dim, letter)
             kind = f"attn.{letter}_proj"
             plan.draw(linear(f"{prefix}.{kind}", kind, self.normed, weight, out, bias=bias))
         for head in range(config.num_attention_heads):
@@ -113,25 +113,25 @@ class _ReferenceBuilder:
                 concat_head(f"{name}.joined", "attn.joined", self.mixed, before, self.joined[head % 2], head=head),
             )
         joined = self.joined[(config.num_attention_heads - 1) % 2]
-        weight, bias = self.projection(f"transformer.{prefix}.attn.out_proj")
+        weight, bias = self.matrix("output", block, dim, dim, "o")
         kind = "attn.out_proj"
         plan.draw(linear(f"{prefix}.{kind}", kind, joined, weight, self.hidden[1], bias=bias, residual=self.hidden[0]))
 
-    def projection(self, name: str) -> tuple[TensorSpec, TensorSpec | None]:
-        """A matrix of the attention and its bias, if the family has one."""
-        dim = self.config.hidden_size
-        weight = self.plan.weight(f"{name}.weight", dim, dim)
-        return weight, self.plan.weight(f"{name}.bias", dim) if self.biased else None
+    def matrix(
+        self, role: str, block: int, rows: int, cols: int, letter: str = ""
+    ) -> tuple[TensorSpec, TensorSpec | None]:
+        """A matrix of a block and its bias, if the family has one."""
+        name = self.names.of(role, block, letter)
+        weight = self.plan.weight(f"{name}.weight", rows, cols)
+        return weight, self.plan.weight(f"{name}.bias", rows) if (letter or role) in self.biases else None
 
     def mlp(self, block: int) -> None:
         """LN2, MLP-in + GELU, MLP-out + residual: hidden b → a."""
         config, plan, prefix = self.config, self.plan, f"h.{block}"
         dim, inner = config.hidden_size, config.intermediate_size
-        plan.draw(self.norm(f"{prefix}.ln_2", "ln_2", f"transformer.{prefix}.ln_2", self.hidden[1]))
-        fc_in = plan.weight(f"transformer.{prefix}.mlp.fc_in.weight", inner, dim)
-        in_bias = plan.weight(f"transformer.{prefix}.mlp.fc_in.bias", inner)
-        fc_out = plan.weight(f"transformer.{prefix}.mlp.fc_out.weight", dim, inner)
-        out_bias = plan.weight(f"transformer.{prefix}.mlp.fc_out.bias", dim)
+        plan.draw(self.norm(f"{prefix}.ln_2", "ln_2", self.names.of("mlp_norm", block), self.hidden[1]))
+        fc_in, in_bias = self.matrix("up", block, inner, dim)
+        fc_out, out_bias = self.matrix("down", block, dim, inner)
         plan.draw(
             linear(
                 f"{prefix}.mlp.fc_in",

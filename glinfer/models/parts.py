@@ -80,7 +80,7 @@ class PartsBuilder:
             wte = self.plan.laid_out("wte", "weight", layout)
         else:
             wte = self.table("wte", config.vocab_size, width, form)
-        if not recipes.style.positions:
+        if recipes.family.rotary:
             return wte, None
         return wte, self.table("wpe", config.max_position_embeddings, width, recipes.positions_format)
 

@@ -209,7 +209,7 @@ def _gab_reference(config: ModelConfig) -> list[_Named]:
 def _fast(plan: Plan, config: ModelConfig) -> list[_Named]:
     recipes, width, heads = Recipes(config, FROM_FILE), config.hidden_size, config.num_attention_heads
     place, turns = recipes.heads(0), recipes.family.head_norms
-    mean_taken = recipes.style.norm == "layer" and not any(dict(draw.defines).get("CENTRED") for draw in plan.draws)
+    mean_taken = recipes.family.norm == "layer" and not any(dict(draw.defines).get("CENTRED") for draw in plan.draws)
     centred = CENTRED if mean_taken else ""
     starts = {"q": (heads, place.queries_at), "k": (place.kv, 0), "v": (place.kv, place.kv_floats)}
     named = [_Named(f"embed{centred}", ("embed",), _rows(width))]

@@ -18,11 +18,10 @@ import numpy.typing as npt
 
 from glinfer.config import ModelConfig
 from glinfer.errors import PlanError
-from glinfer.formats.families import FAMILIES, head_weight, weight_shapes
 from glinfer.formats.packed import F16
+from glinfer.formats.tensors import weight_shapes
 from glinfer.ggml_groups import FORMS, WIDE
 from glinfer.gl.blocks import BLOCK_FLOATS, blocks_for
-from glinfer.models.styles import STYLES
 from glinfer.ops.cached import Heads
 
 FROM_FILE, F32 = "file", "F32"
@@ -78,7 +77,7 @@ class Recipes:
 
     Attributes:
         config: the model's shape.
-        style: what its family computes.
+        family, names: its family, and what that calls tensors.
     """
 
     def __init__(self, config: ModelConfig, weights: str, formats: Formats | None = None) -> None:
@@ -95,7 +94,7 @@ class Recipes:
         if weights not in (*WEIGHT_FORMATS, FROM_FILE):
             known = ", ".join((*WEIGHT_FORMATS, FROM_FILE))
             raise PlanError(f"there is no weight format {weights!r}; expected one of {known}")
-        self.config, self.style, self.family = config, STYLES[config.model_type], FAMILIES[config.model_type]
+        self.config, self.family, self.names = config, config.family, config.family.names
         self._weights, self._formats = weights, formats or {}
         if self.family.rotary and config.head_dim % 2:
             raise PlanError(f"heads of {config.head_dim} elements; expected an even number, as elements turn in pairs")
@@ -120,14 +119,14 @@ class Recipes:
     def centred(self) -> bool:
         """Whether the mean of the residual stream is taken away where it is written, by folding."""
         names = (name for name, shape in weight_shapes(self.config).items() if len(shape) == 2)
-        return self.style.norm == "layer" and (
+        return self.family.norm == "layer" and (
             self._weights != FROM_FILE or all(self._formats.get(name, F32) == F32 for name in names)
         )
 
     @property
     def sums(self) -> bool:
         """Whether passes behind a norm take the mean away themselves, by way of the weights' sums."""
-        return self.style.norm == "layer" and not self.centred
+        return self.family.norm == "layer" and not self.centred
 
     def _packing(self, sources: tuple[str, ...], *, head: bool = False, whole: bool = True) -> tuple[str, bool]:
         """The packing of a product, and whether its bits are kept; ``whole`` if no column is padded."""
@@ -157,21 +156,20 @@ class Recipes:
 
     def qkv(self, layer: int) -> Recipe:
         """Keys, values and queries, as a row of the cache has them."""
-        prefix, heads = self.style.layer.format(layer), self.heads(layer)
-        config = self.config
-        sources = tuple(prefix + self.style.projection.format(letter) for letter in "kvq")
+        names, heads, config = self.names, self.heads(layer), self.config
+        sources = tuple(names.of("projection", layer, letter) for letter in "kvq")
         keys = _heads_in_place(config.num_key_value_heads, config.head_dim, heads.floats, self._turned_order)
         values = _heads_in_place(config.num_key_value_heads, config.head_dim, heads.floats)
         queries = _heads_in_place(config.num_attention_heads, config.head_dim, heads.floats, self._turned_order)
         count = config.num_key_value_heads * config.head_dim
         between = np.full(heads.queries_at - 2 * heads.kv_floats, PADDING)
         rows = np.concatenate([keys, _moved(values, count), between, _moved(queries, 2 * count)])
-        return self._recipe(f"h.{layer}.attn.qkv", sources, rows, norm=prefix + self.style.attention_norm)
+        return self._recipe(f"h.{layer}.attn.qkv", sources, rows, norm=names.of("attention_norm", layer))
 
     @cached_property
     def _turned_order(self) -> Rows | None:
         """The elements of a head in the order in which rotary positions turn pairs that follow each other."""
-        if not self.family.rotary or self.style.interleaved:
+        if self.family.positions != "halves":
             return None
         half = self.config.head_dim // 2
         return np.arange(2 * half).reshape(2, half).T.reshape(-1)
@@ -184,7 +182,7 @@ class Recipes:
 
     def out(self, layer: int) -> Recipe:
         """The projection of the heads' sums."""
-        source = self.style.layer.format(layer) + self.style.output
+        source = self.names.of("output", layer)
         config = self.config
         inputs = None
         if config.head_dim != self.head_floats:
@@ -194,33 +192,33 @@ class Recipes:
 
     def up(self, layer: int) -> Recipe:
         """The first product of the MLP, of a gate and what it lets through where the family has one."""
-        prefix, inner = self.style.layer.format(layer), self.config.intermediate_size
-        norm = prefix + self.style.mlp_norm
+        inner, norm = self.config.intermediate_size, self.names.of("mlp_norm", layer)
+        gate, up = (self.names.of(role, layer) for role in ("gate", "up"))
         if not self.family.gated:
-            return self._recipe(f"h.{layer}.mlp.fc_in", (prefix + self.style.up,), np.arange(inner), norm=norm)
+            return self._recipe(f"h.{layer}.mlp.fc_in", (up,), np.arange(inner), norm=norm)
         blocks = np.full(blocks_for(inner) * BLOCK_FLOATS, PADDING)
         blocks[:inner] = np.arange(inner)
         by_block = blocks.reshape(-1, BLOCK_FLOATS)
         rows = np.stack([by_block, _moved(by_block, inner)], axis=1).reshape(-1)
-        return self._recipe(f"h.{layer}.mlp.fc_in", (prefix + self.style.gate, prefix + self.style.up), rows, norm=norm)
+        return self._recipe(f"h.{layer}.mlp.fc_in", (gate, up), rows, norm=norm)
 
     def down(self, layer: int) -> Recipe:
         """The second product of the MLP."""
-        source = self.style.layer.format(layer) + self.style.down
+        source = self.names.of("down", layer)
         return self._recipe(f"h.{layer}.mlp.fc_out", (source,), np.arange(self.config.hidden_size), writes_stream=True)
 
     def head(self) -> Recipe:
         """The vocabulary's matrix."""
         rows = np.arange(self.config.vocab_size)
-        source = head_weight(self.config).removesuffix(".weight")
-        return self._recipe("lm_head", (source,), rows, norm=self.style.final_norm, head=True)
+        source = self.names.vocabulary(tied=self.config.tie_word_embeddings)
+        return self._recipe("lm_head", (source,), rows, norm=self.names.final_norm, head=True)
 
     @property
     def table_format(self) -> str:
         """How embeddings are kept: a texture format of floats, or a packing of blocks."""
         if self._weights != FROM_FILE:
             return WEIGHT_FORMATS[self._weights][2]
-        form = self._formats.get(self.style.embeddings, F32)
+        form = self._formats.get(weight_name(self.names.embeddings), F32)
         return form if form in FORMS else "rgba16f" if form == F16 else "rgba32f"
 
     @property
@@ -228,7 +226,7 @@ class Recipes:
         """The texture format of learned positions."""
         if self._weights != FROM_FILE:
             return WEIGHT_FORMATS[self._weights][2]
-        return "rgba16f" if self._formats.get(self.style.positions) == F16 else "rgba32f"
+        return "rgba16f" if self._formats.get(weight_name(self.names.positions)) == F16 else "rgba32f"
 
     @property
     def table_is_head(self) -> bool:
@@ -239,7 +237,7 @@ class Recipes:
     @property
     def embedding_scale(self) -> float:
         """What embeddings are multiplied with."""
-        return float(np.float32(self.config.hidden_size) ** np.float32(0.5)) if self.style.scaled_embeddings else 1.0
+        return float(np.float32(self.config.hidden_size) ** np.float32(0.5)) if self.family.scaled_embeddings else 1.0
 
 
 def weight_name(source: str) -> str:

@@ -10,8 +10,9 @@ from __future__ import annotations
 from pathlib import Path
 from pydoc_data.topics import topics
 
-from glinfer.config import GAB_SHAPE, ModelConfig
+from glinfer.config import ModelConfig
 from glinfer.errors import InputError
+from glinfer.families import DEFAULT_SHAPE
 from glinfer.formats import BpeModel, random_checkpoint, save_checkpoint, write_bpe
 from glinfer.formats.files import cache_folder
 from glinfer.generation.tokenizer import learn_bpe
@@ -49,7 +50,7 @@ def write_demo(folder: Path, config: ModelConfig | None = None) -> tuple[Path, P
     return model, tokenizer
 
 
-def demo_tokenizer(size: int = GAB_SHAPE["vocab"]) -> BpeModel:
+def demo_tokenizer(size: int = DEFAULT_SHAPE["vocab"]) -> BpeModel:
     """A byte-level BPE of ``size`` entries: bytes, control tokens, then merges learned from documentation.
 
     Raises:

@@ -17,12 +17,11 @@ import numpy.typing as npt
 
 from glinfer.errors import InputError
 from glinfer.formats import Checkpoint
-from glinfer.formats.families import head_weight
 from glinfer.formats.packed import PackedTensor
+from glinfer.formats.tensors import head_weight
 from glinfer.models.choice import USUAL_TEXTURE_SIZE
 from glinfer.models.oracle import final_tensors
 from glinfer.models.plan import PlanBuilder
-from glinfer.models.styles import STYLES
 from glinfer.ops import OPS
 from glinfer.ops.kernels import Kernels
 from glinfer.ops.linear import ACTIVATIONS
@@ -115,7 +114,7 @@ def lens_logits(checkpoint: Checkpoint, stream: npt.NDArray[np.floating]) -> Flo
 def _head(checkpoint: Checkpoint, rows: Floats) -> Iterator[tuple[int, Floats]]:
     """The logits of rows [R, D] piece by piece: the first token of a piece, and [R, tokens of the piece]."""
     config, name = checkpoint.config, head_weight(checkpoint.config)
-    normed, bias = final_norm(checkpoint, rows), checkpoint.tensors.get("lm_head.bias")
+    normed, bias = final_norm(checkpoint, rows), checkpoint.tensors.get(f"{config.family.names.head}.bias")
     step = max(_LEAST_ROWS, _PIECE // len(rows))
     for first in range(0, config.vocab_size, step):
         end = min(first + step, config.vocab_size)
@@ -129,23 +128,23 @@ def _head(checkpoint: Checkpoint, rows: Floats) -> Iterator[tuple[int, Floats]]:
 def final_norm(checkpoint: Checkpoint, rows: Floats) -> Floats:
     """Rows [R, D] of a stream, normalised as the family does before the vocabulary's matrix."""
     config = checkpoint.config
-    style = STYLES[config.model_type]
+    family = config.family
     plan, used, shape = PlanBuilder("lens", len(rows), ()), dict[str, Array](), (len(rows), config.hidden_size)
 
     def declare(name: str, count: int, cols: int, kind: str = "activation") -> TensorSpec:
         return plan.flat(name, kind, count, cols, "rgba32f", USUAL_TEXTURE_SIZE)
 
     def vector(part: str) -> TensorSpec:
-        name = f"{style.final_norm}.{part}"
+        name = f"{family.names.final_norm}.{part}"
         used[name] = checkpoint.tensors[name]
         return declare(name, 1, config.hidden_size, "weight")
 
     norm = Norm(
-        style.norm,
+        family.norm,
         vector("weight"),
-        vector("bias") if style.norm == "layer" else None,
+        vector("bias") if family.norm == "layer" else None,
         eps=config.layer_norm_eps,
-        offset=style.norm_offset,
+        offset=family.norm_offset,
     )
     x, out = declare("x", *shape, "input"), declare("normed", *shape)
     plan.draw(*normalized("norm", "norm", x, out, norm, scratch=declare, kernels=Kernels()))

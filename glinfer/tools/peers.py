@@ -17,6 +17,7 @@ import numpy.typing as npt
 
 from glinfer.config import ModelConfig
 from glinfer.errors import InputError
+from glinfer.families import FAMILIES
 from glinfer.formats.checkpoint import Checkpoint, check_checkpoint
 from glinfer.models.choice import is_published
 
@@ -187,8 +188,9 @@ def open_peers(names: Sequence[str], checkpoint: Checkpoint, threads: int | None
         raise InputError(f"found {threads} threads; expected 1 to {MAX_THREADS}")
     check_checkpoint(checkpoint)
     if "torch" in names and not is_published(checkpoint.config, checkpoint.formats()):
+        published = " and ".join(name for name, family in FAMILIES.items() if family.published)
         raise InputError(
-            f"{checkpoint.source}: the peer torch runs models of the families gab and gpt2 in floats; leave it out for "
+            f"{checkpoint.source}: the peer torch runs models of the families {published} in floats; leave it out for "
             f"this {checkpoint.config.model_type}, llama-cpp runs it"
         )
     wanted = list(dict.fromkeys(names))

@@ -23,12 +23,14 @@ from typing import Any
 import numpy as np
 
 from glinfer.errors import InputError
+from glinfer.families import FAMILIES
 from glinfer.formats.checkpoint import Checkpoint
-from glinfer.formats.families import GAB
 from glinfer.formats.files import reason
 from glinfer.formats.gab_layout import FloatArray
+from glinfer.formats.gguf_config import form_of
 from glinfer.formats.gguf_write import fold_head
 from glinfer.formats.gguf_write import write_gguf as write_any_gguf
+from glinfer.formats.tensors import stored_tensors
 from glinfer.tools.peers import CheckedPeer, Logits, required
 
 __all__ = ["ARCHITECTURE", "LlamaPeer", "fold_head", "gguf_tensors", "is_quantised", "open_llama", "write_gguf"]
@@ -42,26 +44,13 @@ _BLOCK_OF_Q8_0 = 32  # a row is cut into blocks of this many numbers, each with 
 
 def gguf_tensors(checkpoint: Checkpoint) -> Iterator[tuple[str, FloatArray]]:
     """Every tensor under llama.cpp's name for it, float32, matrices [out, in]."""
-    tensors = checkpoint.tensors
-    norm_weight, norm_bias, head = fold_head(checkpoint)
-    yield "token_embd.weight", tensors["transformer.wte.weight"]
-    yield "position_embd.weight", tensors["transformer.wpe.weight"]
-    for block in range(checkpoint.config.num_hidden_layers):
-        theirs, ours = f"blk.{block}", f"transformer.h.{block}"
-        qkv = [tensors[f"{ours}.attn.{letter}_proj.weight"] for letter in "qkv"]
-        yield f"{theirs}.attn_qkv.weight", np.concatenate(qkv)
-        yield f"{theirs}.attn_output.weight", tensors[f"{ours}.attn.out_proj.weight"]
-        for their_name, our_name in (
-            ("attn_norm", "ln_1"),
-            ("ffn_norm", "ln_2"),
-            ("ffn_up", "mlp.fc_in"),
-            ("ffn_down", "mlp.fc_out"),
-        ):
-            for part in ("weight", "bias"):
-                yield f"{theirs}.{their_name}.{part}", tensors[f"{ours}.{our_name}.{part}"]
-    yield "output_norm.weight", norm_weight
-    yield "output_norm.bias", norm_bias
-    yield "output.weight", head
+    config, names = checkpoint.config, checkpoint.config.family.names
+    weight, bias, head = fold_head(checkpoint)
+    norm, folded = names.final_norm, f"{names.head}.bias"
+    tensors = {**checkpoint.tensors, f"{norm}.weight": weight, f"{norm}.bias": bias, f"{names.head}.weight": head}
+    for stored in stored_tensors(config, form_of(FAMILIES[config.family.gguf_as]).names):
+        if stored.tensors[0].name(names) != folded:
+            yield stored.name, np.concatenate([tensors[tensor.name(names)] for tensor in stored.tensors])
 
 
 def is_quantised(name: str, array: FloatArray) -> bool:
@@ -196,14 +185,14 @@ def open_llama(checkpoint: Checkpoint, threads: int) -> list[CheckedPeer]:
     kinds = ["F32"] if config.hidden_size % _BLOCK_OF_Q8_0 else ["F32", "Q8_0"]
     if checkpoint.packed:
         kinds = [_AS_IT_IS]
-    suffix = ", tanh GELU" if config.model_type == GAB and config.hidden_act != "gelu_new" else ""
+    suffix = ", tanh GELU" if config.family.gguf_as and config.hidden_act != "gelu_new" else ""
     peers: list[CheckedPeer] = []
     try:
         for kind in kinds:
             label = f"llama.cpp {kind}, {threads} thread{'s' * (threads > 1)}{suffix}"
             with tempfile.TemporaryDirectory(prefix="glinfer-") as folder:
                 path = Path(folder) / "model.gguf"
-                if config.model_type == GAB:
+                if config.family.gguf_as:
                     write_gguf(checkpoint, path, q8=kind == "Q8_0")
                 else:
                     write_any_gguf(checkpoint, path, dtype=_DTYPES[kind])

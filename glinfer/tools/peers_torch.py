@@ -17,7 +17,7 @@ from torch import Tensor
 from torch.nn import functional
 
 from glinfer.formats.checkpoint import Checkpoint
-from glinfer.formats.families import head_weight
+from glinfer.formats.tensors import head_weight
 from glinfer.tools.peers import CheckedPeer, Logits
 
 SMALLEST_BUCKET = 128
@@ -55,12 +55,12 @@ class Weights:
     def __init__(self, checkpoint: Checkpoint, device: torch.device, dtype: torch.dtype) -> None:
         """Copies every tensor, converted to ``dtype``."""
         self.config, self.device, self.dtype = checkpoint.config, device, dtype
-        tensors = checkpoint.tensors
-        self.wte = self._load(tensors["transformer.wte.weight"])
-        self.wpe = self._load(tensors["transformer.wpe.weight"])
-        self.blocks = [self._block(tensors, f"transformer.h.{i}") for i in range(self.config.num_hidden_layers)]
-        self.ln_f = self._norm(tensors, "transformer.ln_f")
-        self.head = self._load(tensors[head_weight(self.config)]), self._bias(tensors, "lm_head")
+        tensors, names = checkpoint.tensors, self.config.family.names
+        self.wte = self._load(tensors[f"{names.embeddings}.weight"])
+        self.wpe = self._load(tensors[f"{names.positions}.weight"])
+        self.blocks = [self._block(tensors, i) for i in range(self.config.num_hidden_layers)]
+        self.ln_f = self._norm(tensors, names.final_norm)
+        self.head = self._load(tensors[head_weight(self.config)]), self._bias(tensors, names.head)
         self.gelu = "tanh" if self.config.hidden_act == "gelu_new" else "none"
 
     def _load(self, array: Logits) -> Tensor:
@@ -78,17 +78,18 @@ class Weights:
     def _norm(self, tensors: Mapping[str, Logits], name: str) -> _Norm:
         return _Norm(*self._pair(tensors, name), self.config.layer_norm_eps)
 
-    def _block(self, tensors: Mapping[str, Logits], name: str) -> _Block:
-        projections = [f"{name}.attn.{letter}_proj" for letter in "qkv"]
+    def _block(self, tensors: Mapping[str, Logits], layer: int) -> _Block:
+        names = self.config.family.names
+        projections = [names.of("projection", layer, letter) for letter in "qkv"]
         qkv = self._load(np.concatenate([tensors[f"{projection}.weight"] for projection in projections]))
-        out = f"{name}.attn.out_proj"
+        out = names.of("output", layer)
         return _Block(
-            ln_1=self._norm(tensors, f"{name}.ln_1"),
+            ln_1=self._norm(tensors, names.of("attention_norm", layer)),
             qkv=(qkv, self._bias(tensors, *projections)),
             out=(self._load(tensors[f"{out}.weight"]), self._bias(tensors, out)),
-            ln_2=self._norm(tensors, f"{name}.ln_2"),
-            fc_in=self._pair(tensors, f"{name}.mlp.fc_in"),
-            fc_out=self._pair(tensors, f"{name}.mlp.fc_out"),
+            ln_2=self._norm(tensors, names.of("mlp_norm", layer)),
+            fc_in=self._pair(tensors, names.of("up", layer)),
+            fc_out=self._pair(tensors, names.of("down", layer)),
         )
 
     def split_heads(self, block: _Block, x: Tensor) -> tuple[Tensor, Tensor, Tensor]:

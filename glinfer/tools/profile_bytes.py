@@ -13,9 +13,11 @@ import re
 from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass
 
+from glinfer.families import FAMILIES
 from glinfer.gl.blocks import BLOCK_EDGE, BLOCK_TEXELS, BlockLayout, RowLayout
 from glinfer.gl.flat import FlatLayout
 from glinfer.gl.layout import Layout, TexelLayout
+from glinfer.models.fold import POSITIONS, ROPE, TABLE
 from glinfer.models.plan import Plan
 from glinfer.models.session import Session
 from glinfer.ops.cached import heads_in
@@ -23,8 +25,8 @@ from glinfer.ops.spec import DrawSpec, Params
 
 Values = Mapping[str, int | float]
 _FLOAT_BYTES = 4
-_BLOCK = re.compile(r"(?:^|\.)(?:h|layers|cache)\.(\d+)\.")
-_EMBEDDINGS = re.compile(r"(?:^|\.)(?:wte|wpe|embed_tokens|rope)(?:\.|$)")
+_BLOCK = re.compile(r"\.(\d+)\.")
+_TABLES = (TABLE, POSITIONS, ROPE)
 
 
 @dataclass(frozen=True)
@@ -241,7 +243,8 @@ def part_of(name: str, kind: str) -> str:
         return "inputs"
     if found := _BLOCK.search(name):
         return f"block {found[1]}"
-    return "embeddings" if _EMBEDDINGS.search(name) else "head"
+    of_families = {table for each in FAMILIES.values() for table in (each.names.embeddings, each.names.positions)}
+    return "embeddings" if name in _TABLES or name.removesuffix(".weight") in of_families else "head"
 
 
 def textures_of(*sessions: Session) -> list[TextureUse]:

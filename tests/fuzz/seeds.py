@@ -10,10 +10,9 @@ from typing import Any
 import numpy as np
 
 from glinfer.config import ModelConfig
-from glinfer.formats.families import weight_shapes
 from glinfer.formats.gab_layout import float_count
-from glinfer.formats.gguf_config import metadata_of
-from glinfer.formats.gguf_names import ARCHITECTURES, stored_tensors
+from glinfer.formats.gguf_config import form_of, metadata_of
+from glinfer.formats.tensors import stored_tensors, weight_shapes
 
 from .mutate_gguf import ARRAY, STRING, GgufEntry, GgufParts
 
@@ -198,9 +197,10 @@ _TYPES = {
 def gguf(config: ModelConfig, kind: str = "F16", **more: Any) -> bytes:
     """The file of a model of zeros and small numbers, matrices of one type."""
     values, factors = metadata_of(config)
-    values = {"general.architecture": ARCHITECTURES[config.model_type], **values, **more}
+    form = form_of(config.family)
+    values = {"general.architecture": form.architecture, **values, **more}
     parts = GgufParts(entries=[gguf_entry(key, value) for key, value in values.items()])
-    shapes = {tensor.name: tensor.shape for tensor in stored_tensors(config)}
+    shapes = {tensor.name: tensor.shape for tensor in stored_tensors(config, form.names)}
     if factors is not None:
         shapes["rope_freqs.weight"] = factors.shape
     for name, shape in shapes.items():

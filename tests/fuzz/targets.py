@@ -50,7 +50,7 @@ class Target:
 _GGUF = ("formats/gguf.py", "formats/gguf_file.py", "formats/gguf_config.py", "formats/gguf_names.py")
 _HF = ("formats/huggingface.py", "formats/huggingface_files.py", "formats/huggingface_json.py")
 _BPE = ("formats/bpe.py",)
-_CONFIG = ("formats/huggingface_config.py", "formats/huggingface_rope.py", "formats/huggingface_rotary.py")
+_CONFIG = ("formats/huggingface_config.py", "formats/huggingface_rope.py")
 _VOCABULARY = ("formats/gguf_vocabulary.py", "formats/vocabularies.py")
 _LINES = ("tools/batch.py", "formats/jsonl.py")
 

@@ -9,12 +9,12 @@ from flat_ops import flat_ops
 from shader_variants import variants
 
 from glinfer.config import ModelConfig
-from glinfer.formats.families import FAMILIES, weight_shapes
+from glinfer.families import FAMILIES
 from glinfer.formats.packed import PACKED_FORMATS
+from glinfer.formats.tensors import weight_shapes
 from glinfer.models.choice import reference_plans
 from glinfer.models.fast import fast_plan
 from glinfer.models.rows import batch_plan, chunk_plan
-from glinfer.models.styles import STYLES
 from glinfer.ops import DrawSpec
 from glinfer.ops.kernels import Kernels
 
@@ -49,7 +49,7 @@ def of_family(family: str) -> ModelConfig:
 def formats_of(config: ModelConfig, form: str) -> dict[str, str]:
     """The formats of a file whose matrices are in one, or in turn in several that are ``mixed``."""
     names = [name for name, shape in weight_shapes(config).items() if len(shape) == 2]
-    positions = STYLES[config.model_type].positions
+    positions = f"{config.family.names.positions}.weight"
     turns = itertools.cycle(MIXED if form == "mixed" else (form,))
     return {name: "F32" if name == positions else next(turns) for name in names}
 

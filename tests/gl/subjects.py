@@ -10,12 +10,11 @@ from typing import Any
 import numpy as np
 
 from glinfer.config import ModelConfig
+from glinfer.families import FAMILIES
 from glinfer.formats import Checkpoint, random_checkpoint
-from glinfer.formats.families import FAMILIES
 from glinfer.formats.packed import PackedTensor
 from glinfer.ggml import pack
 from glinfer.models.fold import FoldedWeights
-from glinfer.models.styles import STYLES
 from glinfer.ops.spec import Array
 from glinfer.tools.kernel_cases.embedding import random_blocks
 
@@ -79,7 +78,7 @@ def of_family(family: str, form: str) -> Subject:
     made = {
         name: packed(tensor, next(turns))
         for name, tensor in floats.tensors.items()
-        if form and tensor.ndim == 2 and name != STYLES[family].positions
+        if form and tensor.ndim == 2 and name != f"{info.names.positions}.weight"
     }
     rest = {name: tensor for name, tensor in floats.tensors.items() if name not in made}
     return Subject(Checkpoint(config, rest, "random", made), "file" if form else "f32")

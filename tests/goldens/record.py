@@ -27,9 +27,9 @@ from typing import Any
 import numpy as np
 
 from glinfer.formats import bundled_models, load_checkpoint, random_checkpoint, write_gguf
-from glinfer.formats.families import weight_shapes
 from glinfer.formats.gguf_write import DTYPES
 from glinfer.formats.huggingface_config import read_config
+from glinfer.formats.tensors import weight_shapes
 from glinfer.generation.tokenizer import Tokenizer
 from glinfer.tools.peers import open_peers
 

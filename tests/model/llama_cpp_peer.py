@@ -18,8 +18,9 @@ from typing import Any
 
 import numpy as np
 
+from glinfer.families import FAMILIES
 from glinfer.formats import Checkpoint
-from glinfer.formats.families import FAMILIES, head_weight
+from glinfer.formats.tensors import head_weight
 
 Array = np.ndarray[Any, Any]
 THREADS = 2

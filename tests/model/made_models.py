@@ -9,8 +9,8 @@ from typing import Any
 import numpy as np
 
 from glinfer.config import ModelConfig
+from glinfer.families import FAMILIES
 from glinfer.formats import Checkpoint, random_checkpoint
-from glinfer.formats.families import FAMILIES
 from glinfer.formats.packed import PackedTensor
 from glinfer.generation.loading import Loaded, bind
 from glinfer.generation.model import Model

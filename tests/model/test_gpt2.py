@@ -14,7 +14,7 @@ from glinfer.cli.app import run
 from glinfer.config import ModelConfig
 from glinfer.formats import load_checkpoint, save_checkpoint
 from glinfer.formats.checkpoint import Checkpoint, check_checkpoint
-from glinfer.formats.families import head_weight, weight_shapes
+from glinfer.formats.tensors import head_weight, weight_shapes
 from glinfer.ops.linear import ACTIVATIONS, activate
 from glinfer.tools.peers import open_peers
 

@@ -21,8 +21,8 @@ import glinfer
 from glinfer.cli.app import run
 from glinfer.config import ModelConfig
 from glinfer.errors import ContextError, GLError, GlinferError, GlinferWarning, PlanError, ShaderError
+from glinfer.families import FAMILIES
 from glinfer.formats import Checkpoint, random_checkpoint, save_checkpoint
-from glinfer.formats.families import FAMILIES
 from glinfer.generation import loading
 from glinfer.generation.batch import BatchRequest
 from glinfer.generation.fallback import plainest

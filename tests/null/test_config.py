@@ -12,8 +12,9 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from glinfer.config import GAB_SHAPE, ModelConfig
+from glinfer.config import ModelConfig
 from glinfer.errors import ConfigError
+from glinfer.families import DEFAULT_SHAPE
 
 SMALL: dict[str, Any] = {
     "vocab_size": 37,
@@ -167,7 +168,7 @@ def test_options_replace_what_they_name(text: str) -> None:
     assert (config.hidden_size, config.num_attention_heads, config.vocab_size) == (64, 4, 5256)
 
 
-@pytest.mark.parametrize("name", sorted(GAB_SHAPE))
+@pytest.mark.parametrize("name", sorted(DEFAULT_SHAPE))
 def test_every_name_of_the_header_is_an_option(name: str) -> None:
     assert ModelConfig.from_options(f"{name}=512") != ModelConfig.from_options(f"{name}=1024,heads=8")
 

@@ -17,8 +17,9 @@ from tiny_models import in_formats, tiny
 
 from glinfer.config import ModelConfig
 from glinfer.errors import InputError, PlanError
-from glinfer.formats.families import FAMILIES, weight_shapes
+from glinfer.families import FAMILIES
 from glinfer.formats.packed import PACKED_FORMATS
+from glinfer.formats.tensors import weight_shapes
 from glinfer.gl.blocks import BlockLayout, RowLayout
 from glinfer.gl.packing import ConstantLayout, GemvLayout
 from glinfer.models.choice import WEIGHTS, plan_for

@@ -16,9 +16,10 @@ from tiny_models import ROTARY, in_floats, in_formats, off_centre, packed_as, ti
 
 from glinfer.config import ModelConfig
 from glinfer.errors import PlanError
+from glinfer.families import FAMILIES
 from glinfer.formats import Checkpoint, load_checkpoint
-from glinfer.formats.families import FAMILIES, weight_shapes
 from glinfer.formats.packed import PACKED_FORMATS
+from glinfer.formats.tensors import weight_shapes
 from glinfer.ggml import blocks_of, dequantize
 from glinfer.ggml_groups import WIDE, wide_values
 from glinfer.models.choice import plan_for, weights_for

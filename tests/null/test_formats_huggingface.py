@@ -296,7 +296,7 @@ def test_what_the_config_leaves_out_is_as_in_gpt2_small(tmp_path: Path) -> None:
     (tmp_path / "config.json").write_text('{"model_type": "gpt2"}')
     save_file({}, tmp_path / "model.safetensors")
     # Only the shapes tell: 12 blocks, and with one tensor too few for them the line says so.
-    assert "found 0 tensors; expected more for the 12 blocks (n_layer)" in refusal(tmp_path)
+    assert "found 0 tensors; expected more for the 12 layers (n_layer)" in refusal(tmp_path)
     arrays = stored_arrays() | {f"x{i}": np.zeros(1, np.float32) for i in range(12)}
     save_file(arrays, tmp_path / "model.safetensors")
     assert "tensor 'transformer.h.2.ln_1.weight' is missing" in refusal(tmp_path)
@@ -355,8 +355,8 @@ def test_an_inner_width_of_null_is_four_times_the_width(tmp_path: Path) -> None:
         ({"activation_function": "relu"}, "activation_function is 'relu', which is not supported; expected one of gel"),
         ({"activation_function": None}, "activation_function is None, which is not supported"),
         ({"quantization_config": {"bits": 4}}, "quantization_config is set; expected a model that is not quantised"),
-        ({"tie_word_embeddings": "no"}, "it describes no possible model: tie_word_embeddings is 'no'"),
-        ({"layer_norm_epsilon": float("nan")}, "it describes no possible model: layer_norm_eps is nan"),
+        ({"tie_word_embeddings": "no"}, "tie_word_embeddings is 'no'; expected true or false"),
+        ({"layer_norm_epsilon": float("nan")}, "layer_norm_epsilon is nan; expected a number above 0"),
         ({"n_head": 3}, "it describes no possible model: hidden_size 4 is not a multiple of num_attention_heads 3"),
         ({"n_layer": 0}, "n_layer is 0; expected a whole number of at least 1"),
         ({"n_inner": 0}, "n_inner is 0; expected a whole number of at least 1"),
@@ -502,7 +502,7 @@ def test_missing_and_misnamed_tensors_are_told_in_the_files_names(tmp_path: Path
     del moved[f"{prefix}h.1.attn.c_atn.bias"]
     found = refusal(write_model(tmp_path, moved))
     assert found == (
-        f"model.safetensors: tensor '{name}' is missing; found 27 tensors, expected 28 for 2 blocks (n_layer)"
+        f"model.safetensors: tensor '{name}' is missing; found 27 tensors, expected 28 for 2 layers (n_layer)"
     )
 
 
@@ -529,7 +529,7 @@ def test_blocks_that_are_not_in_the_file(tmp_path: Path) -> None:
     assert "unknown tensor 'transformer.h.1.attn.c_attn.bias'" in refusal(write_model(tmp_path, n_layer=1))
     assert "tensor 'transformer.h.2.ln_1.weight' is missing" in refusal(write_model(tmp_path, n_layer=3))
     found = refusal(write_model(tmp_path, n_layer=16_000_000))
-    assert "found 28 tensors; expected more for the 16000000 blocks (n_layer) of" in found
+    assert "found 28 tensors; expected more for the 16000000 layers (n_layer) of" in found
 
 
 @pytest.mark.parametrize(

@@ -16,21 +16,27 @@ from pathlib import Path, PurePosixPath
 
 import pytest
 
+from glinfer.families import FAMILIES
+
 ROOT = Path(__file__).resolve().parents[2]
 PACKAGE = ROOT / "glinfer"
 
 PUBLIC = "__init__"  # glinfer/__init__.py: load(), generate(), stream()
 # A room may import itself and every room to its left.
 ORDER = (
-    *("errors", "config", "ggml", "ggml_groups", "gl", "ops", "models", "tensors", "generation"),
+    *("errors", "families", "config", "ggml", "ggml_groups", "gl", "ops", "models", "tensors", "generation"),
     *(PUBLIC, "tools", "cli", "__main__"),
 )
 ALLOWED = {room: set(ORDER[: place + 1]) for place, room in enumerate(ORDER)}
 # formats stands beside ops: it knows files and shapes, never OpenGL, and the rooms from models on may use it.
 for later in ORDER[ORDER.index("models") :]:
     ALLOWED[later].add("formats")
-ALLOWED["formats"] = {"errors", "config", "ggml", "formats"}
+ALLOWED["formats"] = {"errors", "families", "config", "ggml", "formats"}
+# families are records: data that know nothing else.
+ALLOWED["families"] = {"families"}
 
+# Where "gpt2" and "llama" are GGUF's names of two kinds of tokenizers.
+TOKENIZER_KINDS = ("formats/gguf_vocabulary.py", "generation/gguf_tokenizer.py")
 GL_LIBRARIES = {"moderngl", "glcontext", "ctypes"}
 GLSL = re.compile(r"#version 3|gl_FragCoord|texelFetch\(")
 MAX_LINES = 450
@@ -112,6 +118,21 @@ def glsl_in_python(path: PurePosixPath, source: str) -> list[str]:
     ]
 
 
+def family_named(path: PurePosixPath, source: str) -> list[str]:
+    """The name of a family, or its record, outside the room of families: what is known of one is in its record."""
+    if room_of(path) == "families" or str(path) in TOKENIZER_KINDS:
+        return []
+    tree = ast.parse(source)
+    found = [
+        (node.lineno, repr(node.value))
+        for node in ast.walk(tree)
+        if isinstance(node, ast.Constant) and isinstance(node.value, str) and node.value in FAMILIES
+    ]
+    records = {f"glinfer.families.{name}" for name in FAMILIES}
+    found += [(line, name) for line, name in imported_names(tree) if any(name.startswith(each) for each in records)]
+    return [f"glinfer/{path}:{line}: {name}; ask the record of the family" for line, name in found]
+
+
 def too_long(path: PurePosixPath, source: str) -> list[str]:
     """Files of more than MAX_LINES lines."""
     lines = len(source.splitlines())
@@ -119,7 +140,14 @@ def too_long(path: PurePosixPath, source: str) -> list[str]:
 
 
 Rule = Callable[[PurePosixPath, str], list[str]]
-RULES: tuple[Rule, ...] = (wrong_direction, relative_imports, gl_outside_its_room, glsl_in_python, too_long)
+RULES: tuple[Rule, ...] = (
+    wrong_direction,
+    relative_imports,
+    gl_outside_its_room,
+    glsl_in_python,
+    family_named,
+    too_long,
+)
 
 
 @pytest.mark.parametrize("rule", RULES, ids=lambda rule: rule.__name__)
@@ -139,6 +167,8 @@ def test_the_package_keeps_the_rule(rule: Rule) -> None:
     [
         (wrong_direction, "errors.py", "import glinfer.config"),
         (wrong_direction, "config.py", "from glinfer.gl.context import Limits"),
+        (wrong_direction, "families/llama.py", "from glinfer.config import ModelConfig"),
+        (wrong_direction, "families/llama.py", "from glinfer.errors import ConfigError"),
         (wrong_direction, "gl/texture.py", "from glinfer.ops import linear"),
         (wrong_direction, "gl/texture.py", "from glinfer import ops"),
         (wrong_direction, "gl/texture.py", "import glinfer"),
@@ -165,6 +195,10 @@ def test_the_package_keeps_the_rule(rule: Rule) -> None:
         (glsl_in_python, "gl/program.py", 'HEADER = "#version 300 es"'),
         (glsl_in_python, "ops/linear.py", 'BODY = """\nvec4 x = texelFetch(weights, at, 0);\n"""'),
         (glsl_in_python, "ops/linear.py", "# gl_FragCoord.xy is the output element"),
+        (family_named, "models/choice.py", "published = config.model_type == 'gpt2'"),
+        (family_named, "formats/gguf.py", "KNOWN = ['qwen3']"),
+        (family_named, "formats/gguf.py", "from glinfer.families.llama import GGUF"),
+        (family_named, "formats/gguf.py", "from glinfer.families import llama"),
         (too_long, "ops/linear.py", "x = 1\n" * (MAX_LINES + 1)),
     ],
 )
@@ -175,7 +209,7 @@ def test_the_rule_catches(rule: Rule, path: str, source: str) -> None:
 @pytest.mark.parametrize(
     ("path", "source"),
     [
-        ("config.py", "from glinfer.errors import ConfigError\nimport json"),
+        ("config.py", "from glinfer.errors import ConfigError\nfrom glinfer.families import FAMILIES\nimport json"),
         ("gl/context.py", "import ctypes, moderngl\nfrom glinfer.errors import ContextError"),
         ("ops/linear.py", "import numpy as np\nfrom glinfer.gl import layout\nfrom glinfer.ops import spec"),
         ("formats/gab.py", "from glinfer.config import ModelConfig\nfrom glinfer.formats.tokens import read"),
@@ -184,6 +218,7 @@ def test_the_rule_catches(rule: Rule, path: str, source: str) -> None:
         ("tools/verify.py", "import glinfer\nfrom glinfer import load\nimport glinfer.formats"),
         ("cli/__init__.py", "from glinfer import __version__\nfrom glinfer.tools import draws"),
         ("__main__.py", "from glinfer.cli import main"),
+        ("families/gpt2.py", "from glinfer.families.gab import NAMES\nFAMILY = Family('gpt2')"),
         ("ops/linear.py", "x = 1\n" * MAX_LINES),
     ],
 )

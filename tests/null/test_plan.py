@@ -16,7 +16,7 @@ from hypothesis import strategies as st
 
 from glinfer.config import ModelConfig
 from glinfer.errors import PlanError
-from glinfer.formats.families import weight_shapes
+from glinfer.formats.tensors import weight_shapes
 from glinfer.gl.flat import FlatLayout
 from glinfer.models import gab
 from glinfer.models.fast import fast_plan

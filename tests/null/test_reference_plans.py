@@ -14,7 +14,8 @@ from tiny_models import ROTARY, in_floats, in_formats, tiny, unpacked
 
 from glinfer.config import ModelConfig
 from glinfer.errors import InputError, PlanError
-from glinfer.formats.families import FAMILIES, weight_shapes
+from glinfer.families import FAMILIES
+from glinfer.formats.tensors import weight_shapes
 from glinfer.models.choice import ReferencePlans, is_published, plan_for, reference_plans, weights_for, weights_named
 from glinfer.models.decoder import DecoderWeights, stored_formats
 from glinfer.models.feed import runs
@@ -218,9 +219,9 @@ def test_reference_plans_need_no_opengl() -> None:
         "import sys\nfrom glinfer.config import ModelConfig\n"
         "from glinfer.models.decoder import Setting, stored_formats\n"
         "from glinfer.models.decoder_reference import reference_decoder_plan\n"
-        "from glinfer.models.styles import STYLES\nfrom glinfer.ops.kernels import Kernels\n"
+        "from glinfer.ops.kernels import Kernels\n"
         "config = ModelConfig(31, 20, 2, 2, 48, 24, model_type='llama', hidden_act='silu')\n"
-        "setting = Setting(config, STYLES['llama'], stored_formats(config, 'f32'), Kernels(), 2048)\n"
+        "setting = Setting(config, stored_formats(config, 'f32'), Kernels(), 2048)\n"
         "assert len(reference_decoder_plan(setting, rows=48).draws) == 55\n"
         "print(sorted({'moderngl', 'glcontext'} & set(sys.modules)))\n"
     )

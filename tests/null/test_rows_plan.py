@@ -18,8 +18,8 @@ from tiny_models import in_floats, in_formats, tiny
 
 from glinfer.config import ModelConfig
 from glinfer.errors import PlanError
+from glinfer.families import FAMILIES
 from glinfer.formats import Checkpoint, random_checkpoint
-from glinfer.formats.families import FAMILIES
 from glinfer.gl.blocks import BLOCK_FLOATS, BlockLayout, RowLayout
 from glinfer.gl.packing import ConstantLayout, GemvLayout
 from glinfer.gl.replay import Cells

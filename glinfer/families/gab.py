@@ -1,0 +1,35 @@
+"""Gab: learned positions, LayerNorm, an MLP with biases and the tanh form of GELU, no biases in the attention.
+
+The names of its tensors are those of GPT-J in Hugging Face's transformers, plus ``wpe``. Source: the original engine.
+"""
+
+from glinfer.families.record import Family, Names
+
+SHAPE = {"vocab": 5256, "dim": 512, "heads": 8, "blocks": 6, "context": 2048}
+"""Gab's own shape under the names of the GAB1 header."""
+NAMES = Names(
+    embeddings="transformer.wte",
+    positions="transformer.wpe",
+    layer="transformer.h.{}.",
+    attention_norm="ln_1",
+    projection="attn.{}_proj",
+    output="attn.out_proj",
+    mlp_norm="ln_2",
+    up="mlp.fc_in",
+    down="mlp.fc_out",
+    final_norm="transformer.ln_f",
+)
+FAMILY = Family(
+    "gab",
+    names=NAMES,
+    norm="layer",
+    positions="learned",
+    gated=False,
+    biases=("up", "down", "head"),
+    published=True,
+    gab1=True,
+    gguf_as="gpt2",
+    own_chat="always",
+    stops=("<|end|>",),
+    exact_vocabulary=True,
+)

@@ -1,0 +1,24 @@
+"""Gemma (Gemma Team 2024): a Llama with scaled embeddings, norms that multiply by 1 + weight, and tanh-form GELU.
+
+Defaults are those of GemmaConfig in Hugging Face's transformers 5.
+"""
+
+from glinfer.families.record import ACTIVATIONS, TANH, Family, Gguf, HuggingFace
+
+FAMILY = Family(
+    "gemma",
+    norm_offset=1.0,
+    scaled_embeddings=True,
+    attention_biases=("q", "k", "v", "o"),
+    usual={"tie_word_embeddings": True},
+    huggingface=HuggingFace(
+        sizes=(256000, 3072, 24576, 28, 16, 16, 256, 8192),
+        activation=TANH,
+        # The first official files say "gelu", and mean its tanh form; transformers reads them so. Files may have both
+        # settings: transformers 4 took the second, transformers 5 takes the first.
+        activations={"hidden_act": {**ACTIVATIONS, "gelu": "gelu_new"}, "hidden_activation": ACTIVATIONS},
+        tied=True,
+        null_heads=False,
+    ),
+    gguf=Gguf("gemma", activation="gelu_new", attention_bias=False),
+)

@@ -1,0 +1,29 @@
+"""Gab's second generation, "Gift of Gab": RMSNorm, rotary positions that turn neighbours, an MLP without a gate.
+
+Source: the browser engine of Gab 100M and the script that packs its weights. Version 1 of its files turned other pairs.
+"""
+
+from glinfer.families.record import Family, Manifest
+
+FAMILY = Family(
+    "gift_of_gab",
+    positions="neighbours",
+    gated=False,
+    mlp_biases=("up",),
+    usual={"hidden_act": "gelu", "tie_word_embeddings": True, "mlp_bias": True},
+    manifest=Manifest(
+        "gift-of-gab",
+        version=2,
+        only={
+            "model_type": "gift_of_gab",
+            "rope_style": "interleaved",
+            "rope_scaling": None,
+            "hidden_act": "gelu",
+            "attention_bias": False,
+            "tie_word_embeddings": True,
+        },
+        renamed={".mlp.up_bias": ".mlp.up_proj.bias"},
+    ),
+    own_chat="with tokens",
+    stops=("<|end|>", "<|endoftext|>"),
+)

@@ -1,0 +1,16 @@
+"""Llama (Touvron et al. 2023): RMSNorm, rotary positions, heads that share keys and values, an MLP with a gate.
+
+Defaults are those of LlamaConfig in Hugging Face's transformers 5.
+"""
+
+from glinfer.families.record import Family, Gguf, HuggingFace
+
+GGUF = Gguf("llama", pairs_together=True)
+FAMILY = Family(
+    "llama",
+    attention_biases=("q", "k", "v", "o"),
+    mlp_biases=("gate", "up", "down"),
+    usual={"hidden_act": "silu"},
+    huggingface=HuggingFace(sizes=(32000, 4096, 11008, 32, 32, 0, 0, 2048)),
+    gguf=GGUF,
+)

@@ -1,0 +1,14 @@
+"""Mistral (Jiang et al. 2023): a Llama without biases whose tokens may see a sliding window, in all layers.
+
+Defaults are those of MistralConfig in Hugging Face's transformers 5. Its GGUF files are Llama's, and read as such.
+"""
+
+from glinfer.families.llama import GGUF
+from glinfer.families.record import Family, HuggingFace
+
+FAMILY = Family(
+    "mistral",
+    usual={"hidden_act": "silu"},
+    huggingface=HuggingFace(sizes=(32000, 4096, 14336, 32, 32, 8, 0, 4096 * 32), window="all"),
+    gguf=GGUF,
+)

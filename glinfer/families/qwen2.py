@@ -1,0 +1,14 @@
+"""Qwen 2 (Qwen Team 2024): a Llama whose queries, keys and values have biases; a window in its last layers.
+
+Defaults are those of Qwen2Config in Hugging Face's transformers 5, whose models have the biases whatever a file says.
+"""
+
+from glinfer.families.record import Family, Gguf, HuggingFace
+
+FAMILY = Family(
+    "qwen2",
+    attention_biases=("q", "k", "v"),
+    usual={"hidden_act": "silu", "attention_bias": True},
+    huggingface=HuggingFace(sizes=(151936, 4096, 22016, 32, 32, 32, 0, 32768), always_biased=True, window="later"),
+    gguf=Gguf("qwen2"),
+)
