@@ -61,12 +61,12 @@ class Textures(Matrices):
 
     def read(self, tensor: str, first: int, rows: int) -> Array:
         """See :class:`Matrices`."""
-        return self._session.read_rows(tensor, first, rows)
+        return self._session.read_rows(tensor, first, rows).astype(np.float32, copy=False)
 
     def write(self, tensor: str, rows: Array, cols: Array, elements: Array) -> None:
         """See :class:`Matrices`."""
         # Rows share lines of texels, and an upload is of whole lines.
-        matrix = np.array(self._session.read(tensor))
+        matrix = np.array(self._session.read(tensor), dtype=np.float32)
         matrix[rows, cols] = elements
         self._session.write(tensor, matrix)
 
