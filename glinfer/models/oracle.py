@@ -127,7 +127,8 @@ MASK_LIMIT = 1e29
 def relative_errors(found: Array, expected: Array, allowed: Array | float = 0.0) -> Array:
     """|found − expected| of each element, relative to the largest unmasked |expected| of the tensor; float64.
 
-    What is ``allowed`` is taken off first. Infinite where one of them is NaN and the other is not, and where an infinity is missed.
+    What is ``allowed`` is taken off first. Infinite where one of them is NaN and the other is not, and where an
+    infinity is missed.
     """
     expected = np.asarray(expected, dtype=np.float64)
     found = np.asarray(found, dtype=np.float64)

@@ -21,6 +21,7 @@ class SideFacts:
     model: str
     plan: str
     weights: str
+    cache: str
     kept: tuple[str, ...]
     renderer: str
     max_texture_size: int
