@@ -159,6 +159,11 @@ class BlockLayout:
         return self.blocks - self.aside
 
     @property
+    def kept_cols(self) -> int:
+        """Columns of the matrix that are kept of every slot, padding among them."""
+        return BLOCK_FLOATS * self.kept_blocks
+
+    @property
     def aside_slots(self) -> int:
         """How many times what is kept aside is there."""
         return -(-self.rows // self.every)

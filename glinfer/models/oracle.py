@@ -89,9 +89,9 @@ def rounding(values: Array, tensor: TensorSpec) -> tuple[Array, Array | float]:
     """
     if tensor.format != "rgba16f":
         return values, 0.0
-    halves = stored(values, tensor)
-    steps = np.spacing(np.abs(halves).astype(np.float16)).astype(np.float64)
-    return np.where(np.isnan(halves), np.nan, values), steps / 2
+    numbers = np.where(np.isnan(stored(values, tensor)), np.nan, values)
+    # Eleven bits from the first one on, of which none is below 2^-24.
+    return numbers, np.ldexp(0.5, np.frexp(np.maximum(np.abs(numbers), 2.0**-14))[1] - 11)
 
 
 def written_rows(draw: DrawSpec, inputs: Mapping[str, Array], values: RunValues) -> Array:

@@ -10,7 +10,7 @@ import numpy as np
 
 from glinfer.formats import Checkpoint
 from glinfer.generation.ids import check_ids
-from glinfer.gl.blocks import BLOCK_FLOATS, BlockLayout
+from glinfer.gl.blocks import BlockLayout
 from glinfer.gl.context import Device
 from glinfer.gl.flat import FlatLayout
 from glinfer.gl.layout import TexelLayout
@@ -117,7 +117,7 @@ def _numbers(layout: TexelLayout, held: Array) -> int:
     found = ~np.isnan(held)
     if not isinstance(layout, BlockLayout) or not layout.aside:
         return int(np.count_nonzero(found))
-    kept = BLOCK_FLOATS * layout.kept_blocks
+    kept = layout.kept_cols
     return int(np.count_nonzero(found[:, :kept]) + np.count_nonzero(found[:: layout.every, kept:]))
 
 
