@@ -11,6 +11,7 @@ from typing import Any
 import numpy as np
 
 from glinfer.config import ModelConfig
+from glinfer.models.recipe import DEFAULT_CACHE
 from glinfer.tools.diff_weights import WeightsDiff
 
 
@@ -21,12 +22,12 @@ class SideFacts:
     model: str
     plan: str
     weights: str
-    cache: str
     kept: tuple[str, ...]
     renderer: str
     max_texture_size: int
     draws: int
     config: ModelConfig
+    cache: str = DEFAULT_CACHE
 
     def to_json(self) -> dict[str, Any]:
         """Plain JSON values."""

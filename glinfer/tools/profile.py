@@ -84,7 +84,6 @@ def profile(
             renderer=device.description,
             plan=subject.session.plan.name,
             weights=engine.weights,
-            cache=engine.cache,
             what=subject.what,
             tokens=subject.tokens,
             timing=measured.method,

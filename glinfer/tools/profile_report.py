@@ -82,7 +82,7 @@ class ProfileReport:
         model: what was profiled, for people.
         config: its shape.
         renderer: what drew.
-        plan, weights, cache: of the engine.
+        plan, weights: of the engine.
         what, tokens: the run, see :class:`glinfer.tools.profile_subject.Subject`.
         timing: ``GPU timestamps`` or ``CPU fences``.
         fence_us: what an empty fence costs, in microseconds; taken off each draw where fences time.
@@ -106,7 +106,6 @@ class ProfileReport:
     renderer: str
     plan: str
     weights: str
-    cache: str
     what: str
     tokens: int
     timing: str
