@@ -67,7 +67,7 @@ def load(path: str | PathLike[str], **options: Any) -> Model:
             of a second-generation Gab, or the name of a bundled model; what a file holds tells what it is, not its
             name.
         **options: see :func:`glinfer.generation.model.load_model`: ``tokenizer``, ``plan``, ``weights``,
-            ``kernels``, ``gelu``, ``context``, ``device``, ``api``, ``limits``, ``on_upload``.
+            ``cache``, ``kernels``, ``gelu``, ``context``, ``device``, ``api``, ``limits``, ``on_upload``.
 
     Returns:
         A :class:`glinfer.generation.model.Model`; close it, or use it in a ``with`` block.

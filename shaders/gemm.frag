@@ -15,6 +15,7 @@ uniform WEIGHT_SAMPLER weight;
 #define SHARED_BY_QUAD QUAD
 #endif
 #include "common/activation.glsl"
+#include "common/half.glsl"
 #include "common/lines.glsl"
 #define X_PLACES X_TILES, X_PITCH, X_SLOT_STEP, X_BLOCK_STEP, X_COLUMNS
 #define X_SIZE ivec2(X_WIDTH, X_HEIGHT)
@@ -170,7 +171,8 @@ const int part = 0;
     Y = vec4(activation(total.x), activation(total.y), activation(total.z), activation(total.w)); \
     OPEN_GATE(Y, E) \
     TURN(n, Y) \
-    ADD_RESIDUAL(R, Y)
+    ADD_RESIDUAL(R, Y) \
+    Y = stored(Y);
 
 void main() {
     Place at = output_place();

@@ -18,6 +18,7 @@ uniform WEIGHT_SAMPLER weight;
 #define SHARED_BY_QUAD QUAD
 #endif
 #include "common/activation.glsl"
+#include "common/half.glsl"
 #include "common/lines.glsl"
 #define X_PLACES X_TILES, X_PITCH, X_SLOT_STEP, X_BLOCK_STEP, X_COLUMNS
 #define X_SIZE ivec2(X_WIDTH, X_HEIGHT)
@@ -296,4 +297,5 @@ void main() {
 #ifdef RESIDUAL
     y += FETCH(residual, ivec2(gl_FragCoord.xy), ivec2(OUT_WIDTH, OUT_HEIGHT));
 #endif
+    y = stored(y);
 }

@@ -7,6 +7,7 @@
 #include "common/block_pass.glsl"
 #include "common/each_row.glsl"
 #include "common/rope.glsl"
+#include "common/half.glsl"
 #define X_PLACES X_TILES, X_PITCH, X_SLOT_STEP, X_BLOCK_STEP, X_COLUMNS
 #define X_SIZE ivec2(X_WIDTH, X_HEIGHT)
 EACH_ROW(DECLARE_INPUT)
@@ -24,7 +25,8 @@ EACH_ROW(DECLARE_TARGET)
 #define SQUARE(n, X, R, Y, V, A, B, C, D, E, F, S) { vec4 v = FETCH(X, from, X_SIZE); S += dot(v, v); }
 #define FINISH(n, X, R, Y, V, A, B, C, D, E, F, S) \
     Y = FETCH(X, own, X_SIZE); \
-    if (normed) Y = turned(Y * inversesqrt(S / float(HEAD_DIM) + float(EPS)) * gain, texel, POSITION_OF(n));
+    if (normed) Y = turned(Y * inversesqrt(S / float(HEAD_DIM) + float(EPS)) * gain, texel, POSITION_OF(n)); \
+    Y = stored(Y);
 
 ivec2 place(int slot, int texel) {
     return block_origin(slot, texel >> 4, X_PLACES) + lane_offset(texel & 15);

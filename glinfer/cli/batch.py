@@ -93,17 +93,17 @@ def generate_batch(
     files = (find_model(model), options["tokenizer"])
     made_with = (
         *(None if path is None else file_digest(path) for path in files),
-        *(options[name] for name in ("weights", "gelu", "context")),
+        *(options[name] for name in ("weights", "cache", "gelu", "context")),
     )
     finished = Finished() if choice.restart else read_finished(choice.out, choice.batch, lines, made_with)
     before = len(finished.keys)
     todo = [line for line in lines if line.key not in finished.keys]
     totals = BatchTotals()
-    told: dict[str, Any] = {"plan": options["plan"], "weights": options["weights"], "renderer": None}
+    told: dict[str, Any] = {name: options[name] for name in ("plan", "weights", "cache")} | {"renderer": None}
     results = ResultFile(choice.out, finished)
     if todo:
         with loaded(model, **options) as opened:
-            told = {"plan": opened.plan.name, "weights": opened.weights, "renderer": opened.device.description}
+            told |= {"weights": opened.weights, "renderer": opened.device.description}
             with progress("checking prompts") as advance:
                 check_prompts(opened, todo, choice.batch, advance)
             try:

@@ -11,6 +11,7 @@ from typing import Any
 import click
 
 from glinfer.cli.common import (
+    cache_option,
     check_one_source,
     config_option,
     device_options,
@@ -61,6 +62,7 @@ _BATCHES_AT = 128  # tokens, unless --contexts says otherwise
     metavar="F[,F…]",
     help=f"Weight formats of the fast plan, timed in turns. Default: {DEFAULT_WEIGHTS}.",
 )
+@cache_option
 @click.option(
     "--contexts", metavar="N[,N…]", help=f"Tokens in the fast plan's cache, and in prompts. Default: {_CONTEXTS}."
 )
@@ -108,6 +110,7 @@ def bench_command(
     glinfer bench --config family=llama,blocks=24,heads=16,kv_heads=8,dim=1024,inner=2816,vocab=32000 --weights f16,q8
     """
     given = {"--weights": weights, "--contexts": contexts, "--peers": peers or None, "--batch": batch}
+    check_choice(plan, DEFAULT_WEIGHTS, options["cache"])
     check_one_source(model, config_text, needed=False)
     if plan == "reference":
         for name, value in {**given, "--ceiling": ceiling or None, "--config": config_text}.items():
@@ -167,10 +170,10 @@ class _Together:
     sizes: list[int]
     context: int
 
-    def within(self, config: ModelConfig, contexts: list[int], max_texture_size: int) -> tuple[int, int]:
+    def within(self, config: ModelConfig, contexts: list[int], max_texture_size: int, cache: str) -> tuple[int, int]:
         """(context length, how many tokens each sequence may hold) that a model and a renderer allow."""
         context = batch_context(contexts_within(config, contexts)[0], self.context)
-        return context, room_for(config, self.sizes, context, max_texture_size)
+        return context, room_for(config, self.sizes, context, max_texture_size, cache)
 
 
 def path_of(model: str | None) -> str:
@@ -232,12 +235,11 @@ def _bench_fast(
         started = time.perf_counter()
         device = held.enter_context(opened(options["device"], options["api"], options["limits"]))
         opening = time.perf_counter() - started
-        at, capacity = together.within(checkpoint.config, contexts, device.limits.max_texture_size)
+        at, capacity = together.within(checkpoint.config, contexts, device.limits.max_texture_size, options["cache"])
         for name in formats:
             with progress(f"loading {name}") as advance:
-                bound, engine, about = load_fast(
-                    path, name, device, gelu=options["gelu"], opening_seconds=opening, on_upload=advance
-                )
+                how = {"cache": options["cache"], "gelu": options["gelu"]}
+                bound, engine, about = load_fast(path, name, device, opening_seconds=opening, on_upload=advance, **how)
             held.callback(bound.close)
             engines.append((engine, about))
             models.append((bound, about.label))

@@ -22,7 +22,8 @@ from glinfer.formats.huggingface_config import read_config
 from glinfer.generation.loading import USUAL_CONTEXT, random_weights, read_model, usual_context
 from glinfer.generation.model import Model, load_model
 from glinfer.gl.context import Device, Limits, open_device
-from glinfer.models.choice import AUTO, DEFAULT_PLAN, DEFAULT_WEIGHTS, PLANS, USUAL_TEXTURE_SIZE, WEIGHTS
+from glinfer.models.choice import AUTO, CACHES, DEFAULT_PLAN, DEFAULT_WEIGHTS, PLANS, USUAL_TEXTURE_SIZE, WEIGHTS
+from glinfer.models.recipe import DEFAULT_CACHE
 from glinfer.tools.info import list_devices
 
 Command = TypeVar("Command", bound=Callable[..., Any])
@@ -108,8 +109,19 @@ def _device_or_list(context: click.Context, _: click.Parameter, value: str | Non
     return None
 
 
+def cache_option(command: Command) -> Command:
+    """``--cache``."""
+    return click.option(
+        "--cache",
+        type=click.Choice(CACHES),
+        default=DEFAULT_CACHE,
+        show_default=True,
+        help="How the fast plan keeps keys and values: as floats, or in half floats, which take half the memory.",
+    )(command)
+
+
 def model_options(command: Command) -> Command:
-    """``--plan``, ``--weights``, ``--context`` and ``--gelu``."""
+    """``--plan``, ``--weights``, ``--cache``, ``--context`` and ``--gelu``."""
     for option in (
         click.option(
             "--context",
@@ -122,6 +134,7 @@ def model_options(command: Command) -> Command:
             type=click.Choice(["tanh", "erf"]),
             help="The form of GELU. Default: the checkpoint's own.",
         ),
+        cache_option,
         click.option(
             "--weights",
             type=click.Choice([*WEIGHTS, AUTO]),
@@ -178,6 +191,7 @@ def loaded(
     plan: str,
     weights: str,
     gelu: str | None,
+    cache: str = DEFAULT_CACHE,
     context: int | None = None,
     strict: bool = False,
     **device_choice: Any,
@@ -190,6 +204,7 @@ def loaded(
             tokenizer=tokenizer,
             plan=plan,
             weights=weights,
+            cache=cache,
             gelu=gelu,
             context=context,
             device=device_choice["device"],
@@ -263,7 +278,8 @@ def model_or_shape(model: str | None, config_text: str | None, options: Mapping[
     check_one_source(model, config_text)
     if model is not None:
         return read_model(model, gelu=options["gelu"], context=options["context"])[1]
-    return random_weights(shape_asked_for(config_text or "", options), options["plan"], options["weights"])
+    how = (options[name] for name in ("plan", "weights", "cache"))
+    return random_weights(shape_asked_for(config_text or "", options), *how)
 
 
 def parse_ids(text: str, what: str = "token ids") -> list[int]:

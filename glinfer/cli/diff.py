@@ -10,7 +10,8 @@ import click
 from glinfer.cli.common import LIMITS, json_option, out, parse_ids, print_json, progress, table
 from glinfer.errors import InputError
 from glinfer.formats.files import opened, shown
-from glinfer.models.choice import AUTO, PLANS, WEIGHTS
+from glinfer.models.choice import AUTO, CACHES, PLANS, WEIGHTS
+from glinfer.models.recipe import DEFAULT_CACHE
 from glinfer.tools.diff import OTHER_FORMAT, SAME_FORMAT, SPREAD, TRACED, Side, diff
 from glinfer.tools.diff_pictures import check_picture, save_picture
 from glinfer.tools.diff_report import Along, DiffReport, PassDiff, SideFacts
@@ -19,6 +20,7 @@ from glinfer.tools.diff_weights import WeightsDiff
 _CHOICES: dict[str, Sequence[str]] = {
     "plan": PLANS,
     "weights": (*WEIGHTS, AUTO),
+    "cache": CACHES,
     "gelu": ("tanh", "erf"),
     "gl": ("es", "desktop"),
     "limits": tuple(LIMITS),
@@ -76,9 +78,9 @@ def diff_command(
     """Run A and B over the same tokens and find the first pass that differs, and what it does to the next token.
 
     A and B are models as in 'glinfer generate'; B left out is A. Settings of each side are those of other commands:
-    plan, weights, gelu, context, tokenizer, device, gl and limits. Two files are compared tensor by tensor too, with a
-    guess at what happened to each. Errors are relative to the largest value of A; 'centred' is a stream without its
-    mean, as the fast plan of a LayerNorm model has it. KL(A‖B) is in nats.
+    plan, weights, cache, gelu, context, tokenizer, device, gl and limits. Two files are compared tensor by tensor too,
+    with a guess at what happened to each. Errors are relative to the largest value of A; 'centred' is a stream without
+    its mean, as the fast plan of a LayerNorm model has it. KL(A‖B) is in nats.
 
     The exit status is 1 if a pass, or the logits along the text, differ beyond the tolerance.
 
@@ -177,7 +179,8 @@ def _show_sides(report: DiffReport) -> None:
 
 def _weights(side: SideFacts) -> str:
     kept = ", ".join(side.kept)
-    return side.weights if kept.lower() == side.weights else f"{side.weights} ({kept})"
+    named = side.weights if kept.lower() == side.weights else f"{side.weights} ({kept})"
+    return named if side.cache == DEFAULT_CACHE else f"{named}, cache {side.cache}"
 
 
 def _renderer(side: SideFacts) -> str:

@@ -52,6 +52,7 @@ def draws(
     """
     check_one_source(model, config_text)
     name, weights = options["plan"], options["weights"]
+    how = {"weights": weights, "cache": options["cache"]}
     checkpoint: Checkpoint | None = None
     if model is not None:
         checkpoint = read_model(model, gelu=options["gelu"], context=options["context"])[1]
@@ -59,15 +60,15 @@ def draws(
     else:
         config, formats = shape_asked_for(config_text or "", options), None
     edge = planned_edge(options["limits"])
-    plan = plan_for(config, name, weights=weights, formats=formats, max_texture_size=edge)
+    plan = plan_for(config, name, formats=formats, max_texture_size=edge, **how)
     report = planned(config, plan, tokens, edge)
     if measure:
         with opened(options["device"], options["api"], options["limits"]) as device:
             edge = device.limits.max_texture_size
             kernels = default_for(device)
-            plan = plan_for(config, name, weights=weights, formats=formats, kernels=kernels, max_texture_size=edge)
+            plan = plan_for(config, name, formats=formats, kernels=kernels, max_texture_size=edge, **how)
             check_fits(plan, device)  # before random weights of any size are made
-            checkpoint = checkpoint or random_weights(config, name, weights)
+            checkpoint = checkpoint or random_weights(config, name, **how)
             report = measured(checkpoint, plan, tokens, device, weights=weights_for(checkpoint, name, weights))
     if as_json:
         print_json(report.to_json())

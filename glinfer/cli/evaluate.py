@@ -22,6 +22,7 @@ from glinfer.cli.common import (
 from glinfer.errors import InputError
 from glinfer.generation.loading import read_model
 from glinfer.generation.tokenizer import find_tokenizer
+from glinfer.models.choice import CACHES
 from glinfer.models.recipe import WEIGHT_FORMATS
 from glinfer.tools.evaluate import EvalReport, evaluate
 
@@ -33,7 +34,13 @@ from glinfer.tools.evaluate import EvalReport, evaluate
 @click.option("--bytes", "most_bytes", type=click.IntRange(min=2), help="Only so many bytes of that, from its start.")
 @click.option("--stride", type=int, help="Tokens from window to window. Default: half the model's context.")
 @tokenizer_option
-@click.option("--compare", default="", metavar="F,F,…", help="More weight formats to evaluate beside --weights.")
+@click.option(
+    "--compare",
+    default="",
+    metavar="F,F,…",
+    help="More formats to evaluate beside --weights and --cache: of weights, of the cache as cache=f16, or both as "
+    "q8+cache=f16.",
+)
 @model_options
 @device_options
 @json_option
@@ -56,8 +63,9 @@ def eval_command(
     \b
     glinfer eval shakespeare --text tinyshakespeare.txt --last 0.1
     glinfer eval shakespeare --text tinyshakespeare.txt --last 0.1 --weights f32 --compare f16,q16,q8l,q8
+    glinfer eval shakespeare --text tinyshakespeare.txt --last 0.1 --compare cache=f16
     """
-    formats = [options["weights"], *_formats(compare)]
+    formats = _formats(compare, options["weights"], options["cache"])
     if not 0.0 < last <= 1.0:
         raise InputError(f"--last is {last}; expected a fraction above 0 and at most 1")
     text = _read(text_path)
@@ -71,15 +79,16 @@ def eval_command(
         raise InputError(reason)
     reports: list[EvalReport] = []
     with opened(options["device"], options["api"], options["limits"]) as device:
-        for name in formats:
-            with progress(f"evaluating {name}") as advance:
+        for weights, cache in formats:
+            with progress(f"evaluating {weights}, cache {cache}") as advance:
                 report = evaluate(
                     checkpoint,
                     chosen,
                     device,
                     text,
                     plan=options["plan"],
-                    weights=name,
+                    weights=weights,
+                    cache=cache,
                     stride=stride,
                     on_window=advance,
                 )
@@ -101,22 +110,33 @@ def _read(path: str) -> str:
         raise InputError(f"{path}: cannot read it: {getattr(error, 'strerror', None) or error}") from None
 
 
-def _formats(text: str) -> list[str]:
-    names = [name.strip() for name in text.split(",") if name.strip()]
-    for name in names:
-        if name not in WEIGHT_FORMATS:
-            raise InputError(f"found {name!r} in --compare; expected some of {', '.join(WEIGHT_FORMATS)}")
-    return names
+def _formats(text: str, weights: str, cache: str) -> list[tuple[str, str]]:
+    """(weights, cache) of the options, then of each item of ``--compare``, which may leave one of them as it is."""
+    found = [(weights, cache)]
+    known = {*WEIGHT_FORMATS, *(f"cache={name}" for name in CACHES)}
+    for item in filter(None, map(str.strip, text.split(","))):
+        chosen = {"weights": weights, "cache": cache}
+        for part in item.split("+"):
+            if part not in known:
+                expected = f"{', '.join(WEIGHT_FORMATS)}, cache={' or cache='.join(CACHES)}"
+                raise InputError(f"found {part!r} in --compare; expected some of {expected}")
+            key, _, value = part.rpartition("=")
+            chosen[key or "weights"] = value
+        found.append((chosen["weights"], chosen["cache"]))
+    return found
 
 
 def _compare(reports: list[EvalReport]) -> None:
-    headings = ("weights", "texture memory", "bits/byte", "change", f"top-1 as {reports[0].weights}", "ms/token")
-    shown = table(*headings, numbers=headings[1:])
+    formats = ("weights", "cache")
+    headings = ("of weights", "of the cache", "bits/byte", "change", "same top-1", "ms/token")
+    shown = table(*formats, *headings, numbers=headings)
     for report in reports:
         change = report.bits_per_byte / reports[0].bits_per_byte - 1
         shown.add_row(
             report.weights,
+            report.cache,
             megabytes(report.weight_bytes),
+            megabytes(report.cache_bytes),
             f"{report.bits_per_byte:.4f}",
             f"{100 * change:+.3f}%",
             "" if report.agreement is None else f"{100 * report.agreement:.2f}%",
@@ -135,4 +155,5 @@ def _scope(report: EvalReport) -> str:
 
 def _show(report: EvalReport) -> None:
     click.echo(f"{report.bits_per_byte:.4f} bits/byte · perplexity {report.perplexity:.3f} per token")
-    click.echo(f"{_scope(report)}, weights {report.weights} · {report.seconds:.1f} s · {report.renderer}")
+    kept = f"weights {report.weights}, cache {report.cache}"
+    click.echo(f"{_scope(report)}, {kept} · {report.seconds:.1f} s · {report.renderer}")

@@ -167,5 +167,6 @@ def _collected(
         "tokens_per_second": stats.tokens_per_second,
         "plan": model.plan.name,
         "weights": model.weights,
+        "cache": model.cache,
         "renderer": model.device.description,
     }

@@ -35,17 +35,18 @@ def info(model: str | None, as_json: bool, **options: Any) -> None:
     When it cannot run, one line says what is missing and how to install it, and the exit status is 2; what
     MODEL needs is told nevertheless, on a renderer with usual limits.
     """
-    check_choice(options["plan"], options["weights"])
+    how = {name: options[name] for name in ("plan", "weights", "cache")}
+    check_choice(**how)
     checkpoint = None if model is None else read_model(model, gelu=options["gelu"], context=options["context"])[1]
     about = None
     try:
         with opened(options["device"], options["api"], options["limits"]) as device:
             report = renderer_report(device)
             if checkpoint is not None:
-                about = model_report(checkpoint, options["plan"], options["weights"], device)
+                about = model_report(checkpoint, device=device, **how)
     except ContextError as error:
         if checkpoint is not None:
-            about = model_report(checkpoint, options["plan"], options["weights"], None)
+            about = model_report(checkpoint, device=None, **how)
         if as_json:
             print_json({"can_run": False, "problem": str(error), "model": about})
         elif about is not None and checkpoint is not None:
@@ -91,7 +92,8 @@ def _show_model(checkpoint: Checkpoint, about: dict[str, Any], fits: str = "fits
         shown.add_row(name, str(value))
     shown.add_row("tensors", ", ".join(f"{count} in {name}" for name, count in about["formats"].items()))
     shown.add_row("parameters", f"{about['parameters']:,}")
-    shown.add_row("plan", f"{about['plan']}, weights in {about['weights']}")
+    cache = f", cache in {about['cache']}" if about["plan"] == "fast" else ""
+    shown.add_row("plan", f"{about['plan']}, weights in {about['weights']}{cache}")
     if about["draws"] is not None:
         shown.add_row("draws/token", str(about["draws"]))
     for kind, count in about["texture_bytes"].items():

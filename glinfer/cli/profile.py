@@ -124,20 +124,22 @@ def _check_outputs(html: str | None, trace: str | None) -> None:
 def _profiled(model: str | None, config_text: str | None, options: dict[str, Any]) -> ProfileReport:
     """Bind the model, or random weights of a shape, and profile it."""
     check_one_source(model, config_text)
-    chosen = {name: options[name] for name in ("plan", "weights", "gelu", "context", "device", "api", "limits")}
+    chosen = {
+        name: options[name] for name in ("plan", "weights", "cache", "gelu", "context", "device", "api", "limits")
+    }
     if model is not None:
         with loaded(model, tokenizer=None, **chosen) as held:
             return _measured(held.engine, Path(model).name, options)
-    name, weights = options["plan"], options["weights"]
+    name, weights, cache = (options[key] for key in ("plan", "weights", "cache"))
     if weights == AUTO:
         raise InputError(f"--weights {AUTO} is chosen by what a model predicts; give a MODEL, or name a format")
-    check_choice(name, weights)
+    check_choice(name, weights, cache)
     config = shape_asked_for(config_text or "", options)
     # Told to be too large before random weights of any size are made.
-    plan_for(config, name, weights=weights, max_texture_size=planned_edge(options["limits"]))
+    plan_for(config, name, weights=weights, cache=cache, max_texture_size=planned_edge(options["limits"]))
     checkpoint = random_weights(config)
     with opened(options["device"], options["api"], options["limits"]) as device:
-        engine = bind(checkpoint, device, name, weights)
+        engine = bind(checkpoint, device, name, weights, cache=cache)
         del checkpoint  # folded weights are a copy
         return _measured(engine, f"random weights, {config_text or 'the shape of Gab'}", options)
 

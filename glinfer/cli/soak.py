@@ -111,7 +111,7 @@ def _show(report: SoakReport) -> None:
     verdict = "everything stayed" if report.passed else f"{failed} of {len(report.checks)} DID NOT STAY"
     click.echo(
         f"{report.tokens:,} tokens in {report.sequences:,} sequences, {report.seconds:.0f} s: {verdict} · "
-        f"plan {report.plan}, weights {report.weights}, seed {report.seed} · {report.renderer}"
+        f"plan {report.plan}, weights {report.weights}, cache {report.cache}, seed {report.seed} · {report.renderer}"
     )
 
 

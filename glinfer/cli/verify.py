@@ -135,11 +135,11 @@ def verify(
         raise InputError("--tokens and --ids belong to --draws or --greedy; add one of them")
     if tokens is not None and ids is not None:
         raise InputError("give either --tokens or --ids, and not both")
-    name, weights = options["plan"], options["weights"]
-    check_choice(name, weights)
+    name, weights, cache = (options[key] for key in ("plan", "weights", "cache"))
+    check_choice(name, weights, cache)
     if model is None and config_text is not None:  # told to be too large before random weights of any size are made
         edge = planned_edge(options["limits"])
-        plan_for(shape_asked_for(config_text, options), name, weights=weights, max_texture_size=edge)
+        plan_for(shape_asked_for(config_text, options), name, weights=weights, cache=cache, max_texture_size=edge)
     checkpoint = model_or_shape(model, config_text, options)
     checks = Checks(with_draws, (), greedy, stress, seed or 0)
     if checks.run_the_model or name != "reference":  # what is folded and rounded has to be numbers
@@ -150,9 +150,8 @@ def verify(
     renderers = every_renderer(options["api"]) if all_devices else [Renderer(options["device"], options["api"])]
     formats = every_format(checkpoint, name) if all_weights else [weights]
     with _Bars() as bars:
-        report = verify_everywhere(
-            checkpoint, renderers, formats, checks, plan=name, limits=LIMITS[options["limits"]], on_step=bars.step
-        )
+        how = {"plan": name, "cache": cache, "limits": LIMITS[options["limits"]]}
+        report = verify_everywhere(checkpoint, renderers, formats, checks, on_step=bars.step, **how)
     if as_json and (report.runs or all_devices or all_weights):
         print_json(report.to_json())
     if not report.runs:

@@ -6,7 +6,7 @@ import contextlib
 
 import click
 
-from glinfer.cli.common import json_option, megabytes, print_json
+from glinfer.cli.common import cache_option, json_option, megabytes, print_json
 from glinfer.generation.loading import USUAL_CONTEXT
 from glinfer.models.choice import DEFAULT_PLAN, DEFAULT_WEIGHTS, PLANS, WEIGHTS
 from glinfer.tools.export_web import LIMITS, Exported, export_web
@@ -30,6 +30,7 @@ from glinfer.tools.serve_web import address, site_server
     show_default=True,
     help="How weights are kept: as the file has them, as floats, or in fewer bits, which make a smaller site.",
 )
+@cache_option
 @click.option(
     "--context",
     type=int,
@@ -52,6 +53,7 @@ def export_command(
     out: str,
     plan: str,
     weights: str,
+    cache: str,
     context: int | None,
     gelu: str | None,
     tokenizer: str | None,
@@ -72,6 +74,7 @@ def export_command(
         out,
         plan=plan,
         weights=weights,
+        cache=cache,
         context=context,
         gelu=gelu,
         tokenizer=tokenizer,

@@ -23,8 +23,8 @@ from glinfer.generation.sampler import Sampler, SamplingOptions, gpu_chooses
 from glinfer.generation.text import TextAssembler
 from glinfer.generation.tokenizer import Tokenizer
 from glinfer.gl.blocks import BLOCK_FLOATS, BlockLayout
-from glinfer.models.parts import cache_slots
-from glinfer.models.recipe import FROM_FILE, Formats, Recipes
+from glinfer.models.parts import attention_layout, cache_format, cache_slots
+from glinfer.models.recipe import DEFAULT_CACHE, FROM_FILE, Formats, Recipes
 from glinfer.models.rows import LOGITS, PICKS, ROWS, batch_plan
 from glinfer.models.session import Session
 from glinfer.ops.cached import SLOT_TOKENS, score_slots
@@ -163,20 +163,24 @@ DEFAULTS: Mapping[str, Any] = {
 """The options of a request, with what they are when left out."""
 
 
-def sequence_bytes(config: ModelConfig, capacity: int) -> int:
+def sequence_bytes(config: ModelConfig, capacity: int, cache: str = DEFAULT_CACHE) -> int:
     """Texture memory of the caches of one sequence of up to ``capacity`` tokens."""
-    return config.num_hidden_layers * _cache_layout(config, 1, capacity, 1 << 20).nbytes
+    return config.num_hidden_layers * _cache_layout(config, 1, capacity, 1 << 20, cache).nbytes
 
 
-def _cache_layout(config: ModelConfig, sequences: int, capacity: int, max_texture_size: int) -> BlockLayout:
+def _cache_layout(config: ModelConfig, sequences: int, capacity: int, max_texture_size: int, cache: str) -> BlockLayout:
     """The cache of one layer, of so many sequences."""
     heads = Recipes(config, FROM_FILE).heads(0)
-    shape = sequences * capacity, heads.cols
-    return BlockLayout.by_block(shape, max_texture_size, aside=heads.aside, every=capacity)
+    return attention_layout(heads, sequences * capacity, capacity, cache_format(cache), max_texture_size)
 
 
 def places_for(
-    config: ModelConfig, longest: int | None, wanted: int | None, memory: int | None, max_texture_size: int
+    config: ModelConfig,
+    longest: int | None,
+    wanted: int | None,
+    memory: int | None,
+    max_texture_size: int,
+    cache: str = DEFAULT_CACHE,
 ) -> tuple[int, int]:
     """(how many sequences at once, how many tokens each may hold) within the bounds that are given.
 
@@ -186,15 +190,16 @@ def places_for(
         wanted: how many at once at most; left out, :data:`MOST_SLOTS`.
         memory: bytes of texture memory for the caches; left out, :data:`MEMORY`.
         max_texture_size: of the renderer, in texels.
+        cache: the format of keys and values.
 
     Raises:
         InputError: there is no room for one.
     """
     most = cache_slots(config)
     capacity = most if longest is None else min(most, score_slots(longest) * SLOT_TOKENS)
-    each, bound = sequence_bytes(config, capacity), MEMORY if memory is None else memory
+    each, bound = sequence_bytes(config, capacity, cache), MEMORY if memory is None else memory
     count = min(MOST_SLOTS if wanted is None else wanted, bound // each)
-    while count > 0 and not _fits(config, count, capacity, max_texture_size):
+    while count > 0 and not _fits(config, count, capacity, max_texture_size, cache):
         count -= 1
     if count < 1:
         raise InputError(
@@ -204,10 +209,10 @@ def places_for(
     return count, capacity
 
 
-def _fits(config: ModelConfig, sequences: int, capacity: int, max_texture_size: int) -> bool:
+def _fits(config: ModelConfig, sequences: int, capacity: int, max_texture_size: int, cache: str) -> bool:
     heads, rows = config.num_attention_heads, -(-sequences // TARGETS[-1]) * TARGETS[-1]
     try:
-        _cache_layout(config, sequences, capacity, max_texture_size)
+        _cache_layout(config, sequences, capacity, max_texture_size, cache)
         BlockLayout.of((score_slots(capacity) * rows, heads * BLOCK_FLOATS), max_texture_size)
     except PlanError:
         return False
@@ -225,6 +230,7 @@ class Batch:
         kernels: Kernels,
         numbers: Numbers,
         formats: Formats | None = None,
+        cache: str = DEFAULT_CACHE,
         *,
         slots: int,
         capacity: int,
@@ -241,6 +247,7 @@ class Batch:
             config,
             weights=weights,
             formats=formats,
+            cache=cache,
             kernels=kernels,
             max_texture_size=edge,
             sequences=slots,
@@ -248,7 +255,8 @@ class Batch:
         )
         self.session = root.companion(plan, ("weight",))
         try:
-            prefill = Prefill(config, weights, kernels, formats, sequences=slots, capacity=capacity, hands_over=False)
+            places = {"sequences": slots, "capacity": capacity}
+            prefill = Prefill(config, weights, kernels, formats, cache, hands_over=False, **places)
             self._chunks = prefill.into(self.session)
         except BaseException:
             self.session.release()

@@ -23,7 +23,7 @@ from glinfer.generation.whole import WholeSequences
 from glinfer.models.choice import ReferencePlans
 from glinfer.models.gab import LOGITS, PROBS, TOKENS
 from glinfer.models.plan import Plan
-from glinfer.models.recipe import Formats
+from glinfer.models.recipe import DEFAULT_CACHE, Formats
 from glinfer.models.session import Session
 from glinfer.ops.kernels import Kernels
 
@@ -35,17 +35,24 @@ class Engine(ABC):
         config: the model's shape.
         bound: the plan, bound; it owns the weights.
         weights: the format of the weights.
+        cache: that of keys and values.
         formats: of the file's tensors.
         kernels: how passes are shaped.
         numbers: the watch over what is read back.
     """
 
     def __init__(
-        self, config: ModelConfig, bound: Session, weights: str, kernels: Kernels, formats: Formats | None = None
+        self,
+        config: ModelConfig,
+        bound: Session,
+        weights: str,
+        kernels: Kernels,
+        formats: Formats | None = None,
+        cache: str = DEFAULT_CACHE,
     ) -> None:
         """Take over a bound plan."""
         self.config, self.bound, self.weights, self.kernels = config, bound, weights, kernels
-        self.formats = formats
+        self.formats, self.cache = formats, cache
         self.numbers = Numbers(bound, self.session)
         self._judge: Scorer | None = None
 
@@ -99,6 +106,7 @@ class Engine(ABC):
         try:
             return self.judge().score(texts, stride=stride, on_window=on_window)
         except NumbersError as error:
+            self.judge().session.clear_caches()
             context = self.config.max_position_embeddings
             places = filter(None, (self.numbers.trace(each[:context]) for each in texts))
             raise NumbersError(f"{error}; {next(places, 'run again token by token, all are numbers')}") from None
@@ -127,13 +135,14 @@ class FastEngine(Engine):
         weights: str,
         kernels: Kernels,
         formats: Formats | None = None,
+        cache: str = DEFAULT_CACHE,
         *,
         fixed: bool = False,
     ) -> None:
         """Take over a bound plan; its other plans are shaped otherwise only if the kernels are not ``fixed``."""
-        super().__init__(config, bound, weights, kernels, formats)
+        super().__init__(config, bound, weights, kernels, formats, cache)
         self._choice = KernelChoice(kernels, fixed=fixed, same_layouts=True)
-        self._prefill = PlainerPrefill(config, weights, self._choice, formats)
+        self._prefill = PlainerPrefill(config, weights, self._choice, formats, cache)
 
     def _new_session(self, own: bool) -> DecodeSession:
         return CachedSession(self._prefill, self.bound if own else self.bound.sharer(), owns=not own)
@@ -143,7 +152,7 @@ class FastEngine(Engine):
     ) -> Iterator[BatchResult]:
         """Continue sequences, several together."""
         edge = self.bound.device.limits.max_texture_size
-        count, capacity = places_for(self.config, longest, slots, memory, edge)
+        count, capacity = places_for(self.config, longest, slots, memory, edge, self.cache)
 
         def results() -> Iterator[BatchResult]:
             # In here, so that an iterator that is never asked for anything holds nothing.
@@ -155,6 +164,7 @@ class FastEngine(Engine):
                     kernels,
                     self.numbers,
                     self.formats,
+                    self.cache,
                     slots=count,
                     capacity=capacity,
                 )
@@ -164,7 +174,9 @@ class FastEngine(Engine):
         return results()
 
     def _new_judge(self) -> Scorer:
-        return self._choice.make(lambda kernels: Scorer(self.config, self.bound, self.weights, kernels, self.formats))
+        return self._choice.make(
+            lambda kernels: Scorer(self.config, self.bound, self.weights, kernels, self.formats, self.cache)
+        )
 
 
 class WholeEngine(Engine):

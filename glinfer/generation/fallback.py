@@ -87,9 +87,11 @@ def _warn(error: ShaderError, kernels: Kernels, plain: Kernels) -> None:
 class PlainerPrefill(Prefill):
     """A chunk plan that is built from plainer kernels where the driver refuses a shader of the chosen ones."""
 
-    def __init__(self, config: ModelConfig, weights: str, choice: KernelChoice, formats: Formats | None) -> None:
+    def __init__(
+        self, config: ModelConfig, weights: str, choice: KernelChoice, formats: Formats | None, cache: str
+    ) -> None:
         """See :class:`Prefill`."""
-        super().__init__(config, weights, choice.kernels, formats)
+        super().__init__(config, weights, choice.kernels, formats, cache)
         self._choice = choice
 
     def into(self, bound: Session) -> Chunks:

@@ -9,6 +9,7 @@ from dataclasses import dataclass
 from functools import partial
 from os import PathLike
 from pathlib import Path
+from typing import Any
 
 from glinfer.config import ModelConfig
 from glinfer.errors import InputError, PlanError
@@ -37,6 +38,7 @@ from glinfer.models.choice import (
     weights_named,
 )
 from glinfer.models.plan import Plan
+from glinfer.models.recipe import DEFAULT_CACHE
 from glinfer.models.session import LESS, Session, check_textures_fit
 from glinfer.models.tuning import kernels_for
 from glinfer.ops.kernels import Kernels
@@ -102,6 +104,7 @@ def load_parts(
     tokenizer: str | PathLike[str] | Tokenizer | None,
     plan: str,
     weights: str,
+    cache: str,
     kernels: Kernels | None,
     gelu: str | None,
     context: int | None,
@@ -114,7 +117,7 @@ def load_parts(
     """Read a checkpoint, open a device, bind the plan; all as :func:`glinfer.generation.model.load_model` says."""
     if isinstance(device, Device) and (api is not None or limits is not None):
         raise InputError("api and limits belong to opening a device; an open Device has its own, so leave them out")
-    check_choice(plan, "f32" if (plan, weights) == ("fast", AUTO) else weights)
+    check_choice(plan, "f32" if (plan, weights) == ("fast", AUTO) else weights, cache)
     if plan == "reference" and kernels is not None:
         raise InputError("kernels shape the fast plan's passes; leave them out or use the fast plan")
     path, checkpoint = read_model(path, gelu=gelu, context=context)
@@ -127,7 +130,7 @@ def load_parts(
         if weights == AUTO:
             exact = KernelChoice(kernels or kernels_for(opened, config, "f32"), fixed=kernels is not None)
             weights = exact.make(partial(choose_weights, checkpoint, opened))
-        prepared = prepare(checkpoint, opened, plan, weights, kernels)
+        prepared = prepare(checkpoint, opened, plan, weights, kernels, cache)
         del checkpoint  # folded weights are a copy, and textures may be a third one in the same memory
         engine = prepared.bind(opened, shader_root=shader_root, on_upload=on_upload)
     except BaseException as error:
@@ -148,6 +151,7 @@ class Prepared:
         plan: what is going to be bound.
         arrays: its weights, by tensor name.
         weights: their format.
+        cache: the format of keys and values.
         kernels: how passes are shaped.
         fixed: whether the caller has asked for exactly these; otherwise plainer ones take their place where the driver
             refuses a shader, see :mod:`glinfer.generation.fallback`.
@@ -160,6 +164,7 @@ class Prepared:
     plan: Plan
     arrays: Mapping[str, Array]
     weights: str
+    cache: str
     kernels: Kernels
     fixed: bool
     formats: Mapping[str, str]
@@ -188,13 +193,18 @@ class Prepared:
             session = Session(plan, self.arrays, device, shader_root=shader_root, on_upload=report)
             if plan.name == "reference":
                 return WholeEngine(self.config, session, self.weights, kernels, whole)
-            return FastEngine(self.config, session, self.weights, kernels, self.formats, fixed=fixed)
+            return FastEngine(self.config, session, self.weights, kernels, self.formats, self.cache, fixed=fixed)
 
         return KernelChoice(self.kernels, fixed=fixed).make(bound)
 
 
 def prepare(
-    checkpoint: Checkpoint, device: Device, plan: str, weights: str = DEFAULT_WEIGHTS, kernels: Kernels | None = None
+    checkpoint: Checkpoint,
+    device: Device,
+    plan: str,
+    weights: str = DEFAULT_WEIGHTS,
+    kernels: Kernels | None = None,
+    cache: str = DEFAULT_CACHE,
 ) -> Prepared:
     """Choose and build the plan of a checkpoint for a device, and make its weights ready.
 
@@ -204,6 +214,7 @@ def prepare(
         plan: one of :data:`glinfer.models.choice.PLANS`.
         weights: one of :data:`glinfer.models.choice.WEIGHTS`.
         kernels: how passes are shaped; left out, a good choice for the device.
+        cache: one of :data:`glinfer.models.choice.CACHES`.
 
     Raises:
         PlanError: the plan does not fit the device or its memory, or a weight the format.
@@ -215,17 +226,16 @@ def prepare(
 
     def shaped(kernels: Kernels) -> tuple[Plan, ReferencePlans | None]:
         if plan == "fast" or is_published(config, formats):
-            made = plan_for(config, plan, weights=weights, formats=formats, kernels=kernels, max_texture_size=edge)
-            return made, None
+            how: dict[str, Any] = {"weights": weights, "cache": cache, "formats": formats, "kernels": kernels}
+            return plan_for(config, plan, max_texture_size=edge, **how), None
         plans = reference_plans(config, weights, formats, kernels, edge)
         return plans.of(rows), plans
 
     made, whole = shaped(kernels)
     if device.in_main_memory:
         check_textures_fit(made, edge, beside=_folded_bytes(made, edge) if plan == "fast" else 0)
-    return Prepared(
-        config, made, weights_for(checkpoint, plan, weights), weights, kernels, fixed, formats, whole, shaped
-    )
+    arrays = weights_for(checkpoint, plan, weights)
+    return Prepared(config, made, arrays, weights, cache, kernels, fixed, formats, whole, shaped)
 
 
 def _folded_bytes(plan: Plan, max_texture_size: int) -> int:
@@ -234,7 +244,12 @@ def _folded_bytes(plan: Plan, max_texture_size: int) -> int:
 
 
 def random_weights(
-    config: ModelConfig, plan: str = DEFAULT_PLAN, weights: str = DEFAULT_WEIGHTS, *, seed: int = 0
+    config: ModelConfig,
+    plan: str = DEFAULT_PLAN,
+    weights: str = DEFAULT_WEIGHTS,
+    cache: str = DEFAULT_CACHE,
+    *,
+    seed: int = 0,
 ) -> Checkpoint:
     """Random weights of a shape, see :func:`glinfer.formats.random_checkpoint`, if a plan of them fits the memory.
 
@@ -242,13 +257,14 @@ def random_weights(
         config: the shape.
         plan: the plan that they are for, one of :data:`glinfer.models.choice.PLANS`.
         weights: the format in which it keeps them.
+        cache: that of its keys and values.
         seed: of the weights.
 
     Raises:
         PlanError: there can be no such plan, or there is no memory for the weights.
     """
     edge = USUAL_TEXTURE_SIZE
-    made = plan_for(config, plan, weights=weights, max_texture_size=edge)
+    made = plan_for(config, plan, weights=weights, cache=cache, max_texture_size=edge)
     sizes = [4 * math.prod(shape) for shape in weight_shapes(config).values()]
     folded = _folded_bytes(made, edge) if plan == "fast" else 0
     _check_arrays(sum(sizes) + max(4 * max(sizes), folded), "random weights")  # which are drawn in float64
@@ -260,10 +276,15 @@ def _check_arrays(needed: int, what: str) -> None:
 
 
 def bind(
-    checkpoint: Checkpoint, device: Device, plan: str, weights: str = DEFAULT_WEIGHTS, kernels: Kernels | None = None
+    checkpoint: Checkpoint,
+    device: Device,
+    plan: str,
+    weights: str = DEFAULT_WEIGHTS,
+    kernels: Kernels | None = None,
+    cache: str = DEFAULT_CACHE,
 ) -> Engine:
     """Bind a plan of a checkpoint to a device; see :func:`prepare`."""
-    return prepare(checkpoint, device, plan, weights, kernels).bind(device)
+    return prepare(checkpoint, device, plan, weights, kernels, cache).bind(device)
 
 
 def _running_total(total: int, report: Callable[[int, int], None]) -> Callable[[int], None]:

@@ -24,6 +24,7 @@ from glinfer.generation.tokenizer import Tokenizer
 from glinfer.gl.context import Device, Limits
 from glinfer.models.choice import DEFAULT_PLAN, DEFAULT_WEIGHTS
 from glinfer.models.plan import DrawTable, Plan, draw_table
+from glinfer.models.recipe import DEFAULT_CACHE
 from glinfer.models.session import Session
 from glinfer.ops.kernels import Kernels
 
@@ -64,13 +65,14 @@ class Model(Inspected):
         engine: what runs the model.
         bound: the plan, bound to the device.
         weights: the format of the weights, such as ``f32``.
+        cache: that of keys and values.
         kernels: how the fast plan's passes are shaped; the reference plan has no such choice.
     """
 
     def __init__(self, loaded: Loaded, *, strict: bool = False) -> None:
         """Use :func:`load_model`."""
         self.config, self.tokenizer, self.engine = loaded.engine.config, loaded.tokenizer, loaded.engine
-        self.weights, self.kernels = loaded.engine.weights, loaded.engine.kernels
+        self.weights, self.cache, self.kernels = loaded.engine.weights, loaded.engine.cache, loaded.engine.kernels
         self.bound: Session = loaded.engine.bound
         self.device = self.bound.device
         self.engine.numbers.strict = strict
@@ -341,6 +343,7 @@ def load_model(
     tokenizer: str | PathLike[str] | Tokenizer | None = None,
     plan: str = DEFAULT_PLAN,
     weights: str = DEFAULT_WEIGHTS,
+    cache: str = DEFAULT_CACHE,
     kernels: Kernels | None = None,
     gelu: str | None = None,
     context: int | None = None,
@@ -363,6 +366,8 @@ def load_model(
         weights: how weights are kept: ``file`` as the file has them, ``f32`` as floats, or in fewer bits, a key of
             :data:`glinfer.models.recipe.WEIGHT_FORMATS`; ``auto`` for the fastest whose predictions cost at most 0.1%
             more bits than float32's, measured once for a checkpoint.
+        cache: how the fast plan keeps keys and values: ``f32``, or ``f16`` in half floats, which take half the memory;
+            a model whose keys or values are beyond 65504 is told to have broken output.
         kernels: how its passes are shaped, which changes speed and no more than last digits; left out, a good choice
             for the renderer.
         gelu: ``tanh`` or ``erf`` to override the checkpoint's own form.
@@ -388,6 +393,7 @@ def load_model(
             tokenizer=tokenizer,
             plan=plan,
             weights=weights,
+            cache=cache,
             kernels=kernels,
             gelu=gelu,
             context=context,

@@ -56,6 +56,8 @@ class _Finder:
                     f"{kind} began in pass {spec.name} (shaders/{spec.shader}.frag), {over}, "
                     f"{int(broken.sum())} of {broken.size} numbers"
                 )
+                if session.plan.table[name].format == "rgba16f":
+                    self.place += "; half floats end at 65504: try cache='f32' (--cache f32)"
 
 
 def _written(session: Session, spec: DrawSpec, name: str, values: Mapping[str, int | float]) -> Array:

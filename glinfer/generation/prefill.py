@@ -9,7 +9,7 @@ from glinfer.models.fast import HIDDEN
 from glinfer.models.feed import chunk_feed
 from glinfer.models.parts import cache_slots
 from glinfer.models.plan import Plan
-from glinfer.models.recipe import Formats
+from glinfer.models.recipe import DEFAULT_CACHE, Formats
 from glinfer.models.rows import ROWS, fitting_chunk_plan
 from glinfer.models.session import Session
 from glinfer.ops.kernels import Kernels
@@ -28,6 +28,7 @@ class Prefill:
         weights: str,
         kernels: Kernels,
         formats: Formats | None = None,
+        cache: str = DEFAULT_CACHE,
         *,
         sequences: int = 1,
         capacity: int | None = None,
@@ -39,6 +40,7 @@ class Prefill:
         """
         self._hands_over = hands_over
         self.config, self.weights, self.formats, self.kernels = config, weights, formats, kernels
+        self.cache = cache
         self._capacity = cache_slots(config) if capacity is None else capacity
         self._slots = sequences * self._capacity
         self._plan: Plan | None = None
@@ -56,6 +58,7 @@ class Prefill:
                 self.config,
                 weights=self.weights,
                 formats=self.formats,
+                cache=self.cache,
                 kernels=self.kernels,
                 max_texture_size=max_texture_size,
                 rows=self.rows,

@@ -14,7 +14,7 @@ from glinfer.config import ModelConfig
 from glinfer.errors import InputError, NumbersError
 from glinfer.models.feed import chunk_values
 from glinfer.models.parts import cache_slots
-from glinfer.models.recipe import Formats
+from glinfer.models.recipe import DEFAULT_CACHE, Formats
 from glinfer.models.rows import ROWS, SCORES, fitting_chunk_plan, slots_for
 from glinfer.models.session import Session
 from glinfer.ops.cached import SLOT_TOKENS
@@ -121,7 +121,13 @@ class Scorer:
     """
 
     def __init__(
-        self, config: ModelConfig, root: Session, weights: str, kernels: Kernels, formats: Formats | None = None
+        self,
+        config: ModelConfig,
+        root: Session,
+        weights: str,
+        kernels: Kernels,
+        formats: Formats | None = None,
+        cache: str = DEFAULT_CACHE,
     ) -> None:
         """Bind the plan over the weights of ``root``.
 
@@ -134,6 +140,7 @@ class Scorer:
             config,
             weights=weights,
             formats=formats,
+            cache=cache,
             kernels=kernels,
             max_texture_size=root.device.limits.max_texture_size,
             rows=rows,

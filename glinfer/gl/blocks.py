@@ -59,6 +59,7 @@ class BlockLayout:
         aside: the last so many blocks of a slot are kept once for each ``every`` slots, of the one written last: a
             cache's queries, which nobody reads again.
         every: slots that share them.
+        format_name: ``rgba32f`` or ``rgba16f``.
     """
 
     rows: int
@@ -70,9 +71,18 @@ class BlockLayout:
     block_step: int
     aside: int = 0
     every: int = 1
+    format_name: str = "rgba32f"
 
     @classmethod
-    def of(cls, shape: tuple[int, int], max_texture_size: int, *, tiles: int = 1, pitch: int = 64) -> BlockLayout:
+    def of(
+        cls,
+        shape: tuple[int, int],
+        max_texture_size: int,
+        *,
+        tiles: int = 1,
+        pitch: int = 64,
+        format_name: str = "rgba32f",
+    ) -> BlockLayout:
         """A layout that fits textures of ``max_texture_size`` texels a side, a slot's blocks dealt to tiles.
 
         ``tiles`` is doubled until it does.
@@ -84,13 +94,21 @@ class BlockLayout:
         if pitch < BLOCK_EDGE or pitch % BLOCK_EDGE:
             raise PlanError(f"tiles {pitch} texels apart; expected a multiple of {BLOCK_EDGE}")
         while True:
-            made = cls(*shape, tiles, pitch, pitch // BLOCK_EDGE, -(-blocks // tiles), 1)
+            made = cls(*shape, tiles, pitch, pitch // BLOCK_EDGE, -(-blocks // tiles), 1, format_name=format_name)
             if made.height <= max_texture_size or 2 * tiles * pitch > max_texture_size:
                 return made.checked(max_texture_size)
             tiles *= 2
 
     @classmethod
-    def by_block(cls, shape: tuple[int, int], max_texture_size: int, *, aside: int = 0, every: int = 1) -> BlockLayout:
+    def by_block(
+        cls,
+        shape: tuple[int, int],
+        max_texture_size: int,
+        *,
+        aside: int = 0,
+        every: int = 1,
+        format_name: str = "rgba32f",
+    ) -> BlockLayout:
         """The same block of all slots together: for a cache that is read one block at a time over many slots.
 
         Every line holds a multiple of 16 slots, so 16 slots from a multiple of 16 on lie side by side. What is kept
@@ -104,7 +122,8 @@ class BlockLayout:
         slots = -(-shape[0] // together) * together
         columns = min(slots, max(together, max_texture_size // BLOCK_EDGE // together * together))
         slots = -(-slots // columns) * columns
-        return cls(*shape, 1, BLOCK_EDGE * columns, columns, 1, slots, aside, every).checked(max_texture_size)
+        made = cls(*shape, 1, BLOCK_EDGE * columns, columns, 1, slots, aside, every, format_name)
+        return made.checked(max_texture_size)
 
     def checked(self, max_texture_size: int) -> BlockLayout:
         """This layout.
@@ -121,8 +140,8 @@ class BlockLayout:
 
     @property
     def format(self) -> TexelFormat:
-        """RGBA32F."""
-        return FORMATS["rgba32f"]
+        """Of the texture."""
+        return FORMATS[self.format_name]
 
     @property
     def in_one_line(self) -> bool:
@@ -138,6 +157,11 @@ class BlockLayout:
     def kept_blocks(self) -> int:
         """Blocks of one slot that are kept of every slot."""
         return self.blocks - self.aside
+
+    @property
+    def kept_cols(self) -> int:
+        """Columns of the matrix that are kept of every slot, padding among them."""
+        return BLOCK_FLOATS * self.kept_blocks
 
     @property
     def aside_slots(self) -> int:
@@ -218,7 +242,11 @@ class BlockLayout:
         return (x[:, :, None] + across).reshape(rows, -1), (y[:, :, None] + up).reshape(rows, -1)
 
     def pack(self, matrix: npt.NDArray[Any]) -> npt.NDArray[Any]:
-        """Texels [h, w, 4] of the first ``len(matrix)`` slots; padding is zero."""
+        """Texels [h, w, 4] of the first ``len(matrix)`` slots; padding is zero.
+
+        Raises:
+            PlanError: the matrix is of another size, or a number is beyond the texture's format.
+        """
         if matrix.ndim != 2 or matrix.shape[1] != self.cols or not 1 <= matrix.shape[0] <= self.rows:
             raise PlanError(f"found an array {list(matrix.shape)}; expected [1 to {self.rows}, {self.cols}]")
         rows = matrix.shape[0]
@@ -226,7 +254,11 @@ class BlockLayout:
         floats = np.zeros((rows, self.blocks * BLOCK_FLOATS), dtype=np.float32)
         floats[:, : self.cols] = matrix
         x, y = self.places(rows)
-        texels = np.zeros((height, width, 4), dtype=np.float32)
+        largest = float(np.finfo(self.format.dtype).max)
+        beyond = (np.abs(floats) > largest) & np.isfinite(floats)
+        if beyond.any():
+            raise PlanError(f"found {floats[beyond][0]:g}; {self.format.dtype_name} ends at {largest:g}")
+        texels = np.zeros((height, width, 4), dtype=self.format.dtype)
         texels[y, x] = floats.reshape(rows, -1, 4)
         return texels
 

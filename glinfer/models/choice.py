@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
+from typing import Any
 
 from glinfer.config import ModelConfig
 from glinfer.errors import InputError, PlanError
@@ -15,7 +16,7 @@ from glinfer.models.fast import fast_plan, layer_draws
 from glinfer.models.fold import FoldedWeights
 from glinfer.models.gab import MAX_DRAWS, reference_plan
 from glinfer.models.plan import Plan
-from glinfer.models.recipe import FROM_FILE, WEIGHT_FORMATS, Formats
+from glinfer.models.recipe import CACHE_FORMATS, DEFAULT_CACHE, FROM_FILE, WEIGHT_FORMATS, Formats
 from glinfer.models.session import Session
 from glinfer.ops.kernels import Kernels
 from glinfer.ops.spec import Array
@@ -29,6 +30,8 @@ WEIGHTS = (*WEIGHT_FORMATS, FROM_FILE)
 """What ``weights=`` and ``--weights`` take, beside ``auto``."""
 DEFAULT_WEIGHTS = FROM_FILE
 """What they mean when they are left out: as the file has them."""
+CACHES = tuple(CACHE_FORMATS)
+"""What ``cache=`` and ``--cache`` take."""
 USUAL_TEXTURE_SIZE = 16384
 """Texels a side that nearly every renderer allows: for plans that are only counted."""
 USUAL_DRAW_BUFFERS, USUAL_TEXTURE_UNITS = 8, 16
@@ -41,8 +44,8 @@ def is_published(config: ModelConfig, formats: Formats | None = None) -> bool:
     return config.family.published and not packed
 
 
-def check_choice(plan: str, weights: str) -> None:
-    """Refuse a plan or a weight format that there is not, or that do not go together.
+def check_choice(plan: str, weights: str, cache: str = DEFAULT_CACHE) -> None:
+    """Refuse a plan, a weight format or a cache format that there is not, or that do not go together.
 
     Raises:
         InputError: saying which.
@@ -57,6 +60,10 @@ def check_choice(plan: str, weights: str) -> None:
         raise InputError(
             f"the reference plan keeps its weights in f32, found {weights}; leave weights out or use the fast plan"
         )
+    if cache not in CACHES:
+        raise InputError(f"there is no cache format {cache!r}; expected one of {', '.join(CACHES)}")
+    if plan == "reference" and cache != DEFAULT_CACHE:
+        raise InputError(f"the reference plan has no cache, found {cache}; leave cache out or use the fast plan")
 
 
 def weights_named(weights: str, formats: Formats | None = None) -> str:
@@ -101,6 +108,7 @@ def plan_for(
     name: str,
     *,
     weights: str = DEFAULT_WEIGHTS,
+    cache: str = DEFAULT_CACHE,
     formats: Formats | None = None,
     kernels: Kernels | None = None,
     max_texture_size: int = USUAL_TEXTURE_SIZE,
@@ -111,6 +119,7 @@ def plan_for(
         config: the model's shape.
         name: one of :data:`PLANS`.
         weights: one of :data:`WEIGHTS`.
+        cache: how the fast plan keeps keys and values, one of :data:`CACHES`.
         formats: what the file has; left out, float32.
         kernels: how its passes are shaped, which changes no count of draws of fast plans; left out, the plainest.
         max_texture_size: of the renderer, in texels.
@@ -120,10 +129,11 @@ def plan_for(
         PlanError: it does not fit such textures, or would have absurdly many draws.
     """
     kernels = kernels or Kernels()
-    check_choice(name, weights)
+    check_choice(name, weights, cache)
     if name == "fast":
         check_layers(config, layer_draws(config))
-        return fast_plan(config, weights=weights, formats=formats, kernels=kernels, max_texture_size=max_texture_size)
+        how: dict[str, Any] = {"weights": weights, "cache": cache, "formats": formats, "kernels": kernels}
+        return fast_plan(config, max_texture_size=max_texture_size, **how)
     if is_published(config, formats):
         return reference_plan(config)
     plans = reference_plans(config, weights, formats, kernels, max_texture_size)

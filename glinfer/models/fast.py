@@ -13,7 +13,7 @@ from glinfer.gl.blocks import BLOCK_FLOATS
 from glinfer.gl.layout import Extent
 from glinfer.models.parts import PartsBuilder, cache_slots, kind_of
 from glinfer.models.plan import Plan
-from glinfer.models.recipe import Formats, Recipe
+from glinfer.models.recipe import DEFAULT_CACHE, Formats, Recipe
 from glinfer.ops.cached import cached_scores, cached_values, score_slots
 from glinfer.ops.dense import Turning, shared_parts
 from glinfer.ops.embed import embed_token
@@ -43,7 +43,13 @@ def layer_draws(config: ModelConfig) -> int:
 
 
 def fast_plan(
-    config: ModelConfig, *, weights: str, kernels: Kernels, max_texture_size: int, formats: Formats | None = None
+    config: ModelConfig,
+    *,
+    weights: str,
+    kernels: Kernels,
+    max_texture_size: int,
+    formats: Formats | None = None,
+    cache: str = DEFAULT_CACHE,
 ) -> Plan:
     """One token a run: :func:`layer_draws` a layer, and three.
 
@@ -57,11 +63,12 @@ def fast_plan(
         kernels: how the passes are shaped.
         max_texture_size: of the renderer, in texels.
         formats: of the file's tensors; left out, float32.
+        cache: how keys and values are kept, a key of :data:`glinfer.models.recipe.CACHE_FORMATS`.
 
     Raises:
         PlanError: there is no such format, or something does not fit a texture.
     """
-    return _FastBuilder(config, weights, formats, kernels, max_texture_size).build()
+    return _FastBuilder(config, weights, formats, kernels, max_texture_size, cache).build()
 
 
 def run_values(config: ModelConfig) -> list[RunValue]:
@@ -79,10 +86,16 @@ def run_values(config: ModelConfig) -> list[RunValue]:
 
 class _FastBuilder(PartsBuilder):
     def __init__(
-        self, config: ModelConfig, weights: str, formats: Formats | None, kernels: Kernels, max_texture_size: int
+        self,
+        config: ModelConfig,
+        weights: str,
+        formats: Formats | None,
+        kernels: Kernels,
+        max_texture_size: int,
+        cache: str,
     ) -> None:
-        context = config.max_position_embeddings
-        super().__init__("fast", context, run_values(config), config, weights, formats, kernels, max_texture_size)
+        context, values = config.max_position_embeddings, run_values(config)
+        super().__init__("fast", context, values, config, weights, formats, kernels, max_texture_size, cache)
         first = self.vector(HIDDEN, config.hidden_size)
         # Blending adds to the stream in place; otherwise it goes from one texture to the other and back.
         self.hidden = (first, first if kernels.part_steps else self.vector("hidden.b", config.hidden_size))

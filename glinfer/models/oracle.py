@@ -7,7 +7,7 @@ from collections.abc import Iterator, Mapping, MutableMapping
 import numpy as np
 
 from glinfer.models.plan import Plan
-from glinfer.ops import OPS, DrawSpec
+from glinfer.ops import OPS, DrawSpec, TensorSpec
 from glinfer.ops.spec import Array
 
 RunValues = Mapping[str, int | float]
@@ -57,13 +57,41 @@ def run_plan(
             if plan.root(name) != name and plan.root(name) in state:
                 state[name] = state[plan.root(name)].reshape(-1, plan.table[name].shape[1])
         written = run_draw(draw, state, values)
-        for name, part in zip(draw.outputs, written if len(draw.outputs) > 1 else [written], strict=True):
+        parts = [stored(part, plan.table[name]) for name, part in by_output(draw, written).items()]
+        written = np.stack(parts) if len(parts) > 1 else parts[0]
+        for name, part in zip(draw.outputs, parts, strict=True):
             if name in caches:
                 caches[name][written_rows(draw, state, values), : part.shape[1]] = part
             else:
                 root = plan.root(name)
                 state[root] = part if root == name else part.reshape(-1, plan.table[root].shape[1])
         yield draw, written
+
+
+def by_output(draw: DrawSpec, written: Array) -> dict[str, Array]:
+    """What :func:`run_draw` gives, by the name of the output."""
+    return dict(zip(draw.outputs, written if len(draw.outputs) > 1 else [written], strict=True))
+
+
+def stored(values: Array, tensor: TensorSpec) -> Array:
+    """What a texture keeps of values: passes round for one of half floats, as shaders/common/half.glsl says."""
+    if tensor.format != "rgba16f":
+        return values
+    with np.errstate(over="ignore"):
+        halves = values.astype(np.float16).astype(np.float64)
+    return np.where(np.isinf(halves), np.nan, halves)
+
+
+def rounding(values: Array, tensor: TensorSpec) -> tuple[Array, Array | float]:
+    """Values with NaN where a texture has no number for them, and how far what it keeps may lie from the others.
+
+    That is half a step of half floats. What is computed in float32 may be rounded up where float64 is rounded down.
+    """
+    if tensor.format != "rgba16f":
+        return values, 0.0
+    numbers = np.where(np.isnan(stored(values, tensor)), np.nan, values)
+    # Eleven bits from the first one on, of which none is below 2^-24.
+    return numbers, np.ldexp(0.5, np.frexp(np.maximum(np.abs(numbers), 2.0**-14))[1] - 11)
 
 
 def written_rows(draw: DrawSpec, inputs: Mapping[str, Array], values: RunValues) -> Array:
@@ -88,7 +116,7 @@ def final_tensors(
     """
     found: dict[str, Array] = {}
     for draw, result in run_plan(plan, weights, inputs, values, caches):
-        found.update(zip(draw.outputs, result if len(draw.outputs) > 1 else [result], strict=True))
+        found.update(by_output(draw, result))
     return found
 
 
@@ -96,21 +124,22 @@ MASK_LIMIT = 1e29
 """Values beyond this are masks (−1e30), compared with themselves and not part of a tensor's scale."""
 
 
-def relative_errors(found: Array, expected: Array) -> Array:
+def relative_errors(found: Array, expected: Array, allowed: Array | float = 0.0) -> Array:
     """|found − expected| of each element, relative to the largest unmasked |expected| of the tensor; float64.
 
-    Infinite where one of them is NaN and the other is not, and where an infinity is missed.
+    What is ``allowed`` is taken off first. Infinite where one of them is NaN and the other is not, and where an
+    infinity is missed.
     """
     expected = np.asarray(expected, dtype=np.float64)
     found = np.asarray(found, dtype=np.float64)
     magnitude = np.abs(expected)
     scale = np.maximum(magnitude, magnitude[magnitude < MASK_LIMIT].max(initial=0.0))
     with np.errstate(invalid="ignore", divide="ignore"):
-        errors = np.where(found == expected, 0.0, np.abs(found - expected) / scale)
+        errors = np.where(found == expected, 0.0, np.maximum(np.abs(found - expected) - allowed, 0.0) / scale)
     both_nan = np.isnan(found) & np.isnan(expected)
     return np.where(both_nan, 0.0, np.where(np.isnan(errors), np.inf, errors))
 
 
-def relative_error(found: Array, expected: Array) -> float:
+def relative_error(found: Array, expected: Array, allowed: Array | float = 0.0) -> float:
     """The largest of :func:`relative_errors`; 0 where there are no elements."""
-    return float(relative_errors(found, expected).max(initial=0.0))
+    return float(relative_errors(found, expected, allowed).max(initial=0.0))

@@ -5,12 +5,13 @@ from __future__ import annotations
 from collections.abc import Sequence
 
 from glinfer.config import ModelConfig
+from glinfer.errors import PlanError
 from glinfer.ggml_groups import FORMS, WIDE
 from glinfer.gl.blocks import BlockLayout, RowLayout
 from glinfer.gl.grouped import GroupedLayout
 from glinfer.gl.packing import ConstantLayout, GemvLayout
 from glinfer.models.plan import PlanBuilder
-from glinfer.models.recipe import Formats, Recipe, Recipes
+from glinfer.models.recipe import CACHE_FORMATS, Formats, Recipe, Recipes
 from glinfer.ops.cached import SLOT_TOKENS, Heads, score_slots
 from glinfer.ops.dense import Matrix, Turning
 from glinfer.ops.kernels import Kernels
@@ -37,9 +38,11 @@ class PartsBuilder:
         formats: Formats | None,
         kernels: Kernels,
         max_texture_size: int,
+        cache: str,
     ) -> None:
         """An empty plan; the arguments are those of the plans."""
         self.config, self.kernels, self.max_texture_size = config, kernels, max_texture_size
+        self.cache_format = cache_format(cache)
         self.recipes = Recipes(config, weights, formats)
         self.plan = PlanBuilder(name, max_rows, run_values)
         self.attention_width = config.num_attention_heads * self.recipes.head_floats
@@ -58,8 +61,7 @@ class PartsBuilder:
 
     def attention_cache(self, layer: int, slots: int, every: int) -> TensorSpec:
         """The keys and values of one layer, for so many tokens, and the queries of the last of each ``every``."""
-        heads = self.recipes.heads(layer)
-        layout = BlockLayout.by_block((slots, heads.cols), self.max_texture_size, aside=heads.aside, every=every)
+        layout = attention_layout(self.recipes.heads(layer), slots, every, self.cache_format, self.max_texture_size)
         return self.plan.laid_out(f"h.{layer}.attn.cache", "cache", layout)
 
     def table(self, name: str, rows: int, cols: int, format_name: str = "rgba32f") -> TensorSpec:
@@ -126,6 +128,27 @@ class PartsBuilder:
     def turns_apart(self) -> bool:
         """Whether heads are turned in a pass of their own, because they are normalised before."""
         return self.recipes.family.head_norms
+
+
+def attention_layout(heads: Heads, slots: int, every: int, format_name: str, max_texture_size: int) -> BlockLayout:
+    """How the cache of one layer lies, see :meth:`PartsBuilder.attention_cache`.
+
+    Raises:
+        PlanError: it does not fit such textures.
+    """
+    shape = slots, heads.cols
+    return BlockLayout.by_block(shape, max_texture_size, aside=heads.aside, every=every, format_name=format_name)
+
+
+def cache_format(cache: str) -> str:
+    """The texture format that ``cache=`` means.
+
+    Raises:
+        PlanError: it means none.
+    """
+    if cache not in CACHE_FORMATS:
+        raise PlanError(f"there is no cache format {cache!r}; expected one of {', '.join(CACHE_FORMATS)}")
+    return CACHE_FORMATS[cache]
 
 
 def kind_of(name: str) -> str:

@@ -11,6 +11,7 @@ from dataclasses import dataclass
 
 import numpy as np
 
+from glinfer.gl.blocks import BlockLayout
 from glinfer.models.decoder_reference import LAST_ROW
 from glinfer.models.plan import Plan
 from glinfer.models.session import Session
@@ -61,13 +62,18 @@ class Textures(Matrices):
 
     def read(self, tensor: str, first: int, rows: int) -> Array:
         """See :class:`Matrices`."""
-        return self._session.read_rows(tensor, first, rows)
+        return self._session.read_rows(tensor, first, rows).astype(np.float32, copy=False)
 
     def write(self, tensor: str, rows: Array, cols: Array, elements: Array) -> None:
         """See :class:`Matrices`."""
         # Rows share lines of texels, and an upload is of whole lines.
-        matrix = np.array(self._session.read(tensor))
+        matrix = np.array(self._session.read(tensor), dtype=np.float32)
         matrix[rows, cols] = elements
+        layout = self._session.texture(tensor).layout
+        if isinstance(layout, BlockLayout) and layout.aside:  # what slots share is written with each of them
+            for row in np.unique(rows):
+                first = row // layout.every * layout.every
+                matrix[first : first + layout.every, layout.kept_cols :] = matrix[row, layout.kept_cols :]
         self._session.write(tensor, matrix)
 
 

@@ -44,6 +44,9 @@ WEIGHT_FORMATS: Mapping[str, tuple[str, str, str]] = {
 
 ``q8l`` leaves the vocabulary's matrix at 16 bits: an error there goes straight into the choice of the token.
 """
+CACHE_FORMATS: Mapping[str, str] = {"f32": "rgba32f", "f16": "rgba16f"}
+"""What ``cache=`` takes: the texture format of keys, values and queries."""
+DEFAULT_CACHE = "f32"
 _KEPT = {F16: "f16", "BF16": "bf16", "Q16_ROW": "i16", "Q8_ROW": "i8", **{name: name for name in FORMS}}
 
 

@@ -20,7 +20,7 @@ from glinfer.gl.layout import Extent
 from glinfer.models.fast import HIDDEN
 from glinfer.models.parts import PartsBuilder, kind_of
 from glinfer.models.plan import Plan
-from glinfer.models.recipe import Formats, Recipe
+from glinfer.models.recipe import DEFAULT_CACHE, Formats, Recipe
 from glinfer.ops.cached import SLOT_TOKENS, cached_scores, cached_values, score_slots
 from glinfer.ops.dense import Turning, shared_parts
 from glinfer.ops.embed import embed_rows
@@ -47,6 +47,7 @@ def chunk_plan(
     cache_slots: int,
     every: int | None = None,
     formats: Formats | None = None,
+    cache: str = DEFAULT_CACHE,
     likelihoods: bool = False,
     hands_over: bool = False,
 ) -> Plan:
@@ -65,6 +66,7 @@ def chunk_plan(
         cache_slots: of the caches, a multiple of 64.
         every: slots of one sequence; left out, all of them.
         formats: of the file's tensors; left out, float32.
+        cache: how keys and values are kept, a key of :data:`glinfer.models.recipe.CACHE_FORMATS`.
         likelihoods: whether the logits are computed, and what becomes of them.
         hands_over: whether the stream of one row, as the last block finds it, is left where the fast plan has its own,
             for that plan to go on with. Run value: ``last_row``.
@@ -73,7 +75,7 @@ def chunk_plan(
         PlanError: there is no such format, or something does not fit a texture.
     """
     builder = _ChunkBuilder(
-        config, weights, formats, kernels, max_texture_size, rows, cache_slots, every or cache_slots, likelihoods
+        config, weights, formats, kernels, max_texture_size, cache, rows, cache_slots, every or cache_slots, likelihoods
     )
     return builder.build(hands_over)
 
@@ -104,6 +106,7 @@ def batch_plan(
     sequences: int,
     capacity: int,
     formats: Formats | None = None,
+    cache: str = DEFAULT_CACHE,
 ) -> Plan:
     """The plan ``batch``: one token of each of ``sequences`` sequences, a draw a layer more than the fast plan.
 
@@ -119,11 +122,12 @@ def batch_plan(
         sequences: how many.
         capacity: tokens that each may hold, a multiple of 64.
         formats: of the file's tensors; left out, float32.
+        cache: how keys and values are kept, a key of :data:`glinfer.models.recipe.CACHE_FORMATS`.
 
     Raises:
         PlanError: there is no such format, or something does not fit a texture.
     """
-    return _BatchBuilder(config, weights, formats, kernels, max_texture_size, sequences, capacity).build()
+    return _BatchBuilder(config, weights, formats, kernels, max_texture_size, cache, sequences, capacity).build()
 
 
 class _RowsBuilder(PartsBuilder):
@@ -138,13 +142,14 @@ class _RowsBuilder(PartsBuilder):
         formats: Formats | None,
         kernels: Kernels,
         max_texture_size: int,
+        cache: str,
         rows: int,
         cache_slots: int,
         every: int,
     ) -> None:
         if rows < 1:
             raise PlanError(f"a plan for {rows} rows; expected at least 1")
-        super().__init__(name, rows, run_values, config, weights, formats, kernels, max_texture_size)
+        super().__init__(name, rows, run_values, config, weights, formats, kernels, max_texture_size, cache)
         if cache_slots < 1 or cache_slots % SLOT_TOKENS:
             raise PlanError(f"a cache of {cache_slots} slots; expected a multiple of {SLOT_TOKENS}")
         self.targets, self.slots = kernels.targets, slots_for(rows, kernels.targets)
@@ -156,12 +161,13 @@ class _RowsBuilder(PartsBuilder):
         self.hidden = (first, first if kernels.blends else self.dealt("row.hidden.b", config.hidden_size))
         cols = self.recipes.heads(0).cols
         self.raw = self.dealt("row.raw", cols) if self.turns_apart else None
-        self.qkv = self.dealt("row.qkv", cols)
+        # As the cache has them: where a row's keys are rounded, all plans round them, and its queries, alike.
+        self.qkv = self.dealt("row.qkv", cols, format_name=self.cache_format)
         self.inner = self.dealt("row.inner", config.intermediate_size)
 
-    def dealt(self, name: str, floats: int, slots: int | None = None) -> Dealt:
-        slots = self.slots if slots is None else slots
-        layout = BlockLayout.of((slots, floats), self.max_texture_size, tiles=self.kernels.row_tiles)
+    def dealt(self, name: str, floats: int, *, format_name: str = "rgba32f") -> Dealt:
+        shape, tiles = (self.slots, floats), self.kernels.row_tiles
+        layout = BlockLayout.of(shape, self.max_texture_size, tiles=tiles, format_name=format_name)
         return self.dealt_as(name, layout)
 
     def dealt_as(self, name: str, layout: BlockLayout) -> Dealt:
@@ -271,6 +277,7 @@ class _ChunkBuilder(_RowsBuilder):
         formats: Formats | None,
         kernels: Kernels,
         max_texture_size: int,
+        cache: str,
         rows: int,
         cache_slots: int,
         every: int,
@@ -288,7 +295,9 @@ class _ChunkBuilder(_RowsBuilder):
             RunValue("last_row", 0, rows - 1),
         ]
         name = "score" if likelihoods else "chunk"
-        super().__init__(name, values, config, weights, formats, kernels, max_texture_size, rows, cache_slots, every)
+        super().__init__(
+            name, values, config, weights, formats, kernels, max_texture_size, cache, rows, cache_slots, every
+        )
         self.used = "row_slots"
         width = norm_floats(self.targets, centred=self.recipes.sums)
         self.norms = self.plan.laid_out(
@@ -361,6 +370,7 @@ class _BatchBuilder(_RowsBuilder):
         formats: Formats | None,
         kernels: Kernels,
         max_texture_size: int,
+        cache: str,
         sequences: int,
         capacity: int,
     ) -> None:
@@ -375,7 +385,7 @@ class _BatchBuilder(_RowsBuilder):
         ]
         slots = sequences * capacity
         super().__init__(
-            "batch", values, config, weights, formats, kernels, max_texture_size, sequences, slots, capacity
+            "batch", values, config, weights, formats, kernels, max_texture_size, cache, sequences, slots, capacity
         )
         self.scores = self.blocks("row.scores", groups * rows, config.num_attention_heads * BLOCK_FLOATS)
         self.mixed = self.blocks("row.mixed", rows, self.attention_width)

@@ -161,6 +161,15 @@ class Session:
         for tensor in self.plan.of_kind("cache"):
             self.texture(tensor.name).copy_from(other.texture(tensor.name))
 
+    def clear_caches(self) -> None:
+        """Fill every cache with zeros: what was never written is read with weight zero, and 0 × NaN is NaN.
+
+        Raises:
+            PlanError: this session was released.
+        """
+        for tensor in self.plan.of_kind("cache"):
+            self.texture(tensor.name).fill(0.0)
+
     def require_alive(self) -> None:
         """Refuse a released session.
 
@@ -199,7 +208,7 @@ class Session:
         texture = Texture(self.device, layout, tensor.name)
         if tensor.kind == "cache":
             try:
-                texture.fill(0.0)  # what was never written is read with weight zero, and 0 × NaN is NaN
+                texture.fill(0.0)  # see clear_caches
             except BaseException:
                 texture.release()
                 raise

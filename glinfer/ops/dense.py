@@ -99,7 +99,7 @@ def dense_defines(
         *x.defines("X"),
         *weight.defines("WEIGHT"),
         *consts.defines("CONSTS"),
-        *out.defines("OUT"),
+        *target_defines(out),
         ("SCALED", int(consts.scales)),
         ("CENTRED", int(consts.sums)),
         ("GATED", int(matrix.gated)),
@@ -120,6 +120,11 @@ def dense_defines(
     if matrix.gain is not None:
         found += [("GAIN", 1), ("GAIN_WIDTH", -(-matrix.inputs // 4))]
     return found
+
+
+def target_defines(out: BlockLayout) -> Defines:
+    """The place of the outputs, and whether shaders/common/half.glsl rounds them for a target of half floats."""
+    return [*out.defines("OUT"), *([("OUT_HALF", 1)] if out.format_name == "rgba16f" else [])]
 
 
 def grouped_defines(weight: GroupedLayout) -> Defines:

@@ -10,7 +10,6 @@ from collections.abc import Mapping
 
 import numpy as np
 
-from glinfer.gl.blocks import BLOCK_FLOATS
 from glinfer.ops.cached import (
     SLOT_TOKENS,
     Heads,
@@ -110,7 +109,7 @@ def store_rows(
     """
     layout = block_layout(name, cache)
     strip = together and layout.in_one_line
-    cols = BLOCK_FLOATS * layout.kept_blocks if strip and layout.aside else cache.shape[1]
+    cols = layout.kept_cols if strip and layout.aside else cache.shape[1]
     return DrawSpec(
         name=name,
         kind="attn.store",

@@ -9,7 +9,7 @@ import numpy as np
 from glinfer.errors import PlanError
 from glinfer.gl.blocks import RowLayout
 from glinfer.gl.layout import Extent
-from glinfer.ops.dense import Turning, turned_rows
+from glinfer.ops.dense import Turning, target_defines, turned_rows
 from glinfer.ops.kernels import Kernels
 from glinfer.ops.rows import POSITION, Dealt, check_same, dealt, gathered, optional_names, table_layout
 from glinfer.ops.spec import Array, DrawSpec, Op, Params, Shapes, TensorSpec, float64, register
@@ -56,7 +56,7 @@ def turn_heads(
             *gains.layout.defines("GAINS"),
             *turning.defines(name),
             *place,
-            *out.layout.defines("OUT"),
+            *target_defines(out.layout),
             ("ROWS", len(out.tensors)),
             ("ALONE", int(alone)),
             ("TEXELS", out.cols // 4),

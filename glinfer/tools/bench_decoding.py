@@ -21,6 +21,7 @@ from glinfer.generation.loading import Loaded, prepare
 from glinfer.generation.model import Model, load_model
 from glinfer.gl.context import Device
 from glinfer.models.plan import Plan
+from glinfer.models.recipe import DEFAULT_CACHE
 from glinfer.tools.bench_engines import BatchEngine, Engine, FastEngine
 from glinfer.tools.bench_turns import BLOCK_TOKENS, Progress, Spread, Times, Turns
 from glinfer.tools.ceiling import CeilingReport
@@ -155,6 +156,7 @@ def load_fast(
     weights: str,
     device: Device,
     *,
+    cache: str = DEFAULT_CACHE,
     gelu: str | None = None,
     opening_seconds: float = 0.0,
     on_upload: Progress = lambda done, total: None,
@@ -165,6 +167,7 @@ def load_fast(
         path: see :func:`glinfer.generation.model.load_model`, as for the other arguments; or a checkpoint.
         weights: the weight format.
         device: an open device.
+        cache: the format of keys and values.
         gelu: overrides the checkpoint's form.
         opening_seconds: what opening the device took, a part of the time to the first token.
         on_upload: told (bytes uploaded, bytes in all).
@@ -177,10 +180,10 @@ def load_fast(
         on_upload(done, total)
 
     if isinstance(path, Checkpoint):
-        engine = prepare(path, device, "fast", weights).bind(device, on_upload=note)
+        engine = prepare(path, device, "fast", weights, cache=cache).bind(device, on_upload=note)
         model = Model(Loaded(engine, None, "weights that are noise have no tokenizer; use token ids", (), False))
     else:
-        model = load_model(path, plan="fast", weights=weights, gelu=gelu, device=device, on_upload=note)
+        model = load_model(path, weights=weights, cache=cache, gelu=gelu, device=device, on_upload=note)
     try:
         loaded = time.perf_counter()
         session = model.session()

@@ -12,6 +12,7 @@ from glinfer.errors import InputError
 from glinfer.generation.batch import MEMORY, Batch, BatchRequest, Running, check_request, places_for, sequence_bytes
 from glinfer.generation.decode import DecodeSession
 from glinfer.generation.model import Model
+from glinfer.models.recipe import DEFAULT_CACHE
 
 _NO_END = 1 << 40  # tokens: no sequence ends while it is timed
 
@@ -78,6 +79,7 @@ class BatchEngine:
             model.kernels,
             model.engine.numbers,
             model.engine.formats,
+            model.cache,
             slots=sequences,
             capacity=capacity,
         )
@@ -113,7 +115,9 @@ def rotated(ids: Sequence[int], places: int) -> list[int]:
     return [int(token) for token in np.roll(np.asarray(ids), -places)]
 
 
-def room_for(config: ModelConfig, sizes: Sequence[int], context: int, max_texture_size: int) -> int:
+def room_for(
+    config: ModelConfig, sizes: Sequence[int], context: int, max_texture_size: int, cache: str = DEFAULT_CACHE
+) -> int:
     """How many tokens each sequence of several batches may hold, where all batches hold ``context`` tokens each.
 
     Args:
@@ -121,6 +125,7 @@ def room_for(config: ModelConfig, sizes: Sequence[int], context: int, max_textur
         sizes: sequences of each batch; all of them are held at once, in as much memory as one batch gets by default.
         context: tokens.
         max_texture_size: of the renderer, in texels.
+        cache: the format of keys and values.
 
     Raises:
         InputError: a size below 1, or no room.
@@ -129,11 +134,11 @@ def room_for(config: ModelConfig, sizes: Sequence[int], context: int, max_textur
     for size in sizes:
         if size < 1:
             raise InputError(f"found a batch of {size} sequences; expected at least 1")
-        count, capacity = places_for(config, context, size, left, max_texture_size)
+        count, capacity = places_for(config, context, size, left, max_texture_size, cache)
         if count < size:
             raise InputError(
                 f"found room for {count} sequences of {capacity} tokens, expected {size}: {left / 1e6:.1f} MB are left "
                 f"for caches, in textures of at most {max_texture_size} texels a side; time fewer, or a shorter context"
             )
-        left -= size * sequence_bytes(config, capacity)
+        left -= size * sequence_bytes(config, capacity, cache)
     return capacity

@@ -33,7 +33,7 @@ from glinfer.gl.context import Device, Limits, open_device
 from glinfer.models.choice import AUTO, DEFAULT_PLAN, DEFAULT_WEIGHTS, check_choice
 from glinfer.models.oracle import relative_errors
 from glinfer.models.probes import CENTRED, probes_of
-from glinfer.models.recipe import FROM_FILE
+from glinfer.models.recipe import DEFAULT_CACHE, FROM_FILE
 from glinfer.tools.diff_report import Along, DiffReport, NextToken, PassDiff, Place, SideFacts
 from glinfer.tools.diff_weights import diff_weights
 
@@ -58,6 +58,7 @@ class Side:
     model: str | PathLike[str]
     plan: str = DEFAULT_PLAN
     weights: str = DEFAULT_WEIGHTS
+    cache: str = DEFAULT_CACHE
     gelu: str | None = None
     context: int | None = None
     tokenizer: str | PathLike[str] | None = None
@@ -86,7 +87,7 @@ def diff(
         prompt: text, which A's tokenizer splits (B's, where A has none), or ids.
         tokens: run only so many of the first tokens.
         shorten: where ``tokens`` is left out, cut what is longer than a context instead of refusing it.
-        tolerance: left out, :data:`SAME_FORMAT` where weights lie alike in textures, else :data:`OTHER_FORMAT`.
+        tolerance: left out, :data:`SAME_FORMAT` where weights and caches are kept alike, else :data:`OTHER_FORMAT`.
         positions: at how many positions, evenly spread, next tokens are compared; left out, at all of them, or with the
             reference plan on a side at :data:`SPREAD`.
         trace: over how many of the first tokens named things are compared.
@@ -120,7 +121,8 @@ def diff(
         ran_b = _run(b, device_b, ids, places, trace, lambda done: on_progress(len(ids) + done, total))
     along = compare_along(ids, places, ran_a.logits, ran_b.logits)
     if tolerance is None:
-        tolerance = SAME_FORMAT if _kept_alike(ran_a.kept, ran_b.kept) else OTHER_FORMAT
+        alike = side_a.cache == side_b.cache and _kept_alike(ran_a.kept, ran_b.kept)
+        tolerance = SAME_FORMAT if alike else OTHER_FORMAT
     return DiffReport(
         a=ran_a.facts,
         b=ran_b.facts,
@@ -169,7 +171,7 @@ def _named(side: str) -> Iterator[None]:
 
 def _read(name: str, side: Side) -> _Known:
     with _named(name):
-        check_choice(side.plan, "f32" if (side.plan, side.weights) == ("fast", AUTO) else side.weights)
+        check_choice(side.plan, "f32" if (side.plan, side.weights) == ("fast", AUTO) else side.weights, side.cache)
         path, checkpoint = read_model(side.model, gelu=side.gelu, context=side.context)
         tokenizer, reason = find_tokenizer(path, side.tokenizer, checkpoint.config)
         return _Known(name, side, path, checkpoint.config, checkpoint.formats(), tokenizer, reason)
@@ -244,7 +246,7 @@ def _run(
     on_token: Callable[[int], None],
 ) -> _Ran:
     side = known.side
-    options: dict[str, Any] = {name: getattr(side, name) for name in ("plan", "weights", "gelu", "context")}
+    options: dict[str, Any] = {name: getattr(side, name) for name in ("plan", "weights", "cache", "gelu", "context")}
     with _named(known.name), load_model(known.path, tokenizer=known.tokenizer, device=device, **options) as model:
         plan, probes = model.plan, probes_of(model.plan, model.config)
         kept = _kept(model.config, model.weights, known.formats)
@@ -253,6 +255,7 @@ def _run(
             model=os.fspath(side.model),
             plan=plan.name,
             weights=model.weights,
+            cache=model.cache,
             kept=tuple(sorted(matrices)),
             renderer=device.description,
             max_texture_size=device.limits.max_texture_size,

@@ -11,6 +11,7 @@ from typing import Any
 import numpy as np
 
 from glinfer.config import ModelConfig
+from glinfer.models.recipe import DEFAULT_CACHE
 from glinfer.tools.diff_weights import WeightsDiff
 
 
@@ -26,6 +27,7 @@ class SideFacts:
     max_texture_size: int
     draws: int
     config: ModelConfig
+    cache: str = DEFAULT_CACHE
 
     def to_json(self) -> dict[str, Any]:
         """Plain JSON values."""

@@ -21,6 +21,7 @@ from glinfer.generation.tokenizer import Tokenizer
 from glinfer.gl.context import Device
 from glinfer.models.choice import DEFAULT_WEIGHTS, check_choice, is_published
 from glinfer.models.gab import LOGITS, TOKENS, reference_plan
+from glinfer.models.recipe import DEFAULT_CACHE
 from glinfer.models.session import Session
 from glinfer.ops.kernels import Kernels
 from glinfer.ops.spec import Array
@@ -33,8 +34,9 @@ class EvalReport:
     ``tokens`` and ``bytes`` count what was predicted: everything but the first token, which nothing comes
     before. ``context`` and ``stride`` are in tokens: each window of ``context`` scores the tokens that the
     window before did not reach, ``stride`` of them, so that each has at least ``context - stride`` before it.
-    ``weight_bytes`` is the texture memory of the weights, ``milliseconds`` the time of one token that ran, and
-    ``agreement`` how often the likeliest token was the same as with the weights that it was compared with.
+    ``weight_bytes`` and ``cache_bytes`` are the texture memory of the weights, and of the keys and values of one
+    context, ``milliseconds`` the time of one token that ran, and ``agreement`` how often the likeliest token was the
+    same as with the formats that it was compared with.
     """
 
     tokens: int
@@ -48,7 +50,9 @@ class EvalReport:
     milliseconds: float
     plan: str
     weights: str
+    cache: str
     weight_bytes: int
+    cache_bytes: int
     renderer: str
     likeliest: tuple[int, ...] = field(repr=False)
     agreement: float | None = None
@@ -89,6 +93,7 @@ def evaluate(
     *,
     plan: str,
     weights: str = DEFAULT_WEIGHTS,
+    cache: str = DEFAULT_CACHE,
     kernels: Kernels | None = None,
     stride: int | None = None,
     on_window: Callable[[int, int], None] = lambda done, total: None,
@@ -102,6 +107,7 @@ def evaluate(
         text: at least two tokens of it.
         plan: the name of the plan that computes the logits.
         weights: the fast plan's weight format, one of :data:`glinfer.models.choice.WEIGHTS`.
+        cache: how it keeps keys and values, one of :data:`glinfer.models.choice.CACHES`.
         kernels: how its passes are shaped; left out, the tuned ones or the default of the device.
         stride: tokens between windows, 1 to the context (default: half of it).
         on_window: told (windows done, windows in all).
@@ -109,7 +115,7 @@ def evaluate(
     Raises:
         InputError: the text is too short, the stride is outside the context, or there is no such plan or format.
     """
-    check_choice(plan, weights)
+    check_choice(plan, weights, cache)
     context = checkpoint.config.max_position_embeddings
     stride = check_stride(stride, context)
     ids = tokenizer.encode(text)
@@ -122,10 +128,11 @@ def evaluate(
         session = Session(reference_plan(checkpoint.config, all_rows=True), checkpoint.tensors, device)
         engine = None
     else:
-        engine = bind(checkpoint, device, plan, weights, kernels)
+        engine = bind(checkpoint, device, plan, weights, kernels, cache)
         session, weights = engine.bound, engine.weights
     try:
-        weight_bytes = session.plan.texture_bytes(device.limits.max_texture_size, "weight")
+        edge = device.limits.max_texture_size
+        weight_bytes, cache_bytes = (session.plan.texture_bytes(edge, kind) for kind in ("weight", "cache"))
         started = time.perf_counter()
         if engine is None:
             score = _score_whole(session, checkpoint.config, ids, stride, on_window)
@@ -148,7 +155,9 @@ def evaluate(
         milliseconds=1000.0 * seconds / sum(stop - start for start, stop, _ in spans),
         plan=plan,
         weights=weights,
+        cache=cache,
         weight_bytes=weight_bytes,
+        cache_bytes=cache_bytes,
         renderer=device.description,
         likeliest=tuple(score.likeliest.tolist()),
     )

@@ -45,6 +45,7 @@ from glinfer.models.choice import (
 from glinfer.models.decoder import LOGITS, TOKENS
 from glinfer.models.fast import HEAD_DRAWS
 from glinfer.models.plan import Plan
+from glinfer.models.recipe import DEFAULT_CACHE
 from glinfer.models.session import weight_matrix
 from glinfer.ops.kernels import Kernels, default_kernels
 from glinfer.ops.spec import Array
@@ -114,6 +115,7 @@ def export_web(
     *,
     plan: str = DEFAULT_PLAN,
     weights: str = DEFAULT_WEIGHTS,
+    cache: str = DEFAULT_CACHE,
     context: int | None = None,
     gelu: str | None = None,
     tokenizer: str | PathLike[str] | None = None,
@@ -129,7 +131,7 @@ def export_web(
     Args:
         path: the model's file or directory, or the name of a bundled one.
         folder: a new folder, an empty one, or that of an earlier export.
-        plan, weights, context, gelu, tokenizer: as :func:`glinfer.load` takes them.
+        plan, weights, cache, context, gelu, tokenizer: as :func:`glinfer.load` takes them.
         limits: a key of :data:`LIMITS`.
         kernels: how passes are shaped; left out, as any browser can run them.
         single: one page with everything in it, which runs from a double-clicked file.
@@ -139,7 +141,7 @@ def export_web(
         PlanError: the model does not fit such textures.
         FormatError: the model or its tokenizer cannot be read, or the files cannot be written.
     """
-    check_choice(plan, weights)
+    check_choice(plan, weights, cache)
     if limits not in LIMITS:
         raise InputError(f"there are no limits {limits!r}; expected one of {', '.join(LIMITS)}")
     target = Path(os.path.realpath(folder))
@@ -148,7 +150,7 @@ def export_web(
     path, checkpoint = read_model(path, gelu=gelu, context=context)
     checkpoint.check_finite()
     texts, notes = _texts(path, tokenizer, checkpoint)
-    made, export = _laid_out(checkpoint, plan, weights, kernels or web_kernels(weights), LIMITS[limits])
+    made, export = _laid_out(checkpoint, plan, weights, cache, kernels or web_kernels(weights), LIMITS[limits])
     size = made.texture_bytes(LIMITS[limits].max_texture_size, "weight")
     if single and size > _LARGEST_SINGLE:
         raise InputError(
@@ -159,6 +161,7 @@ def export_web(
         "name": Path(path).stem,
         "plan": plan,
         "weights": weights_named(weights, checkpoint.formats()),
+        "cache": cache,
         "tokenizer": texts.bpe is not None,
         **texts.about,
     }
@@ -198,13 +201,14 @@ def _plan_file(
 
 
 def _laid_out(
-    checkpoint: Checkpoint, plan: str, weights: str, kernels: Kernels, limits: Limits
+    checkpoint: Checkpoint, plan: str, weights: str, cache: str, kernels: Kernels, limits: Limits
 ) -> tuple[Plan, PlanExport]:
     try:
         made = plan_for(
             checkpoint.config,
             plan,
             weights=weights,
+            cache=cache,
             formats=checkpoint.formats(),
             kernels=kernels,
             max_texture_size=limits.max_texture_size,

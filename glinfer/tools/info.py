@@ -93,13 +93,14 @@ def list_devices() -> list[DeviceEntry]:
     return entries
 
 
-def model_report(checkpoint: Checkpoint, plan: str, weights: str, device: Device | None) -> dict[str, Any]:
+def model_report(checkpoint: Checkpoint, plan: str, weights: str, cache: str, device: Device | None) -> dict[str, Any]:
     """Shape, parameters, draws and texture memory of a checkpoint on a device; what does not fit is told, not raised.
 
     Args:
         checkpoint: the model.
         plan: the name of a plan.
         weights: the format of its weights.
+        cache: that of its keys and values.
         device: where it would run; None where there is none, for limits that nearly every renderer has.
     """
     edge, problem = USUAL_TEXTURE_SIZE if device is None else device.limits.max_texture_size, ""
@@ -109,7 +110,8 @@ def model_report(checkpoint: Checkpoint, plan: str, weights: str, device: Device
     draws = None
     try:
         kernels = None if device is None else kernels_for(device, config, weights)
-        made = plan_for(config, plan, weights=weights, formats=formats, kernels=kernels, max_texture_size=edge)
+        how: dict[str, Any] = {"weights": weights, "cache": cache, "formats": formats, "kernels": kernels}
+        made = plan_for(config, plan, max_texture_size=edge, **how)
         draws = len(made.draws)
         if device is None:
             made.check_limits(PlanLimits(edge, USUAL_DRAW_BUFFERS, USUAL_TEXTURE_UNITS))
@@ -124,6 +126,7 @@ def model_report(checkpoint: Checkpoint, plan: str, weights: str, device: Device
         "parameters": checkpoint.parameter_count,
         "plan": plan,
         "weights": weights,
+        "cache": cache,
         "draws": draws,
         "texture_bytes": texture_bytes,
         "fits": not problem,

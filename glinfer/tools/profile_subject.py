@@ -120,7 +120,8 @@ class Subjects:
         engine = self.engine
         if not isinstance(engine, FastEngine):
             return self.at(tokens)
-        session = Prefill(engine.config, engine.weights, engine.kernels, engine.formats).into(self._bound).session
+        prefill = Prefill(engine.config, engine.weights, engine.kernels, engine.formats, engine.cache)
+        session = prefill.into(self._bound).session
         self._held.callback(session.release)
         rows = min(tokens, session.plan.max_rows)
         ((inputs, values),) = runs(session.plan, example_ids(engine.config, rows).tolist())

@@ -67,7 +67,7 @@ class SoakReport:
     Attributes:
         renderer: version and renderer of the device.
         plan: name of the plan.
-        weights: format of the weights.
+        weights, cache: formats of the weights, and of keys and values.
         seed: of the uses.
         tokens: how many tokens were read or chosen.
         sequences: in how many sequences.
@@ -84,6 +84,7 @@ class SoakReport:
     renderer: str
     plan: str
     weights: str
+    cache: str
     seed: int
     tokens: int
     sequences: int
@@ -176,6 +177,7 @@ def soak(
         renderer=model.device.description,
         plan=model.plan.name,
         weights=model.weights,
+        cache=model.cache,
         seed=seed,
         tokens=traffic.tokens,
         sequences=traffic.sequences,

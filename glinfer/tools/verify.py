@@ -19,7 +19,7 @@ from glinfer.gl import egl
 from glinfer.gl.context import Device, Limits, open_device
 from glinfer.models.choice import WEIGHTS, check_choice, plan_for, weights_for, weights_named
 from glinfer.models.plan import Plan
-from glinfer.models.recipe import FROM_FILE
+from glinfer.models.recipe import DEFAULT_CACHE, FROM_FILE
 from glinfer.models.tuning import kernels_for
 from glinfer.tensors.device import Device as TensorDevice
 from glinfer.tools.verify_draws import DRAW_TOLERANCE, DrawCheck, verify_draws
@@ -138,6 +138,7 @@ def verify_everywhere(
     checks: Checks,
     *,
     plan: str,
+    cache: str = DEFAULT_CACHE,
     limits: Limits | None = None,
     on_step: OnStep = lambda what, done, total: None,
 ) -> VerifyReport:
@@ -152,6 +153,7 @@ def verify_everywhere(
         formats: of the weights; see :func:`every_format`.
         checks: what.
         plan: one of :data:`glinfer.models.choice.PLANS`.
+        cache: one of :data:`glinfer.models.choice.CACHES`.
         limits: pretend that each renderer allows no more than this.
         on_step: told how far it is.
 
@@ -168,7 +170,7 @@ def verify_everywhere(
             continue
         with device:
             for weights in formats:
-                made = _Run(checkpoint, device, renderer, plan, weights, checks, on_step)
+                made = _Run(checkpoint, device, renderer, plan, weights, cache, checks, on_step)
                 try:
                     runs.append(made.run(limits))
                 except PlanError as error:
@@ -186,11 +188,12 @@ class _Run:
         renderer: Renderer,
         plan: str,
         weights: str,
+        cache: str,
         checks: Checks,
         on_step: OnStep,
     ) -> None:
         self.checkpoint, self.device, self.renderer = checkpoint, device, renderer
-        self.plan, self.checks, self.on_step = plan, checks, on_step
+        self.plan, self.cache, self.checks, self.on_step = plan, cache, checks, on_step
         self.weights = weights_named(weights, checkpoint.formats())
 
     def run(self, limits: Limits | None) -> VerifyRun:
@@ -204,6 +207,7 @@ class _Run:
             max_texture_size=edge,
             plan=self.plan,
             weights=self.weights,
+            cache=self.cache,
         )
         try:
             for found in self.found(edge, limits):
@@ -216,17 +220,19 @@ class _Run:
         """What is found, as attributes of a run, one after the other."""
         config, formats, weights = self.checkpoint.config, self.checkpoint.formats(), self.weights
         kernels = kernels_for(self.device, config, weights)
-        plan = plan_for(config, self.plan, weights=weights, formats=formats, kernels=kernels, max_texture_size=edge)
+        how = {"weights": weights, "cache": self.cache}
+        plan = plan_for(config, self.plan, formats=formats, kernels=kernels, max_texture_size=edge, **how)
         arrays = weights_for(self.checkpoint, self.plan, weights)
         yield {"textures": self.textures(plan, arrays)}
         yield {"special": tuple(verify_special_values(self.device))}
         if self.checks.draws:
             yield {"draws": self.draws(plan, arrays)}
         del plan, arrays  # folded weights are a copy, and what follows makes its own
-        how = {"plan": self.plan, "weights": weights}
         if self.checks.greedy is not None:
             self.on_step("choosing tokens", 0, 1)
-            found = verify_greedy(self.checkpoint, self.device, self.checks.ids, self.checks.greedy, **how)
+            found = verify_greedy(
+                self.checkpoint, self.device, self.checks.ids, self.checks.greedy, plan=self.plan, **how
+            )
             yield {"greedy": found}
         if self.checks.stress is not None:
             yield {"stress": self.stress(self.checks.stress, limits)}
@@ -253,6 +259,7 @@ class _Run:
             self.device,
             plan=self.plan,
             weights=self.weights,
+            cache=self.cache,
             seconds=seconds,
             seed=self.checks.seed,
             open_kernels=lambda: TensorDevice(number, api=api, limits=limits),

@@ -10,12 +10,12 @@ import numpy as np
 
 from glinfer.formats import Checkpoint
 from glinfer.generation.ids import check_ids
-from glinfer.gl.blocks import BLOCK_FLOATS, BlockLayout
+from glinfer.gl.blocks import BlockLayout
 from glinfer.gl.context import Device
 from glinfer.gl.flat import FlatLayout
 from glinfer.gl.layout import TexelLayout
 from glinfer.models.feed import runs
-from glinfer.models.oracle import RunValues, relative_error, run_draw, written_rows
+from glinfer.models.oracle import RunValues, by_output, relative_error, rounding, run_draw, written_rows
 from glinfer.models.plan import Plan
 from glinfer.models.session import Hook, Session, weight_matrix
 from glinfer.ops import DrawSpec
@@ -117,7 +117,7 @@ def _numbers(layout: TexelLayout, held: Array) -> int:
     found = ~np.isnan(held)
     if not isinstance(layout, BlockLayout) or not layout.aside:
         return int(np.count_nonzero(found))
-    kept = BLOCK_FLOATS * layout.kept_blocks
+    kept = layout.kept_cols
     return int(np.count_nonzero(found[:, :kept]) + np.count_nonzero(found[:: layout.every, kept:]))
 
 
@@ -201,11 +201,13 @@ class _DrawChecker:
         rows, cols = spec.extent(self.values)
         found = [self.written(spec, name) for name in spec.outputs]
         strays = sum(beside for _, beside in found)
-        computed = run_draw(spec, self.inputs, self.values)
+        computed = by_output(spec, run_draw(spec, self.inputs, self.values))
         unwritten, error = 0, 0.0
-        for (part, _), expected in zip(found, computed if len(found) > 1 else [computed], strict=True):
+        for (part, _), (name, values) in zip(found, computed.items(), strict=True):
+            expected, allowed = rounding(values, self.table[name])
             missing = int(np.count_nonzero(np.isnan(part) & ~np.isnan(expected)))
-            error = max(error, self.error(spec, np.nan_to_num(part, nan=0.0) if missing else part, expected))
+            part = np.nan_to_num(part, nan=0.0) if missing else part
+            error = max(error, self.error(spec, part, expected, allowed))
             unwritten += missing
         check = DrawCheck(len(self.checks), spec.name, spec.shader, rows, cols, error, unwritten, strays)
         if not check.exact:
@@ -253,14 +255,16 @@ class _DrawChecker:
             self.session.texture(name).fill(0.0)
             self.session.write(name, matrix)
 
-    def error(self, spec: DrawSpec, found: Array, expected: Array) -> float:
+    def error(self, spec: DrawSpec, found: Array, expected: Array, allowed: Array | float) -> float:
         """The error relative to the output's largest value; of a choice, of its scores, if the ids are right.
+
+        What is ``allowed`` is no error: the rounding to half floats.
 
         Two scores may be closer together than the noise is exact. So an id is right where it has the score that is
         told, whichever other id has one as large.
         """
         if spec.op != "pick":
-            return relative_error(found, expected)
+            return relative_error(found, expected, allowed)
         logits = self.inputs[spec.input("logits")]
         found, expected = found.reshape(-1, 4), expected.reshape(-1, 4)
         ids = np.clip(found[:, 1], 0, logits.shape[1] - 1).astype(np.intp)

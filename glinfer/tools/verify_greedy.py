@@ -19,6 +19,7 @@ from glinfer.models.feed import runs
 from glinfer.models.gab import LOGITS, TOKENS, reference_plan
 from glinfer.models.oracle import final_tensors
 from glinfer.models.parts import cache_slots
+from glinfer.models.recipe import DEFAULT_CACHE
 from glinfer.models.rows import SCORES, chunk_plan, slots_for
 from glinfer.ops.cached import SLOT_TOKENS
 from glinfer.ops.kernels import Kernels
@@ -55,7 +56,14 @@ class GreedyCheck:
 
 
 def verify_greedy(
-    checkpoint: Checkpoint, device: Device, ids: Sequence[int], count: int, *, plan: str, weights: str
+    checkpoint: Checkpoint,
+    device: Device,
+    ids: Sequence[int],
+    count: int,
+    *,
+    plan: str,
+    weights: str,
+    cache: str = DEFAULT_CACHE,
 ) -> GreedyCheck:
     """Choose ``count`` tokens greedily on the device, then compare with the float64 oracle over the whole sequence.
 
@@ -69,13 +77,14 @@ def verify_greedy(
         count: how many are chosen.
         plan: one of :data:`glinfer.models.choice.PLANS`.
         weights: one of :data:`glinfer.models.choice.WEIGHTS`.
+        cache: one of :data:`glinfer.models.choice.CACHES`.
 
     Raises:
         InputError: the ids are none that the model can run, or with those chosen they are more than its context.
     """
     checked = check_ids(ids, checkpoint.config)
     whole = with_context(checkpoint, len(checked) + count)  # also refuses what is too long
-    engine = bind(whole, device, plan, weights)
+    engine = bind(whole, device, plan, weights, cache=cache)
     try:
         with engine.session() as session:
             session.prefill(checked)
@@ -83,11 +92,11 @@ def verify_greedy(
     finally:
         engine.bound.release()
     sequence = [*checked, *chosen]
-    likeliest = _likeliest(whole, sequence[:-1], weights)[len(checked) - 1 :]
+    likeliest = _likeliest(whole, sequence[:-1], weights, cache)[len(checked) - 1 :]
     return GreedyCheck(tuple(chosen), tuple(int(token) for token in likeliest))
 
 
-def _likeliest(checkpoint: Checkpoint, ids: Sequence[int], weights: str) -> Array:
+def _likeliest(checkpoint: Checkpoint, ids: Sequence[int], weights: str, cache: str) -> Array:
     """The likeliest token after each of the ids, by the oracle."""
     config, formats, rows = checkpoint.config, checkpoint.formats(), len(ids)
     if not is_published(config, formats):
@@ -95,6 +104,7 @@ def _likeliest(checkpoint: Checkpoint, ids: Sequence[int], weights: str) -> Arra
         plan = chunk_plan(
             config,
             weights=weights,
+            cache=cache,
             formats=formats,
             kernels=kernels,
             max_texture_size=edge,

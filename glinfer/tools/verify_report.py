@@ -10,6 +10,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
+from glinfer.models.recipe import DEFAULT_CACHE
 from glinfer.tools.verify_draws import DrawCheck
 from glinfer.tools.verify_greedy import GreedyCheck
 from glinfer.tools.verify_stress import StressCheck
@@ -36,6 +37,7 @@ class VerifyRun:
         max_texture_size: what textures were laid out within, in texels a side.
         plan: ``fast`` or ``reference``.
         weights: the weight format.
+        cache: the format of keys and values.
         problem: the error that ended the run before its end; empty where there was none.
     """
 
@@ -50,6 +52,7 @@ class VerifyRun:
     max_texture_size: int = 0
     plan: str = ""
     weights: str = ""
+    cache: str = DEFAULT_CACHE
     problem: str = ""
 
     @property
@@ -85,6 +88,7 @@ class VerifyRun:
             "max_texture_size": self.max_texture_size,
             "plan": self.plan,
             "weights": self.weights,
+            "cache": self.cache,
             "problem": self.problem or None,
             "textures": [dataclasses.asdict(check) for check in self.textures],
             "special_values": [dataclasses.asdict(check) for check in self.special],

@@ -26,6 +26,7 @@ from glinfer.gl.layout import FORMATS
 from glinfer.gl.state import driver_objects
 from glinfer.models.feed import runs
 from glinfer.models.oracle import relative_error
+from glinfer.models.recipe import DEFAULT_CACHE
 from glinfer.ops.spec import Array
 from glinfer.tensors.device import Device as TensorDevice
 from glinfer.tools.draws import example_ids
@@ -117,6 +118,7 @@ def verify_stress(
     *,
     plan: str,
     weights: str,
+    cache: str = DEFAULT_CACHE,
     seconds: float,
     seed: int = 0,
     most_rounds: int | None = None,
@@ -134,6 +136,7 @@ def verify_stress(
         device: the renderer to check.
         plan: one of :data:`glinfer.models.choice.PLANS`.
         weights: one of :data:`glinfer.models.choice.WEIGHTS`.
+        cache: one of :data:`glinfer.models.choice.CACHES`.
         seconds: how long.
         seed: the same one gives the same rounds.
         most_rounds: how many at most; left out, as many as there is time for.
@@ -143,7 +146,7 @@ def verify_stress(
     Raises:
         PlanError: the plan does not fit the device, or a weight the format.
     """
-    return _Stress(checkpoint, device, plan, weights, seed, open_kernels, on_step).run(seconds, most_rounds)
+    return _Stress(checkpoint, device, plan, weights, cache, seed, open_kernels, on_step).run(seconds, most_rounds)
 
 
 class _Stress:
@@ -153,6 +156,7 @@ class _Stress:
         device: Device,
         plan: str,
         weights: str,
+        cache: str,
         seed: int,
         open_kernels: Callable[[], TensorDevice] | None,
         on_step: Callable[[float], None],
@@ -165,7 +169,7 @@ class _Stress:
         self.done: Counter[str] = Counter()
         self.faults: list[StressFault] = []
         self.round = -1
-        self.engine = bind(checkpoint, device, plan, weights)
+        self.engine = bind(checkpoint, device, plan, weights, cache=cache)
         self.in_flight = cycle(runs(self.engine.plan, self.constant_ids(_IN_FLIGHT)))
         self.cases = [(case, form) for case in all_cases() for form in case.forms if _packs(form)]
 

@@ -15,3 +15,14 @@ float nearest_half(float x) {
     }
     return uintBitsToFloat((bits & 0x80000000u) | size);
 }
+
+// What a pass leaves in its target, rounded where OUT_HALF says that this holds half floats. What is beyond them becomes
+// NaN: a key of infinity could hide behind a score of -inf, whose weight is zero.
+#ifdef OUT_HALF
+vec4 stored(vec4 y) {
+    vec4 halves = vec4(nearest_half(y.x), nearest_half(y.y), nearest_half(y.z), nearest_half(y.w));
+    return mix(halves, vec4(uintBitsToFloat(0x7fc00000u)), greaterThanEqual(abs(y), vec4(65520.0)));
+}
+#else
+#define stored(y) (y)
+#endif

@@ -27,12 +27,14 @@ FORMS = ["Q4_0", "Q8_0", "", "F16", "Q5_1", "BF16", "Q8_ROW"]
 """Formats to deal to the matrices of one model, floats among them."""
 
 
-def opened(checkpoint: Checkpoint, plan: str = "fast", weights: str = "file", **options: Any) -> Model:
+def opened(
+    checkpoint: Checkpoint, plan: str = "fast", weights: str = "file", cache: str = "f32", **options: Any
+) -> Model:
     """A model of a checkpoint that is in no file; ``options`` are those of open_device, or ``device``, which stays."""
     shared = options.pop("device", None)
     device = shared or open_device(**options)
     try:
-        return Model(Loaded(bind(checkpoint, device, plan, weights), None, "none", (), shared is None))
+        return Model(Loaded(bind(checkpoint, device, plan, weights, cache=cache), None, "none", (), shared is None))
     except BaseException:
         if shared is None:
             device.close()

@@ -312,6 +312,23 @@ def test_patched_attention_mixes_as_it_says(family: str) -> None:
         assert heads == ([(0, 1), (1, 1)] if family == "gab" else [(0, len(v))])
 
 
+@pytest.mark.parametrize("plan", ["reference", "fast"])
+def test_patched_queries_meet_the_keys(plan: str) -> None:
+    """Those of the last token lie in texels of the cache that all tokens share."""
+    with opened(checkpoint("llama"), plan) as model:
+        before = model.capture(["blocks.0.attn.q", "blocks.0.attn.k"], IDS)
+        queries = np.random.default_rng(2).normal(size=before["blocks.0.attn.q"].shape).astype(np.float32)
+        with model.patch("blocks.0.attn.q", queries):
+            after = model.capture(["blocks.0.attn.q", "blocks.0.attn.k", "blocks.0.attn.scores"], IDS)
+        assert np.array_equal(after["blocks.0.attn.q"], queries)
+        assert np.array_equal(after["blocks.0.attn.k"], before["blocks.0.attn.k"])
+        keys = before["blocks.0.attn.k"].repeat(len(queries) // len(before["blocks.0.attn.k"]), axis=0)
+        scores = np.einsum("hqd,hkd->hqk", queries, keys) * queries.shape[-1] ** -0.5
+        seen = np.tri(len(IDS), dtype=bool)
+        found = np.where(seen, after["blocks.0.attn.scores"], 0)
+        assert relative_error(found, np.where(seen, scores, 0)) < TOLERANCE
+
+
 @pytest.mark.parametrize("family", ["gab", "llama"])
 def test_patched_keys_are_met_by_later_queries(family: str) -> None:
     with opened(checkpoint(family)) as model:

@@ -119,6 +119,7 @@ class TestGenerate:
             "draws_per_token": FAST_SMALL_DRAWS,
             "plan": "fast",
             "weights": "f32",
+            "cache": "f32",
             "renderer": renderer,
         }
 
@@ -276,7 +277,8 @@ class TestInfo:
         assert told["extensions"]["GL_EXT_color_buffer_float"] is True
         model = ran_json(capsys, "info", small)["model"]
         assert set(model) == {
-            *("config", "formats", "parameters", "plan", "weights", "draws", "texture_bytes", "fits", "problem"),
+            *("config", "formats", "parameters", "plan", "weights", "cache"),
+            *("draws", "texture_bytes", "fits", "problem"),
         }
         assert (model["draws"], model["fits"], model["parameters"]) == (FAST_SMALL_DRAWS, True, 46764)
         assert set(model["texture_bytes"]) == {"weight", "input", "activation", "cache"}

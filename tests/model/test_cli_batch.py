@@ -111,6 +111,7 @@ class TestResults:
             "dropped": 0,
             "plan": "fast",
             "weights": "q8",
+            "cache": "f32",
         }
         told = json.loads(
             batch(capsys, small, "--batch", prompts, "--out", out, *OPTIONS, "--weights", "q8", "--json")[0]

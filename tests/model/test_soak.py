@@ -298,7 +298,7 @@ class TestCommand:
 
         def scripted(model: Model, tokens: int, **options: Any) -> SoakReport:
             seen.append({"tokens": tokens, **options})
-            return SoakReport("GL", "fast", "f32", 4, 1000, 40, {"forks": 3}, 2.0, 100, (), checks, 0.0, stopped)
+            return SoakReport("GL", "fast", "f32", "f32", 4, 1000, 40, {"forks": 3}, 2.0, 100, (), checks, 0.0, stopped)
 
         monkeypatch.setattr(command, "soak", scripted)
         given = ["--tokens", "1000", "--sessions", "9", "--seed", "4", "--trace"]

@@ -99,6 +99,23 @@ def case(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactor
     return Case(plan_of(out), made, out, path, plan, weights, size)
 
 
+def test_caches_of_half_floats(tmp_path: Path) -> None:
+    """The page allocates textures by their format, and its passes round for them."""
+    path = written(tmp_path, LLAMA)
+    found = {cache: export_web(path, tmp_path / cache, cache=cache, limits="webgl2").plan for cache in ("f32", "f16")}
+    assert {cache: each["model"]["cache"] for cache, each in found.items()} == {"f32": "f32", "f16": "f16"}
+    assert found["f32"]["requires"] == found["f16"]["requires"]
+    for floats, halves in zip(found["f32"]["textures"], found["f16"]["textures"], strict=True):
+        half = floats["name"].endswith("attn.cache")
+        assert halves == (floats | {"format": "rgba16f"} if half else floats)
+    programs = found["f16"]["programs"]
+    rounding = [draw["name"] for draw in found["f16"]["draws"] if "OUT_HALF" in programs[draw["program"]]["defines"]]
+    assert rounding == ["h.0.attn.qkv", "h.1.attn.qkv"]
+    assert (tmp_path / "f16" / "shaders" / "common" / "half.glsl").is_file()
+    with pytest.raises(InputError, match="there is no cache format 'f8'"):
+        export_web(path, tmp_path / "f8", cache="f8")
+
+
 def test_the_exported_draws_are_those_of_the_plan(case: Case) -> None:
     found, made = case.found, case.made
     textures, programs = found["textures"], found["programs"]

@@ -1,0 +1,133 @@
+"""Half-float caches without a GPU: plans, layouts, what the oracle keeps, and what is refused."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import numpy as np
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+from tiny_models import in_floats, tiny
+
+from glinfer.errors import InputError, PlanError
+from glinfer.formats.families import FAMILIES
+from glinfer.gl.blocks import BlockLayout
+from glinfer.models.choice import check_choice, plan_for
+from glinfer.models.fast import fast_plan
+from glinfer.models.feed import runs
+from glinfer.models.fold import FoldedWeights
+from glinfer.models.oracle import final_tensors, relative_error, rounding, stored
+from glinfer.models.plan import Plan
+from glinfer.models.rows import SCORES, batch_plan, chunk_plan
+from glinfer.ops.kernels import Kernels
+from glinfer.ops.spec import TensorSpec
+
+every_family = pytest.mark.parametrize("family", sorted(FAMILIES))
+HALVES = TensorSpec("x", (1, 1), "cache", "rgba16f")
+FLOATS = TensorSpec("x", (1, 1), "cache", "rgba32f")
+LARGEST, BEYOND = 65519.99, 65520.0
+
+
+def plans(family: str, cache: str) -> list[Plan]:
+    """Every fast plan: a token, a chunk, a chunk that is scored, a batch."""
+    given: dict[str, Any] = {"weights": "f32", "cache": cache, "kernels": Kernels(), "max_texture_size": 2048}
+    config = tiny(family)
+    return [
+        fast_plan(config, **given),
+        chunk_plan(config, rows=9, cache_slots=64, hands_over=True, **given),
+        chunk_plan(config, rows=9, cache_slots=64, likelihoods=True, **given),
+        batch_plan(config, sequences=3, capacity=64, **given),
+    ]
+
+
+@every_family
+def test_keys_values_and_queries_are_half_floats_and_nothing_else_is(family: str) -> None:
+    for floats, halves in zip(plans(family, "f32"), plans(family, "f16"), strict=True):
+        assert [draw.name for draw in floats.draws] == [draw.name for draw in halves.draws]
+        for before, after in zip(floats.tensors, halves.tensors, strict=True):
+            half = before.name.endswith("attn.cache") or before.name.startswith("row.qkv")
+            assert after.format == ("rgba16f" if half else before.format), before.name
+            assert before.shape == after.shape
+            if half:
+                assert before.layout_within(2048).nbytes == 2 * after.layout_within(2048).nbytes
+
+
+@every_family
+def test_whoever_computes_for_half_floats_rounds_and_copies_do_not(family: str) -> None:
+    for plan in plans(family, "f16"):
+        for draw in plan.draws:
+            half = plan.table[draw.outputs[0]].format == "rgba16f"
+            assert bool(dict(draw.defines).get("OUT_HALF")) == (half and draw.op != "store_rows"), draw.name
+    assert not any("OUT_HALF" in dict(draw.defines) for plan in plans(family, "f32") for draw in plan.draws)
+
+
+def test_formats_that_there_are_not() -> None:
+    for make in (lambda: plans("llama", "f8"), lambda: plan_for(tiny("gab"), "fast", cache="")):
+        with pytest.raises((PlanError, InputError), match=r"there is no cache format '.*'; expected one of f32, f16$"):
+            make()
+    with pytest.raises(InputError, match="the reference plan has no cache, found f16; leave cache out"):
+        check_choice("reference", "file", "f16")
+    check_choice("reference", "file", "f32")
+
+
+def test_a_layout_of_half_floats() -> None:
+    made = BlockLayout.by_block((30, 100), 2048, aside=1, every=30, format_name="rgba16f")
+    matrix = np.random.default_rng(0).normal(size=(30, 100)).astype(np.float32)
+    matrix[:, 64:] = matrix[29, 64:]
+    texels = made.pack(matrix)
+    assert (texels.dtype, texels.nbytes) == (np.float16, made.nbytes)
+    assert np.array_equal(made.unpack(texels, 30, 100), matrix.astype(np.float16))
+    for value in (np.inf, -np.inf, np.nan, 65504.0):
+        matrix[3, 5] = value
+        assert np.array_equal(made.unpack(made.pack(matrix), 30, 100)[3, 5], np.float16(value), equal_nan=True)
+    matrix[3, 5] = -70000
+    with pytest.raises(PlanError, match=r"^found -70000; float16 ends at 65504$"):
+        made.pack(matrix)
+
+
+@given(st.lists(st.floats(-LARGEST, LARGEST), min_size=1, max_size=20))
+def test_what_is_kept_is_the_nearest_half_float_within_what_is_allowed(values: list[float]) -> None:
+    array = np.array(values)
+    kept = stored(array, HALVES)
+    assert np.array_equal(kept, array.astype(np.float16).astype(np.float64))
+    expected, allowed = rounding(array, HALVES)
+    assert np.array_equal(expected, array)
+    assert relative_error(kept, expected, allowed) == 0
+    assert (allowed <= np.maximum(np.abs(array) * 2.0**-10, 2.0**-25)).all()
+
+
+def test_a_step_beside_the_nearest_is_more_than_is_allowed() -> None:
+    values = np.linspace(0.1, 900.0, 5000)
+    expected, allowed = rounding(values, HALVES)
+    for toward in (-np.inf, np.inf):
+        beside = np.nextafter(stored(values, HALVES).astype(np.float16), np.float16(toward)).astype(np.float64)
+        wrong = np.abs(beside - values) > 1.01 * np.abs(stored(values, HALVES) - values)
+        errors = [relative_error(*each) for each in zip(beside[wrong], expected[wrong], allowed[wrong], strict=True)]
+        assert wrong.sum() > 4900
+        assert min(errors) > 0  # of those right beside the middle between two of them hardly any
+        assert np.median(errors) > 1e-4
+
+
+def test_beyond_their_range_there_is_no_number() -> None:
+    values = np.array([LARGEST, BEYOND, -BEYOND, 1e30, np.inf, np.nan, -LARGEST])
+    assert np.array_equal(np.isnan(stored(values, HALVES)), [False, True, True, True, True, True, False])
+    assert np.array_equal(np.isnan(rounding(values, HALVES)[0]), [False, True, True, True, True, True, False])
+    assert stored(values, FLOATS) is values
+    assert rounding(values, FLOATS) == (values, 0.0)
+
+
+@every_family
+def test_the_oracle_rounds_what_caches_hold(family: str) -> None:
+    """A chunk that is scored: nearly, but not just, what it gives over caches of floats."""
+    checkpoint = in_floats(tiny(family))
+    found = []
+    for cache in ("f32", "f16"):
+        plan = plans(family, cache)[2]
+        ((inputs, values),) = runs(plan, [3, 1, 4, 1, 5])
+        tensors = final_tensors(plan, FoldedWeights(checkpoint, "f32"), inputs, values)
+        held = tensors["h.0.attn.cache"]
+        assert np.array_equal(held, held.astype(np.float16)) == (cache == "f16")
+        found.append(tensors[f"{SCORES}.0"][0])
+    assert not np.array_equal(*found)
+    assert relative_error(found[1], found[0]) < 0.05
