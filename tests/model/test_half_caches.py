@@ -15,8 +15,8 @@ from tiers import tiered
 import glinfer
 from glinfer.cli.app import run
 from glinfer.errors import InputError, NumbersError, PlanError
+from glinfer.families import FAMILIES
 from glinfer.formats import Checkpoint
-from glinfer.formats.families import FAMILIES
 from glinfer.generation.batch import BatchRequest, places_for, sequence_bytes
 from glinfer.generation.loading import prepare
 from glinfer.generation.model import Model

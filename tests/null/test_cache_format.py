@@ -11,7 +11,7 @@ from hypothesis import strategies as st
 from tiny_models import in_floats, tiny
 
 from glinfer.errors import InputError, PlanError
-from glinfer.formats.families import FAMILIES
+from glinfer.families import FAMILIES
 from glinfer.gl.blocks import BlockLayout
 from glinfer.models.choice import check_choice, plan_for
 from glinfer.models.fast import fast_plan
