@@ -412,7 +412,7 @@ def embed_draw(
     chosen: bool = False,
     edge: int = 2048,
 ) -> RowsDraw:
-    """The embeddings of random tokens at random positions; with ``chosen`` every other one is what was chosen before."""
+    """The embeddings of random tokens at random positions; with ``chosen`` every other one was chosen before."""
     slots = slots_for(rows, kernels.targets)
     one = RowsDraw(kernels.targets, _counted(kernels.targets, slots * kernels.targets), edge)
     table, random = one.table(slots * kernels.targets), np.random.default_rng(9)
