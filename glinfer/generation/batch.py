@@ -76,7 +76,7 @@ class BatchResult:
     stats: GenerationStats
 
 
-@dataclass
+@dataclass(eq=False)
 class Running:
     """A checked request on its way: its tokens, how the next one is chosen, and when it ends.
 

@@ -93,7 +93,7 @@ class Scheduler:
         # Where decoding shares sums out, it adds them up in another order than the chunk plan does a prompt's.
         self._same_sums = kernels.part_steps == 0 and not kernels.split_values
         self._places = [_Place(number) for number in range(batch.slots)]
-        self._seats: dict[int, _Place] = {}  # by the id of the sequence there
+        self._seats: dict[Running, _Place] = {}
         self._line: deque[Running] = deque()  # those whose tokens are not all in a cache, with a place or without
         self._ahead: Step | None = None
         self._clock = 0
@@ -127,7 +127,7 @@ class Scheduler:
 
     def __len__(self) -> int:
         """How many sequences have not ended, those that wait included."""
-        return len(self._seats) + sum(id(each) not in self._seats for each in self._line)
+        return len({*self._seats, *self._line})
 
     def next(self) -> list[Event]:
         """Run a piece of the prompts that wait, and a step of all others; what came of the step, by place.
@@ -160,7 +160,7 @@ class Scheduler:
         """
         if sequence.ended:
             return
-        if id(sequence) not in self._seats and not any(each is sequence for each in self._line):
+        if sequence not in self._seats and sequence not in self._line:
             raise InputError(
                 "there is no such sequence to cancel; expected what insert() of this scheduler has returned"
             )
@@ -188,7 +188,7 @@ class Scheduler:
         left, targets = self.piece, self.batch.kernels.targets
         while self._line and left > 0:
             each = self._line[0]
-            place = self._seats.get(id(each)) or self._seat(each)
+            place = self._seats.get(each) or self._seat(each)
             if place is None:
                 return
             end, started, draws = len(each.held) - 1, perf_counter(), self.batch.draws_issued
@@ -218,7 +218,7 @@ class Scheduler:
             self.batch.copy(best.number, place.number, rows)
         each.cached = each.prompted = each.stats.reused_tokens = rows
         place.running, place.kept = each, []
-        self._seats[id(each)] = place
+        self._seats[each] = place
         return place
 
     def _kept(self, place: _Place) -> list[int]:
@@ -233,8 +233,9 @@ class Scheduler:
         """Let a sequence that has ended, or ends now, go."""
         if reason:
             each.end(reason)
-        self._line = deque(other for other in self._line if other is not each)
-        place = self._seats.pop(id(each), None)
+        if each in self._line:
+            self._line.remove(each)
+        place = self._seats.pop(each, None)
         if place is not None:
             self._clock += 1
             place.kept, place.freed = self._kept(place), self._clock
@@ -301,9 +302,8 @@ class Scheduler:
         """End every sequence and release what is the scheduler's own; harmless when repeated."""
         if not self._closed:
             self._closed = True
-            for each in [*self._line, *(place.running for place in self._places if place.running is not None)]:
-                if not each.ended:
-                    each.end("closed")
+            for each in {*self._seats, *self._line}:
+                each.end("closed")
             self.batch.close()
 
     def __enter__(self) -> Scheduler:

@@ -356,7 +356,9 @@ def test_weights_and_caches_lie_as_in_the_fast_plan(make: Callable[..., Plan], w
     caches = {tensor.name: tensor for tensor in plan.of_kind("cache")}
     if make is batch_of:
         long = chunk_of(weights=weights, kernels=NARROW, cache_slots=3 * 128, every=128)
-        assert caches.pop(PICKS).shape == (plan.table[ROWS].shape[0], 64), "where the next run finds what this one chose"
+        assert caches.pop(PICKS).shape == (plan.table[ROWS].shape[0], 64), (
+            "where the next run finds what this one chose"
+        )
         assert caches == {tensor.name: tensor for tensor in long.of_kind("cache")}
     else:
         assert caches == {tensor.name: tensor for tensor in fast.of_kind("cache") if tensor.name != "picks"}
