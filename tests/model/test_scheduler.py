@@ -93,7 +93,7 @@ class Schedule:
         prompt += random.integers(0, self.vocab, random.integers(1, 40)).tolist()
         del prompt[self.context :]
         self.prompts.append(prompt)
-        options: dict[str, Any] = {"max_tokens": int(random.integers(1, 20)), "seed": int(random.integers(100))}
+        options: dict[str, Any] = {"max_tokens": int(random.integers(1, 30)), "seed": int(random.integers(100))}
         options |= [GREEDY, {}, {"temperature": 0.7}, {"top_k": 5}][random.choice(4, p=[0.5, 0.2, 0.2, 0.1])]
         if random.random() < 0.5:
             options["stop_ids"] = random.integers(0, self.vocab, self.vocab // 10).tolist()
@@ -135,7 +135,7 @@ class TestAsAlone:
     def test_gab_whatever_comes_and_goes(self, model: Model, seed: int) -> None:
         schedule = Schedule(model, seed, 300, 64)
         with model.scheduler(slots=1 + seed % 5, piece=[None, 8, 17, 3][seed % 4]) as scheduler:
-            schedule.run(scheduler, 25)
+            schedule.run(scheduler, 40)
         reasons = {each.stats.finish_reason for each in schedule.ended}
         assert {"length", "stop"} <= reasons <= {"length", "stop", "cancelled"}
         assert any(each.stats.reused_tokens for each in schedule.ended)
