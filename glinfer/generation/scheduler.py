@@ -224,10 +224,7 @@ class Scheduler:
     def _kept(self, place: _Place) -> list[int]:
         """Tokens that the cache of a place holds as a prompt's would be there, from the first on."""
         each = place.running
-        if each is None:
-            return place.kept
-        # The last slot is where a row of a place that is full and takes no part is stored.
-        return each.held[: min(each.cached if self._same_sums else each.prompted, self.capacity - 1)]
+        return place.kept if each is None else each.held[: each.cached if self._same_sums else each.prompted]
 
     def _leave(self, each: Running, reason: str = "") -> None:
         """Let a sequence that has ended, or ends now, go."""
@@ -256,7 +253,7 @@ class Scheduler:
             each, number = place.running, place.number
             unknown = each is not None and flying.get(number) is each
             length = len(place.kept) if each is None else len(each.held) if unknown else each.cached
-            ends.append(min(length, self.capacity - 1))
+            ends.append(min(length, self.capacity - 1))  # no prompt of the next one reaches as far as the last slot
             if each is None or each.cached + 1 != len(each.held) or each.ended:
                 continue
             if unknown and (each.stats.tokens + 1 == each.max_tokens or len(each.held) == context):

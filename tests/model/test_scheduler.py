@@ -163,11 +163,14 @@ class TestAsAlone:
             assert any(each.stats.reused_tokens for each in schedule.ended)
             schedule.check()
 
-    @pytest.mark.parametrize("busy", [False, True], ids=["alone", "with others"])
+    @pytest.mark.parametrize("busy", [False, True], ids=["where it ended", "where it runs"])
     @tiered("family", ["qwen3", "llama", "gab"], keep=1)
     def test_logits_behind_a_prefix_that_was_reused(self, family: str, busy: bool) -> None:
         """To the last bit, with rows that stay, and with rows copied from a sequence that runs."""
         with opened(of_family(family)) as model, model.scheduler(slots=3) as scheduler:
+            scheduler.insert(
+                BatchRequest([9], {"max_tokens": 40})
+            )  # whose steps the place of the first takes no part in
             first = scheduler.insert(BatchRequest(SYSTEM, {"max_tokens": 20 if busy else 3, **GREEDY}))
             while not first.ended and first.stats.tokens < 5:
                 scheduler.next()
