@@ -28,6 +28,7 @@ from glinfer.config import ModelConfig
 from glinfer.errors import GlinferError
 
 if TYPE_CHECKING:
+    from glinfer.generation.batch import BatchRequest
     from glinfer.generation.capture import Seen
     from glinfer.generation.loop import TokenStream
     from glinfer.generation.model import Model
@@ -36,8 +37,20 @@ if TYPE_CHECKING:
     from glinfer.tensors.tensor import Tensor
 
 __version__ = "0.1.0"
-__all__ = ["Device", "GlinferError", "ModelConfig", "Seen", "Tensor", "__version__", "generate", "load", "stream"]
+__all__ = [
+    "BatchRequest",
+    "Device",
+    "GlinferError",
+    "ModelConfig",
+    "Seen",
+    "Tensor",
+    "__version__",
+    "generate",
+    "load",
+    "stream",
+]
 _LATE = {
+    "BatchRequest": "glinfer.generation.batch",
     "Device": "glinfer.tensors.device",
     "Seen": "glinfer.generation.capture",
     "Tensor": "glinfer.tensors.tensor",

@@ -1,15 +1,23 @@
 #version 300 es
 // The embeddings of several tokens: EMBEDDING_SCALE · wte[token] + wpe[position] of each row, token and position as rows has them.
-// Row ROWS · slot + n goes to slot `slot` of target n, in blocks.
+// Row ROWS · slot + n goes to slot `slot` of target n, in blocks. With picks, token 0xffffffff means the best candidate of
+// the row's own slot there: what the run before chose.
 #include "common/block_pass.glsl"
 #include "common/each_row.glsl"
 #include "common/row_info.glsl"
 #include "common/table.glsl"
+#ifdef PICKS_BLOCKS
+#include "common/picked.glsl"
+#endif
 EACH_ROW(DECLARE_TARGET)
 
 vec4 embedding_of(int row, int column) {
     uvec4 info = ROW_TEXEL(row, 0);
-    return embedding(int(info.x), int(info.y), column);
+    int token = int(info.x);
+#ifdef PICKS_BLOCKS
+    if (token < 0) token = best_candidate(row);
+#endif
+    return embedding(token, int(info.y), column);
 }
 
 #define EMBED(n, X, R, Y, V, A, B, C, D, E, F, S) \

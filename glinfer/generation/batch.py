@@ -1,14 +1,14 @@
-"""Many sequences decoded together: one token of each in a run, and a finished one's place given to the next.
+"""Requests, and the runs of many sequences together: pieces of their prompts, and one token of each.
 
-Each gives what it gives alone with the same seed: a pass computes a row of its targets without regard to the others.
+:mod:`glinfer.generation.scheduler` says what is run when. Each sequence gives what it gives alone with the same seed: a
+pass computes a row of its targets without regard to the others.
 """
 
 from __future__ import annotations
 
-import time
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass, field, fields
-from typing import Any
+from typing import Any, NamedTuple
 
 import numpy as np
 import numpy.typing as npt
@@ -23,14 +23,17 @@ from glinfer.generation.sampler import Sampler, SamplingOptions, gpu_chooses
 from glinfer.generation.text import TextAssembler
 from glinfer.generation.tokenizer import Tokenizer
 from glinfer.gl.blocks import BLOCK_FLOATS, BlockLayout
+from glinfer.gl.readback import Readback
 from glinfer.models.parts import attention_layout, cache_format, cache_slots
 from glinfer.models.recipe import DEFAULT_CACHE, FROM_FILE, Formats, Recipes
 from glinfer.models.rows import LOGITS, PICKS, ROWS, batch_plan
 from glinfer.models.session import Session
 from glinfer.ops.cached import SLOT_TOKENS, score_slots
 from glinfer.ops.kernels import Kernels
+from glinfer.ops.noise import noise_key
 from glinfer.ops.rows import (
     BASE,
+    CHOSEN,
     INVERSE_TEMPERATURE,
     NOISE,
     NOISE_KEY,
@@ -73,11 +76,18 @@ class BatchResult:
     stats: GenerationStats
 
 
-@dataclass
+@dataclass(eq=False)
 class Running:
     """A checked request on its way: its tokens, how the next one is chosen, and when it ends.
 
     Ends are those of :class:`glinfer.generation.loop.TokenStream` and :class:`glinfer.generation.stream.TextStream`.
+
+    Attributes:
+        ids: what was chosen so far, without a stop id.
+        stats: counts and times; ``stats.finish_reason`` is None until the end.
+        held: the tokens of the sequence, the prompt among them, after what the context has dropped.
+        cached: how many of ``held`` have their keys and values in the cache; all but the last when a step may follow.
+        prompted: how many of those the chunk plan has computed, as it computes a prompt.
     """
 
     request: BatchRequest
@@ -91,18 +101,24 @@ class Running:
     def __post_init__(self) -> None:
         """Nothing was chosen yet."""
         self.held, self.ids = list(self.prompt), list[int]()
+        self.cached = self.prompted = 0
         self.sampler = Sampler(self.sampling)
         self.stats = GenerationStats(prompt_tokens=len(self.prompt))
         self.assembler = TextAssembler(self.stop)
         self.pieces: list[str] = []
-        self.cached = 0
+
+    @property
+    def ended(self) -> bool:
+        """Whether it is finished, or was cancelled."""
+        return self.stats.finish_reason is not None
 
     def push(self, token: int) -> None:
         """Take the next token; ``stats.finish_reason`` says whether it was the last one."""
+        self.cached = len(self.held)
         self.held.append(token)
         self.stats.tokens += 1
         if token in self.stop_ids:
-            self._finish("stop")
+            self.end("stop")
             return
         self.ids.append(token)
         if self.tokenizer is not None:
@@ -110,15 +126,16 @@ class Running:
         if self.assembler.stopped:
             self.stats.finish_reason = "stop"
         elif self.stats.tokens >= self.max_tokens:
-            self._finish("length")
+            self.end("length")
 
-    def _finish(self, reason: str) -> None:
+    def end(self, reason: str) -> None:
+        """Take no more; the text that was held back for a stop string is part of it after all."""
         self.pieces.append(self.assembler.finish())
         self.stats.finish_reason = "stop" if self.assembler.stopped else reason
 
     @property
     def result(self) -> BatchResult:
-        """What came of it."""
+        """What came of it, so far."""
         return BatchResult(self.request, self.ids, None if self.tokenizer is None else "".join(self.pieces), self.stats)
 
 
@@ -219,8 +236,16 @@ def _fits(config: ModelConfig, sequences: int, capacity: int, max_texture_size: 
     return True
 
 
+class Step(NamedTuple):
+    """A run of one token of each of several sequences, by their places, that nobody has waited for yet."""
+
+    active: Mapping[int, Running]
+    draws: int
+    picks: Readback
+
+
 class Batch:
-    """``slots`` sequences at once, in caches of their own; close it, or use it in a ``with`` block."""
+    """The runs of ``slots`` sequences, in caches of their own; close it."""
 
     def __init__(
         self,
@@ -240,8 +265,8 @@ class Batch:
         Raises:
             PlanError: they do not fit the renderer.
         """
-        self.config, self.slots, self.capacity, self._numbers = config, slots, capacity, numbers
-        self._flush_every, self._targets = kernels.flush_every, kernels.targets
+        self.config, self.kernels, self.slots, self.capacity = config, kernels, slots, capacity
+        self._numbers, self._targets = numbers, kernels.targets
         edge = root.device.limits.max_texture_size
         plan = batch_plan(
             config,
@@ -255,6 +280,8 @@ class Batch:
         )
         self.session = root.companion(plan, ("weight",))
         try:
+            # While the choices of one step are looked at, those of the next are on their way.
+            self._picks = [self.session.readback(PICKS, slots) for _ in range(2)]
             places = {"sequences": slots, "capacity": capacity}
             prefill = Prefill(config, weights, kernels, formats, cache, hands_over=False, **places)
             self._chunks = prefill.into(self.session)
@@ -263,88 +290,72 @@ class Batch:
             raise
         self._rows = plan.table[ROWS].shape[0]
         self._table = row_table(self._rows)
-        self._table[:slots, BASE] = np.arange(slots) * capacity
+        self._bases = np.arange(slots) * capacity
 
     @property
     def draws_issued(self) -> int:
         """Draw calls so far."""
         return self.session.draws_issued + self._chunks.session.draws_issued
 
-    def results(self, waiting: Iterator[Running]) -> Iterator[BatchResult]:
-        """Results in the order in which they are finished; the next sequence is asked for when a place is free.
+    def chooses(self, each: Running) -> bool:
+        """Whether the GPU chooses its tokens by itself, so that its next run can be issued before they are read."""
+        return gpu_chooses(each.sampling, self.config)
 
-        The batch is closed when they end, or when the iterator is closed.
+    def take_in(self, place: int, ids: Sequence[int], position: int) -> int:
+        """Run the first of some tokens into the cache of a place, from ``position`` on; how many."""
+        return self._chunks.run(ids, position, place * self.capacity)
+
+    def copy(self, source: int, target: int, rows: int) -> None:
+        """Copy keys and values of the first tokens from place to place."""
+        self.session.copy_rows(source * self.capacity, target * self.capacity, rows)
+
+    def run(self, active: Mapping[int, Running], ahead: Collection[int], ends: Sequence[int]) -> Step:
+        """Issue a step, and wait for nothing.
+
+        Args:
+            active: the sequences, by their places.
+            ahead: those places whose newest token the step before chooses, and nobody knows yet.
+            ends: the first cache slot of each place, counted from its own, that holds nothing to be kept.
         """
-        with self:
-            yield from self._results(waiting)
-
-    def _results(self, waiting: Iterator[Running]) -> Iterator[BatchResult]:
-        places: list[Running | None] = [None] * self.slots
-        started = [0.0] * self.slots
-        more = True
-        while True:
-            for place, held in enumerate(places):
-                if held is None and more:
-                    places[place] = found = next(waiting, None)
-                    more, started[place] = found is not None, time.perf_counter()
-            active = {place: each for place, each in enumerate(places) if each is not None}
-            if not active:
-                return
-            self.step(active)
-            for place, each in active.items():
-                if each.stats.finish_reason is not None:
-                    each.stats.seconds = time.perf_counter() - started[place] - each.stats.prompt_seconds
-                    places[place] = None
-                    yield each.result
-
-    def step(self, active: Mapping[int, Running]) -> None:
-        """Choose the next token of each sequence, by its place."""
-        for place, each in active.items():
-            self._catch_up(place, each)
         draws = self.session.draws_issued
-        self._run(active)
-        chosen = self._choices(active)
-        for place, each in active.items():
-            each.stats.draws += self.session.draws_issued - draws
-            each.push(chosen[place])
+        self._run(active, ahead, ends)
+        picks = self._picks[self.session.runs % 2]
+        if any(map(self.chooses, active.values())):
+            picks.start()
+        return Step(active, self.session.draws_issued - draws, picks)
 
-    def _catch_up(self, place: int, each: Running) -> None:
-        """Run all tokens but the last into the cache; a full context drops its oldest half first, as alone."""
-        if len(each.held) > self.config.max_position_embeddings:
-            count = (self.config.max_position_embeddings + 1) // 2
-            del each.held[:count]
-            each.cached = 0
-            each.stats.dropped += count
-        end = len(each.held) - 1
-        started, draws = time.perf_counter(), self._chunks.session.draws_issued
-        base = place * self.capacity
-        while each.cached < end:
-            each.cached += self._chunks.run(each.held[each.cached : end], each.cached, base)
-        if not each.stats.tokens:
-            each.stats.prompt_seconds = time.perf_counter() - started
-            each.stats.prompt_draws = self._chunks.session.draws_issued - draws
-
-    def _run(self, active: Mapping[int, Running]) -> None:
-        table = self._table
-        table[:, [TOKEN, POSITION, NOISE]] = 0
+    def _run(self, active: Mapping[int, Running], ahead: Collection[int], ends: Sequence[int]) -> None:
+        table, spots = self._table, np.asarray(ends)
+        table[:, [TOKEN, NOISE]] = 0
+        # Every place has a row in every run. Where it takes no part, what the row stores comes behind what is kept, and
+        # it looks back on no more than a group.
+        table[: self.slots, POSITION] = spots % SLOT_TOKENS
+        table[: self.slots, BASE] = self._bases + spots - spots % SLOT_TOKENS
+        longest = 1
         for place, each in active.items():
-            options = each.sampling
-            row = table[place]
-            row[TOKEN], row[POSITION] = each.held[-1], len(each.held) - 1
+            options, unknown = each.sampling, place in ahead
+            row, length = table[place], len(each.held) + unknown
+            row[TOKEN], row[POSITION] = CHOSEN if unknown else each.held[-1], length - 1
+            row[BASE] = self._bases[place]
             if not options.greedy and gpu_chooses(options, self.config):
-                row[NOISE], row[NOISE_KEY] = 1, each.sampler.noise_key()
+                row[NOISE], row[NOISE_KEY] = 1, noise_key(each.sampler.seed, each.sampler.step + unknown)
                 row[INVERSE_TEMPERATURE] = np.float32(options.inverse_temperature).view(np.uint32)
-            each.cached = len(each.held)
-        groups = score_slots(max(len(each.held) for each in active.values()))
+            longest = max(longest, length)
+        groups = score_slots(longest)
         self.session.write(ROWS, table)
         values = {"rows": self.slots, "groups": groups, "score_slots": groups * self._rows}
-        self.session.run(values, flush_every=self._flush_every)
+        self.session.run(values, flush_every=self.kernels.flush_every)
+
+    def choices(self, step: Step) -> dict[int, int]:
+        """The tokens that a step has chosen for those of its sequences that have not ended meanwhile; waits for it."""
+        self._arriving = step.picks
+        return self._choices({place: each for place, each in step.active.items() if not each.ended})
 
     def _choices(self, active: Mapping[int, Running]) -> dict[int, int]:
         picked = {place: each for place, each in active.items() if gpu_chooses(each.sampling, self.config)}
         chosen: dict[int, int] = {}
         if picked:
-            candidates = self.session.read(PICKS, rows=self.slots)
+            candidates = self._arriving.read()
             for place, each in picked.items():
                 chosen[place] = self._numbers.choice(candidates[place], each.held)
                 each.sampler.advance()
@@ -363,11 +374,3 @@ class Batch:
         """Release what is the batch's own; harmless when repeated."""
         self._chunks.session.release()
         self.session.release()
-
-    def __enter__(self) -> Batch:
-        """Use as a context manager: closed at the end of the block."""
-        return self
-
-    def __exit__(self, *_: object) -> None:
-        """Close."""
-        self.close()

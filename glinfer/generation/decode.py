@@ -131,7 +131,7 @@ class DecodeSession(ABC):
         """
         self._require_open()
         wanted = ids if isinstance(ids, list) else whole_numbers("the tokens", ids)
-        common = _common_prefix(self._ids, wanted)
+        common = common_prefix(self._ids, wanted)
         new = check_tokens("the tokens", wanted[common:], self._config, first=common)
         if common < len(self._ids):
             self._cut(common)
@@ -315,7 +315,7 @@ class RecomputeSession(DecodeSession):
         return RecomputeSession(self._config, self._forward, self._forward_probs, count_draws=self._count_draws)
 
 
-def _common_prefix(held: list[int], wanted: list[int]) -> int:
+def common_prefix(held: list[int], wanted: list[int]) -> int:
     """How many tokens at the beginning are the same."""
     if held == wanted[: len(held)]:  # mostly so, and fast
         return len(held)

@@ -7,17 +7,18 @@
 from __future__ import annotations
 
 from abc import ABC, abstractmethod
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Sequence
 
 import numpy as np
 
 from glinfer.config import ModelConfig
 from glinfer.errors import InputError, NumbersError
-from glinfer.generation.batch import Batch, BatchResult, Running, places_for
+from glinfer.generation.batch import Batch, BatchRequest, Running, places_for
 from glinfer.generation.cached import CachedSession
 from glinfer.generation.decode import DecodeSession, Floats, RecomputeSession
 from glinfer.generation.fallback import KernelChoice, PlainerPrefill
 from glinfer.generation.numbers import Numbers
+from glinfer.generation.scheduler import Scheduler
 from glinfer.generation.score import Scorer, TextScore
 from glinfer.generation.whole import WholeSequences
 from glinfer.models.choice import ReferencePlans
@@ -70,13 +71,23 @@ class Engine(ABC):
     @abstractmethod
     def _new_session(self, own: bool) -> DecodeSession: ...
 
-    def batch(
-        self, waiting: Iterator[Running], longest: int | None, slots: int | None, memory: int | None
-    ) -> Iterator[BatchResult]:
-        """Continue sequences, several together where the plan can.
+    def scheduler(
+        self,
+        check: Callable[[BatchRequest], Running],
+        usable: Callable[[], None],
+        *,
+        longest: int | None = None,
+        slots: int | None = None,
+        memory: int | None = None,
+        piece: int | None = None,
+    ) -> Callable[[], Scheduler]:
+        """What makes a scheduler; nothing is bound before it is called.
+
+        ``check``, ``usable`` and ``piece`` are those of :class:`glinfer.generation.scheduler.Scheduler`, the others
+        those of :func:`glinfer.generation.batch.places_for`.
 
         Raises:
-            InputError: the plan keeps no keys and values.
+            InputError: there is no room for one sequence, or the plan keeps no keys and values.
         """
         raise InputError("several prompts together need the fast plan; load the model without plan='reference'")
 
@@ -147,31 +158,26 @@ class FastEngine(Engine):
     def _new_session(self, own: bool) -> DecodeSession:
         return CachedSession(self._prefill, self.bound if own else self.bound.sharer(), owns=not own)
 
-    def batch(
-        self, waiting: Iterator[Running], longest: int | None, slots: int | None, memory: int | None
-    ) -> Iterator[BatchResult]:
-        """Continue sequences, several together."""
+    def scheduler(
+        self,
+        check: Callable[[BatchRequest], Running],
+        usable: Callable[[], None],
+        *,
+        longest: int | None = None,
+        slots: int | None = None,
+        memory: int | None = None,
+        piece: int | None = None,
+    ) -> Callable[[], Scheduler]:
+        """What makes a scheduler."""
         edge = self.bound.device.limits.max_texture_size
         count, capacity = places_for(self.config, longest, slots, memory, edge, self.cache)
+        model, kept = (self.config, self.bound, self.weights), (self.numbers, self.formats, self.cache)
 
-        def results() -> Iterator[BatchResult]:
-            # In here, so that an iterator that is never asked for anything holds nothing.
-            batch = self._choice.make(
-                lambda kernels: Batch(
-                    self.config,
-                    self.bound,
-                    self.weights,
-                    kernels,
-                    self.numbers,
-                    self.formats,
-                    self.cache,
-                    slots=count,
-                    capacity=capacity,
-                )
-            )
-            yield from batch.results(waiting)
+        def made(kernels: Kernels) -> Scheduler:
+            batch = Batch(*model, kernels, *kept, slots=count, capacity=capacity)
+            return Scheduler(batch, check, usable, piece=piece)
 
-        return results()
+        return lambda: self._choice.make(made)
 
     def _new_judge(self) -> Scorer:
         return self._choice.make(

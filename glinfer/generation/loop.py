@@ -17,13 +17,14 @@ class GenerationStats:
     """What a stream has done so far.
 
     ``finish_reason`` is None while it runs, then ``stop`` (a stop id or stop string), ``length``
-    (max_tokens reached), ``closed``, or ``error`` (an exception came through).
+    (max_tokens reached), ``closed``, ``cancelled``, or ``error`` (an exception came through).
 
     ``tokens`` counts a stop id too, since it was computed, and ``surplus`` what was computed behind the end for
     nothing. ``draws`` and ``seconds`` are those of choosing tokens; reading the prompt, or what of it the model did
     not hold already, is in ``prompt_draws`` and ``prompt_seconds``; ``draws_ahead`` are those that the first token was
     spared because a chunk of the prompt had done their work. Seconds are the model's own, not what the caller
-    did between tokens. ``dropped`` counts the oldest tokens that made room when the context was full.
+    did between tokens. ``dropped`` counts the oldest tokens that made room when the context was full, and
+    ``reused_tokens`` those of the prompt that a scheduler had in a cache from another sequence.
     """
 
     prompt_tokens: int
@@ -36,6 +37,7 @@ class GenerationStats:
     surplus: int = 0
     dropped: int = 0
     draws_ahead: int = 0
+    reused_tokens: int = 0
 
     @property
     def tokens_per_second(self) -> float:

@@ -18,6 +18,7 @@ from glinfer.generation.ids import check_ids, check_stop_ids, check_tokens, whol
 from glinfer.generation.loading import Loaded, load_parts
 from glinfer.generation.loop import TokenStream
 from glinfer.generation.sampler import SamplingOptions
+from glinfer.generation.scheduler import Scheduler
 from glinfer.generation.score import TextScore
 from glinfer.generation.stream import TextStream
 from glinfer.generation.tokenizer import Tokenizer
@@ -242,24 +243,62 @@ class Model(Inspected):
             InputError: a prompt or an option that cannot be run, no memory for a single sequence, or the reference
                 plan, which keeps no keys and values.
         """
-        self._require_open()
-        self._require_unobserved("batch")
-        for name, number in (("slots", slots), ("memory", memory)):
-            if number is not None and whole_number(f"for {name}", number) < 1:
-                raise InputError(f"{name} is 0; expected at least 1")
-        longest = None
+        longest, bounds = None, self._bounds("batch", slots=slots, memory=memory)
         if isinstance(requests, (list, tuple)):
             running = [self._checked(request, f"request {place}: ") for place, request in enumerate(requests)]
             if not running:
                 return iter(())
             longest = max(len(each.prompt) + each.max_tokens for each in running)
-            slots = min(MOST_SLOTS if slots is None else slots, len(running))
+            bounds["slots"] = min(bounds.get("slots", MOST_SLOTS), len(running))
             waiting = iter(running)
         elif isinstance(requests, Iterable):
             waiting = map(self._checked, requests)
         else:
             raise InputError(f"the requests are {type(requests).__name__}; expected a list or an iterator of them")
-        return self.engine.batch(waiting, longest, slots, memory)
+        make = self.engine.scheduler(self._checked, self._require_open, longest=longest, **bounds)
+
+        def results() -> Iterator[BatchResult]:
+            # In here, so that an iterator that is never asked for anything holds nothing.
+            yield from make().results(waiting)
+
+        return results()
+
+    def scheduler(
+        self,
+        *,
+        slots: int | None = None,
+        memory: int | None = None,
+        longest: int | None = None,
+        piece: int | None = None,
+    ) -> Scheduler:
+        """Continue prompts that come and go at any time: insert, next, cancel; use it in a ``with`` block.
+
+        Each gives what :meth:`stream` gives alone with the same options and seed, whatever else runs. What does not fit
+        waits. A prompt that begins like one before, such as with the same system prompt, is run from where they part.
+
+        Args:
+            slots: how many sequences at once at most; left out, 32.
+            memory: bytes of texture memory for their caches; left out, 1 GiB.
+            longest: tokens of the longest sequence, prompt and continuation; left out, a whole context.
+            piece: how many tokens of prompts are run between two tokens of the other sequences; left out, 512 or what
+                the kernels say. Fewer keep the others going evenly, more take prompts in faster.
+
+        Raises:
+            InputError: a number is 0, no memory for a single sequence, or the reference plan, which keeps no keys and
+                values.
+        """
+        bounds = self._bounds("scheduler", slots=slots, memory=memory, longest=longest, piece=piece)
+        return self.engine.scheduler(self._checked, self._require_open, **bounds)()
+
+    def _bounds(self, what: str, **given: int | None) -> dict[str, int]:
+        """Those of several numbers that are given, if sequences can be run together now."""
+        self._require_open()
+        self._require_unobserved(what)
+        bounds = {name: whole_number(f"for {name}", number) for name, number in given.items() if number is not None}
+        for name, number in bounds.items():
+            if number < 1:
+                raise InputError(f"{name} is 0; expected at least 1")
+        return bounds
 
     def score(self, texts: Sequence[str | Sequence[int]], *, stride: int | None = None) -> list[TextScore]:
         """How likely the model finds each of several texts: the log-probability of every token but the first.

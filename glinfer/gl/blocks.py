@@ -19,7 +19,7 @@ import numpy as np
 import numpy.typing as npt
 
 from glinfer.errors import PlanError
-from glinfer.gl.layout import FORMATS, TexelFormat, check_part
+from glinfer.gl.layout import FORMATS, TexelFormat, TexelLayout, check_part
 
 BLOCK_EDGE = 4
 BLOCK_TEXELS = BLOCK_EDGE * BLOCK_EDGE
@@ -267,6 +267,37 @@ class BlockLayout:
         x, y = self.places(rows)
         floats: npt.NDArray[Any] = texels[y, x].reshape(rows, -1)[:, :cols]
         return floats
+
+
+def copied_rectangles(
+    source: TexelLayout, target: TexelLayout, first: int, to: int, rows: int
+) -> list[tuple[int, int, int, int, int, int]]:
+    """Rectangles (x, y, x there, y there, width, height) that hold ``rows`` slots, in texels, without what is aside.
+
+    Raises:
+        PlanError: the layouts are not such as :meth:`BlockLayout.by_block` makes, of equal blocks.
+    """
+    for layout in (source, target):
+        if not isinstance(layout, BlockLayout) or layout.slot_step != 1 or layout.tiles != 1:
+            raise PlanError("only slots whose blocks lie together over all slots are copied")
+    assert isinstance(source, BlockLayout)
+    assert isinstance(target, BlockLayout)
+    if source.kept_blocks != target.kept_blocks or not 0 <= rows <= min(source.rows - first, target.rows - to):
+        raise PlanError(f"no {rows} slots of {source.kept_blocks} blocks to copy from {first} to {to}")
+    if source.in_one_line and target.in_one_line:
+        size = BLOCK_EDGE * rows, BLOCK_EDGE * source.kept_blocks
+        return [(BLOCK_EDGE * first, 0, BLOCK_EDGE * to, 0, *size)] if rows else []
+    found = []
+    for block in range(source.kept_blocks):
+        done = 0
+        while done < rows:  # to the end of a line, here or there
+            y, x = divmod(first + done + block * source.block_step, source.columns)
+            to_y, to_x = divmod(to + done + block * target.block_step, target.columns)
+            count = min(rows - done, source.columns - x, target.columns - to_x)
+            corners = (BLOCK_EDGE * each for each in (x, y, to_x, to_y))
+            found.append((*corners, BLOCK_EDGE * count, BLOCK_EDGE))
+            done += count
+    return found  # type: ignore[return-value]
 
 
 @dataclass(frozen=True)

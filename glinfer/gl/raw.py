@@ -7,8 +7,9 @@ leave GL_INVALID_OPERATION behind; errors are glinfer's to see, so it reads and 
 from __future__ import annotations
 
 import ctypes
-from collections.abc import Callable
-from ctypes import c_float, c_int32, c_ubyte, c_uint32, c_void_p
+from collections.abc import Callable, Iterable, Iterator
+from contextlib import contextmanager
+from ctypes import c_float, c_int32, c_ssize_t, c_ubyte, c_uint32, c_void_p
 from typing import Any
 
 from glinfer.errors import ContextError
@@ -35,6 +36,9 @@ GL_DRAW_FRAMEBUFFER = 0x8CA9
 GL_COLOR_BUFFER_BIT = 0x4000
 GL_NEAREST = 0x2600
 GL_PACK_ALIGNMENT = 0x0D05
+GL_PIXEL_PACK_BUFFER = 0x88EB
+GL_STREAM_READ = 0x88E1
+GL_MAP_READ_BIT = 0x0001
 GL_COLOR_ATTACHMENT0 = 0x8CE0
 GL_MAX_TEXTURE_SIZE = 0x0D33
 GL_MAX_TEXTURE_IMAGE_UNITS = 0x8872
@@ -83,10 +87,17 @@ class RawGL:
         self._blit = function("glBlitFramebuffer", None, *[c_int32] * 8, c_uint32, c_uint32)
         self._clear_floats = function("glClearBufferfv", None, c_uint32, c_int32, c_void_p)
         self._clear_integers = function("glClearBufferiv", None, c_uint32, c_int32, c_void_p)
+        self._gen_buffers = function("glGenBuffers", None, c_int32, c_void_p)
+        self._bind_buffer = function("glBindBuffer", None, c_uint32, c_uint32)
+        self._buffer_data = function("glBufferData", None, c_uint32, c_ssize_t, c_void_p, c_uint32)
+        self._map_buffer = function("glMapBufferRange", c_void_p, c_uint32, c_ssize_t, c_ssize_t, c_uint32)
+        self._unmap_buffer = function("glUnmapBuffer", c_ubyte, c_uint32)
+        self._delete_buffers = function("glDeleteBuffers", None, c_int32, c_void_p)
         self.is_texture = function("glIsTexture", c_ubyte, c_uint32)
         self.is_framebuffer = function("glIsFramebuffer", c_ubyte, c_uint32)
         self.is_program = function("glIsProgram", c_ubyte, c_uint32)
         self.is_vertex_array = function("glIsVertexArray", c_ubyte, c_uint32)
+        self.is_buffer = function("glIsBuffer", c_ubyte, c_uint32)
 
     def pending_errors(self) -> list[str]:
         """Take every pending error off the context, oldest first, as names."""
@@ -107,12 +118,47 @@ class RawGL:
         self._get_floats(name, value)
         return float(value[0]), float(value[1])
 
-    def copy_color(self, source: int, target: int, width: int, height: int) -> None:
-        """Copy attachment 0 of one framebuffer to that of another, texel for texel."""
+    def copy_color(self, source: int, target: int, rectangles: Iterable[tuple[int, int, int, int, int, int]]) -> None:
+        """Copy rectangles (x, y, x there, y there, width, height) from attachment 0 of a framebuffer to another's.
+
+        The two must not be of one texture: OpenGL ES copies none into itself.
+        """
         self.bind_framebuffer(GL_READ_FRAMEBUFFER, source)
         self.read_buffer(GL_COLOR_ATTACHMENT0)
         self.bind_framebuffer(GL_DRAW_FRAMEBUFFER, target)
-        self._blit(0, 0, width, height, 0, 0, width, height, GL_COLOR_BUFFER_BIT, GL_NEAREST)
+        for x, y, to_x, to_y, width, height in rectangles:
+            there = to_x, to_y, to_x + width, to_y + height
+            self._blit(x, y, x + width, y + height, *there, GL_COLOR_BUFFER_BIT, GL_NEAREST)
+
+    def new_read_buffer(self, nbytes: int) -> int:
+        """The name of a new buffer that pixels are read into."""
+        name = (c_uint32 * 1)()
+        self._gen_buffers(1, name)
+        with self.read_buffer_bound(name[0]):
+            self._buffer_data(GL_PIXEL_PACK_BUFFER, nbytes, None, GL_STREAM_READ)
+        return int(name[0])
+
+    @contextmanager
+    def read_buffer_bound(self, name: int) -> Iterator[None]:
+        """Have glReadPixels write into a buffer; everywhere else it writes into memory."""
+        self._bind_buffer(GL_PIXEL_PACK_BUFFER, name)
+        try:
+            yield
+        finally:
+            self._bind_buffer(GL_PIXEL_PACK_BUFFER, 0)
+
+    def map_read_buffer(self, nbytes: int) -> int | None:
+        """The address of the bound buffer's bytes, once they have arrived; None where the driver refuses."""
+        address: int | None = self._map_buffer(GL_PIXEL_PACK_BUFFER, 0, nbytes, GL_MAP_READ_BIT)
+        return address
+
+    def unmap_read_buffer(self) -> None:
+        """Give the address back."""
+        self._unmap_buffer(GL_PIXEL_PACK_BUFFER)
+
+    def delete_buffer(self, name: int) -> None:
+        """Delete a buffer."""
+        self._delete_buffers(1, (c_uint32 * 1)(name))
 
     def clear_color(self, attachment: int, value: float, *, integer: bool) -> None:
         """Fill one attachment of the bound framebuffer with ``value`` in all four channels."""

@@ -147,5 +147,6 @@ def driver_objects(device: Device) -> dict[str, int]:
         "framebuffer": (raw.is_framebuffer, framebuffers),
         "program": (raw.is_program, _FEWEST_NAMES),
         "vertex array": (raw.is_vertex_array, _FEWEST_NAMES),
+        "buffer": (raw.is_buffer, _FEWEST_NAMES),
     }
     return {kind: sum(map(bool, map(is_one, range(1, last + 1)))) for kind, (is_one, last) in asked.items()}

@@ -6,7 +6,7 @@ OpenGL ES, and an incomplete texture silently reads as zero.
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from ctypes import c_int32, c_uint32, c_void_p
 from typing import Any
 
@@ -15,7 +15,7 @@ import numpy as np
 import numpy.typing as npt
 
 from glinfer.errors import GLError, PlanError
-from glinfer.gl.blocks import BlockLayout
+from glinfer.gl.blocks import BlockLayout, copied_rectangles
 from glinfer.gl.context import Device
 from glinfer.gl.faults import no_room
 from glinfer.gl.flat import FlatLayout
@@ -157,12 +157,22 @@ class Texture:
         Raises:
             PlanError: the layouts differ, or one of the textures was released.
         """
-        other.require_alive()
-        self.require_alive()
         if other.layout != self.layout:
             raise PlanError(f"{self.name} and {other.name} have different layouts; only equal ones are copied")
-        source, target = other.framebuffer.gl.glo, self.framebuffer.gl.glo
-        self.device.raw.copy_color(source, target, self.layout.width, self.layout.height)
+        self._copy(other, [(0, 0, 0, 0, self.layout.width, self.layout.height)])
+
+    def copy_rows(self, other: Texture, source: int, target: int, rows: int) -> None:
+        """Copy ``rows`` rows from ``source`` on of another texture to ``target`` on here, what is kept aside left out.
+
+        Raises:
+            PlanError: the rows do not lie in blocks, block by block, or one of the textures was released.
+        """
+        self._copy(other, copied_rectangles(other.layout, self.layout, source, target, rows))
+
+    def _copy(self, other: Texture, rectangles: Iterable[tuple[int, int, int, int, int, int]]) -> None:
+        other.require_alive()
+        self.require_alive()
+        self.device.raw.copy_color(other.framebuffer.gl.glo, self.framebuffer.gl.glo, rectangles)
         self.device.check(f"copying {other.name}")
 
     def fill(self, value: float) -> None:

@@ -3,7 +3,8 @@
 * ``chunk`` puts the keys and values of tokens that follow each other in a sequence into its cache. It ends with the
   last block's: nothing that comes after is ever asked of a token that is not the last.
 * ``score`` goes on to how likely each token's wanted next one is; its rows may belong to several sequences.
-* ``batch`` runs one token of each of many sequences and chooses the next ones.
+* ``batch`` runs one token of each of many sequences, given or the one that the run before chose, and chooses the next
+  ones.
 
 Every pass computes a row as the fast plan does: with the same weights, in the same order of sums.
 """
@@ -110,9 +111,10 @@ def batch_plan(
 ) -> Plan:
     """The plan ``batch``: one token of each of ``sequences`` sequences, a draw a layer more than the fast plan.
 
-    Sequence s has the cache slots from ``s · capacity`` on. Before each run the table ``rows`` is written. Run values:
-    ``rows``, always ``sequences``; ``groups``, the most groups of 64 tokens that one of them has; ``score_slots`` =
-    groups times the rows of the table.
+    Sequence s has the cache slots from ``s · capacity`` on, and row s of the table ``rows``, which is written before
+    each run and may leave the token to what the run before chose for that row. Run values: ``rows``, always
+    ``sequences``; ``groups``, the most groups of 64 tokens that one of them has; ``score_slots`` = groups times the
+    rows of the table.
 
     Args:
         config: the model's shape.
@@ -174,11 +176,20 @@ class _RowsBuilder(PartsBuilder):
         names = (f"{name}.{number}" for number in range(self.targets))
         return Dealt(tuple(self.plan.laid_out(each, "activation", layout) for each in names))
 
-    def embed(self) -> None:
-        wte, wpe = self.tables()
-        out, scale = self.hidden[0], self.recipes.embedding_scale
+    def embed(self, picks: TensorSpec | None = None) -> None:
+        (wte, wpe), out = self.tables(), self.hidden[0]
         self.plan.draw(
-            embed_rows("embed", self.row_table, wte, wpe, out, slots=self.used, scale=scale, kernels=self.kernels)
+            embed_rows(
+                "embed",
+                self.row_table,
+                wte,
+                wpe,
+                out,
+                slots=self.used,
+                picks=picks,
+                scale=self.recipes.embedding_scale,
+                kernels=self.kernels,
+            )
         )
 
     def keys_and_values(self, layer: int, *, together: bool) -> TensorSpec:
@@ -391,14 +402,11 @@ class _BatchBuilder(_RowsBuilder):
         self.mixed = self.blocks("row.mixed", rows, self.attention_width)
 
     def build(self) -> Plan:
-        config = self.config
-        self.embed()
+        config, picks = self.config, self.cache(PICKS, self.row_table.shape[0], BLOCK_FLOATS)
+        self.embed(picks)
         for layer in range(config.num_hidden_layers):
             self.layer(layer)
         logits = self.head()
-        picks = self.plan.laid_out(
-            PICKS, "activation", BlockLayout.by_block((self.row_table.shape[0], BLOCK_FLOATS), self.max_texture_size)
-        )
         self.plan.draw(
             pick_rows(
                 "pick", logits, self.row_table, picks, vocab=config.vocab_size, count="rows", kernels=self.kernels

@@ -10,12 +10,14 @@ from typing import Protocol
 import numpy as np
 
 from glinfer.errors import GLError, PlanError
+from glinfer.gl.blocks import BLOCK_FLOATS, BlockLayout
 from glinfer.gl.context import Device
 from glinfer.gl.faults import bytes_text, no_room
 from glinfer.gl.flat import FlatLayout
 from glinfer.gl.layout import FORMATS, Layout
 from glinfer.gl.memory import WORTH_ASKING, check_room
 from glinfer.gl.program import BLOCKS_SHADER, VERTEX_SHADER, Program, ProgramCache
+from glinfer.gl.readback import Readback
 from glinfer.gl.replay import CELL_UNIFORMS, Draw, replay
 from glinfer.gl.texture import Framebuffer, Texture
 from glinfer.models.plan import Plan, PlanLimits
@@ -90,6 +92,8 @@ class Session:
         if owner is not None:
             programs = owner._programs
         self._own_programs = programs is None
+        self._between: dict[BlockLayout, Texture] = {}
+        self._readbacks: list[Readback] = []
         self._held: set[Program] = set()
         self._programs: ProgramCache = ProgramCache(device, shader_root) if programs is None else programs
         if owner is not None:
@@ -169,6 +173,28 @@ class Session:
         """
         for tensor in self.plan.of_kind("cache"):
             self.texture(tensor.name).fill(0.0)
+
+    def copy_rows(self, source: int, target: int, rows: int) -> None:
+        """Copy what the slots from ``source`` on hold of keys and values to those from ``target`` on, in every cache.
+
+        On the GPU, by way of a texture with room for one sequence, which is made once and kept.
+
+        Raises:
+            PlanError: this session was released, or there are no such slots.
+        """
+        for tensor in self.plan.of_kind("cache"):
+            texture = self.texture(tensor.name)
+            layout = texture.layout
+            if not isinstance(layout, BlockLayout) or not layout.aside:
+                continue
+            shape = layout.every, layout.kept_blocks * BLOCK_FLOATS
+            one = BlockLayout.by_block(shape, self.device.limits.max_texture_size)
+            changes = {name: getattr(one, name) for name in ("rows", "cols", "columns", "block_step", "aside", "every")}
+            between = replace(layout, **changes)
+            if between not in self._between:
+                self._between[between] = Texture(self.device, between, "rows being copied")
+            self._between[between].copy_rows(texture, source, 0, rows)
+            texture.copy_rows(self._between[between], 0, target, rows)
 
     def require_alive(self) -> None:
         """Refuse a released session.
@@ -287,6 +313,11 @@ class Session:
             return self.read(name)[first : first + rows]
         return self.texture(name).read_rows(first, rows)
 
+    def readback(self, name: str, rows: int) -> Readback:
+        """A buffer that the first rows of a tensor are read back by; the session releases it."""
+        self._readbacks.append(Readback(self.texture(name), rows))
+        return self._readbacks[-1]
+
     def run(
         self,
         values: Mapping[str, int | float],
@@ -346,6 +377,10 @@ class Session:
         for name, texture in self._textures.items():
             if name not in self._lent:
                 texture.release()
+        for texture in self._between.values():
+            texture.release()
+        for readback in self._readbacks:
+            readback.release()
         if self._own_programs:
             self._programs.release()
         else:
@@ -355,6 +390,8 @@ class Session:
         self._held.clear()
         self._framebuffers.clear()
         self._textures.clear()
+        self._between.clear()
+        self._readbacks.clear()
         self.draws = ()
 
 

@@ -8,12 +8,12 @@ import numpy as np
 
 from glinfer.errors import PlanError
 from glinfer.ggml import block_format, table_of
-from glinfer.gl.blocks import BlockLayout, RowLayout
+from glinfer.gl.blocks import BLOCK_FLOATS, BlockLayout, RowLayout
 from glinfer.gl.grouped import GroupedLayout, rounds_for
 from glinfer.gl.layout import Extent
 from glinfer.ops.dense import grouped_defines
 from glinfer.ops.kernels import Kernels
-from glinfer.ops.rows import POSITION, TOKEN, Dealt, dealt, table_layout
+from glinfer.ops.rows import CHOSEN, POSITION, TOKEN, Dealt, dealt, table_layout
 from glinfer.ops.sample import best_candidate
 from glinfer.ops.spec import Array, DrawSpec, Op, Params, Shapes, TensorSpec, float64, register
 
@@ -173,14 +173,20 @@ def embed_rows(
     out: Dealt,
     *,
     slots: Extent,
+    picks: TensorSpec | None = None,
     scale: float = 1.0,
     kernels: Kernels,
 ) -> DrawSpec:
     """``out[r] = scale · wte[token] + wpe[position]`` of the rows of the first ``slots`` slots, as the table rows says.
 
-    The tables are those of :func:`embed_token`; see :mod:`glinfer.ops.rows`.
+    The tables are those of :func:`embed_token`; see :mod:`glinfer.ops.rows`. Where the token is CHOSEN it is the best
+    candidate in slot r of ``picks`` [rows, 64].
     """
     inputs, defines = table_defines(name, wte, wpe, out.cols, scale)
+    if picks is not None:
+        if not isinstance(picks.layout, BlockLayout):
+            raise PlanError(f"draw {name}: expected candidates in blocks")
+        inputs, defines = [*inputs, ("picks", picks.name)], [*defines, *picks.layout.defines("PICKS")]
     return DrawSpec(
         name=name,
         kind=name,
@@ -205,11 +211,16 @@ def _check_rows(shapes: Shapes, params: Params) -> None:
     _check_table(shapes, params)
     slots = shapes.rows("output")
     shapes.require(shapes.rows("rows") >= slots * params["ROWS"], f"the table has {shapes.rows('rows')} rows")
+    if "picks" in shapes.by_name:
+        shapes.expect("picks", shapes.rows("rows"), BLOCK_FLOATS)
 
 
 def _oracle_rows(inputs: Mapping[str, Array], params: Params, size: tuple[int, int]) -> Array:
     table = inputs["rows"][: size[0] * int(params["ROWS"])]
-    found = _table(inputs, params)[table[:, TOKEN]]
+    tokens = table[:, TOKEN].astype(np.intp)
+    for row in np.flatnonzero(tokens == CHOSEN):
+        tokens[row] = best_candidate(np.asarray(inputs["picks"])[row])
+    found = _table(inputs, params)[tokens]
     if params["POSITIONS"]:
         (wpe,) = float64(inputs, ["wpe"])
         # Rows that only fill up the last slot may have positions behind the last one, and are worth nothing.
@@ -217,4 +228,4 @@ def _oracle_rows(inputs: Mapping[str, Array], params: Params, size: tuple[int, i
     return dealt(found, int(params["ROWS"]))
 
 
-register(Op("embed_rows", ("rows",), ("wte", "weight", "wpe"), _check_rows, _oracle_rows, ("rows", "weight")))
+register(Op("embed_rows", ("rows",), ("wte", "weight", "wpe", "picks"), _check_rows, _oracle_rows, ("rows", "weight")))

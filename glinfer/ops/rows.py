@@ -8,7 +8,7 @@ What differs from row to row is the table ``rows``, uint32 [rows, 8]:
 ===== ==========================================================================
 word  holds
 ===== ==========================================================================
-0     the token
+0     the token, or :data:`CHOSEN` for the one that the run before chose for this row
 1     its position in its sequence
 2     the cache slot at which its sequence begins
 3     the token whose likelihood is asked for
@@ -32,6 +32,7 @@ from glinfer.gl.blocks import BlockLayout, RowLayout
 from glinfer.ops.spec import Array, Params, Shapes, TensorSpec
 
 ROW_WORDS = 8
+CHOSEN = 2**32 - 1
 TARGETS = (1, 2, 4, 8)
 """How many rows at once shaders/common/each_row.glsl knows."""
 TOKEN, POSITION, BASE, WANTED, NOISE_KEY, INVERSE_TEMPERATURE, NOISE = range(7)

@@ -9,12 +9,10 @@ import numpy as np
 
 from glinfer.config import ModelConfig
 from glinfer.errors import InputError
-from glinfer.generation.batch import MEMORY, Batch, BatchRequest, Running, check_request, places_for, sequence_bytes
+from glinfer.generation.batch import MEMORY, BatchRequest, places_for, sequence_bytes
 from glinfer.generation.decode import DecodeSession
 from glinfer.generation.model import Model
 from glinfer.models.recipe import DEFAULT_CACHE
-
-_NO_END = 1 << 40  # tokens: no sequence ends while it is timed
 
 
 class Engine(Protocol):
@@ -63,51 +61,40 @@ class FastEngine:
 
 
 class BatchEngine:
-    """So many sequences of a model in one batch, each with a prompt of its own; close it before the model."""
+    """So many sequences of a model in one scheduler, each with a prompt of its own; close it before the model."""
 
     def __init__(self, model: Model, sequences: int, capacity: int) -> None:
-        """Bind a batch of sequences of up to ``capacity`` tokens; see :func:`room_for`.
+        """Bind a scheduler of sequences of up to ``capacity`` tokens; see :func:`room_for`.
 
         Raises:
             PlanError: it does not fit the renderer.
         """
-        self.sequences, self._config = sequences, model.config
-        self._batch = Batch(
-            model.config,
-            model.bound,
-            model.weights,
-            model.kernels,
-            model.engine.numbers,
-            model.engine.formats,
-            model.cache,
-            slots=sequences,
-            capacity=capacity,
-        )
-        self._running: dict[int, Running] = {}
+        self.sequences = sequences
+        self._scheduler = model.scheduler(slots=sequences, longest=capacity, memory=MEMORY)
+        self._prompts: list[list[int]] = []
 
     def prefill(self, ids: Sequence[int]) -> None:
-        """Begin anew: sequence n takes in ``ids`` rotated by n places."""
-        options = {"max_tokens": _NO_END, "temperature": 0.0}
-        self._running = {
-            place: check_request(BatchRequest(rotated(ids, place), options), self._config, None)
-            for place in range(self.sequences)
-        }
-        self._batch.step(self._running)
+        """Take in ``ids`` rotated by n places as the prompt of sequence n."""
+        self._prompts = [rotated(ids, place) for place in range(self.sequences)]
+        self._run(self._prompts, 1)
 
     def decode_greedy(self, start: int, count: int) -> list[list[int]]:
-        """Cut each sequence back to ``start`` tokens of its prompt, append the next of them, go on with the likeliest.
+        """Go on behind the first ``start`` + 1 tokens of each prompt with the likeliest ones; those, by sequence.
 
-        The prompts must be longer than ``start``. Each step's choices are read back; the tokens chosen, by sequence.
+        The prompts must be longer than ``start``. What was run of them before is in the caches, and not run again.
         """
-        for each in self._running.values():
-            each.held, each.cached = each.prompt[: start + 1], start
-        for _ in range(count):
-            self._batch.step(self._running)
-        return [each.held[start + 1 :] for each in self._running.values()]
+        return self._run([prompt[: start + 1] for prompt in self._prompts], count)
+
+    def _run(self, prompts: Sequence[Sequence[int]], count: int) -> list[list[int]]:
+        options = {"max_tokens": count, "temperature": 0.0}
+        running = [self._scheduler.insert(BatchRequest(prompt, options)) for prompt in prompts]
+        while len(self._scheduler):
+            self._scheduler.next()
+        return [each.ids for each in running]
 
     def close(self) -> None:
         """Release what is the batch's own; harmless when repeated."""
-        self._batch.close()
+        self._scheduler.close()
 
 
 def rotated(ids: Sequence[int], places: int) -> list[int]:

@@ -213,7 +213,7 @@ def _linear(flow: _Flow, spec: DrawSpec, params: Params) -> dict[str, int]:
 
 _SPECIAL: Mapping[str, Special] = {
     "embed": _looked_up("token_embedding", "position_embedding"),
-    "embed_rows": _looked_up("wte", "wpe", "weight"),
+    "embed_rows": _looked_up("wte", "wpe", "weight", "picks"),
     "embed_token": _embed_token,
     "gemv": _looked_up("rope"),
     "gemm": _looked_up("rope"),

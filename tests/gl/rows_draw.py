@@ -43,6 +43,7 @@ from glinfer.ops.kernels import Kernels
 from glinfer.ops.norm import norm_floats, row_norms
 from glinfer.ops.rows import (
     BASE,
+    CHOSEN,
     INVERSE_TEMPERATURE,
     NOISE,
     NOISE_KEY,
@@ -408,9 +409,10 @@ def embed_draw(
     weights: str = "f32",
     scale: float = 1.0,
     positions: bool = True,
+    chosen: bool = False,
     edge: int = 2048,
 ) -> RowsDraw:
-    """The embeddings of random tokens at random positions."""
+    """The embeddings of random tokens at random positions; with ``chosen`` every other one was chosen before."""
     slots = slots_for(rows, kernels.targets)
     one = RowsDraw(kernels.targets, _counted(kernels.targets, slots * kernels.targets), edge)
     table, random = one.table(slots * kernels.targets), np.random.default_rng(9)
@@ -419,8 +421,15 @@ def embed_draw(
     tables = tables_of(
         one.weight, vocab, context, dim, quad=kernels.quad, weights=weights, positions=positions, edge=edge
     )
-    out = one.deal(OUT, slots, dim, kernels, "cache")
-    return one.draw(embed_rows("draw", table, *tables, out, slots="row_slots", scale=scale, kernels=kernels))
+    out, picks = one.deal(OUT, slots, dim, kernels, "cache"), None
+    if chosen:
+        candidates = np.zeros((len(one.arrays[TABLE]), BLOCK_FLOATS // 4, 4), np.float32)
+        candidates[..., 0] = random.integers(0, 5, candidates.shape[:2])  # with equal scores among them
+        candidates[..., 1] = random.integers(0, vocab, candidates.shape[:2])
+        picks = one.cache("picks", candidates.reshape(-1, BLOCK_FLOATS))
+        one.arrays[TABLE][::2, TOKEN] = CHOSEN
+    options: dict[str, Any] = {"slots": "row_slots", "picks": picks, "scale": scale, "kernels": kernels}
+    return one.draw(embed_rows("draw", table, *tables, out, **options))
 
 
 def store_draw(

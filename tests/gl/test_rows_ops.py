@@ -58,7 +58,7 @@ from glinfer.gl.context import Device, Limits, open_device
 from glinfer.models.oracle import relative_error
 from glinfer.ops.cached import MASKED, Heads
 from glinfer.ops.kernels import Kernels
-from glinfer.ops.rows import INVERSE_TEMPERATURE, NOISE, NOISE_KEY, POSITION, TOKEN, WANTED
+from glinfer.ops.rows import CHOSEN, INVERSE_TEMPERATURE, NOISE, NOISE_KEY, POSITION, TOKEN, WANTED
 from glinfer.ops.sample import best_candidate
 from glinfer.ops.score import log_probabilities
 
@@ -414,6 +414,19 @@ def test_embeddings_out_of_blocks_are_those_of_single_tokens(device: Device, wei
         cases = [block_draw.Case({"token": int(row[TOKEN]), "position": int(row[POSITION])}) for row in table[:19]]
         for row, expected in enumerate(alone.run(device, *cases)):
             assert same(found[row], expected[0]), f"row {row}"
+
+
+@every_kernel
+def test_embeddings_of_what_the_run_before_chose(device: Device, kernels: Kernels) -> None:
+    one = embed_draw(kernels, 37, 11, 70, 19, chosen=True)
+    (found,), table = check(device, one, first_rows(one, 19)), one.arrays[TABLE]
+    assert (table[:19:2, TOKEN] == CHOSEN).all()
+    tokens = [
+        best_candidate(one.arrays["picks"][row]) if token == CHOSEN else int(token)
+        for row, token in enumerate(table[:19, TOKEN])
+    ]
+    wte, wpe = (one.arrays[name].astype(np.float32) for name in ("wte", "wpe"))
+    assert same(found[:19], wte[tokens] + wpe[table[:19, POSITION]])
 
 
 def test_tables_in_several_stacks(device: Device) -> None:

@@ -30,7 +30,7 @@ from glinfer.ops.noise import noise_key
 from glinfer.ops.rows import BASE, INVERSE_TEMPERATURE, NOISE, NOISE_KEY, POSITION, TOKEN, WANTED, row_table
 from glinfer.ops.sample import best_candidate
 from glinfer.ops.score import log_probabilities
-from glinfer.ops.spec import Array
+from glinfer.ops.spec import Array, TensorSpec
 
 Q8 = gab("q8")
 IDS = [int(token) for token in np.random.default_rng(4).integers(0, ODD.vocab_size, 70)]
@@ -84,6 +84,10 @@ def feed(session: Session, ids: Sequence[int], position: int, targets: int, **ho
 def caches_of(session: Session) -> dict[str, Array]:
     """What caches keep of every slot: chunks leave out the queries, which nobody reads again."""
     return {tensor.name: kept(session, tensor.name) for tensor in session.plan.of_kind("cache")}
+
+
+def attention_caches(session: Session) -> list[TensorSpec]:
+    return [tensor for tensor in session.plan.of_kind("cache") if tensor.name != PICKS]
 
 
 def kept(session: Session, name: str) -> Array:
@@ -336,7 +340,7 @@ def batched(device: Device, kernels: Kernels, subject: Subject = Q8) -> Session:
 
 def begin(session: Session, alone: Sequence[Session]) -> None:
     """Take over the caches of sequences that were begun alone."""
-    for tensor in session.plan.of_kind("cache"):
+    for tensor in attention_caches(session):
         whole = np.zeros(tensor.shape, dtype=np.float32)
         for row, (start, each) in enumerate(zip(PLACES, alone, strict=True)):
             held = kept(each, tensor.name)[:start]
@@ -387,7 +391,7 @@ def batch_is_right(device: Device, kernels: Kernels, subject: Subject) -> None:
             assert same(logits[row], step(each, ids[start + turn], start + turn, **choice)), f"row {row}, turn {turn}"
             expected = each.read_rows(FAST_PICKS, start + turn)[0]
             assert best_candidate(picks[row]) == best_candidate(expected)
-    for tensor in session.plan.of_kind("cache"):
+    for tensor in attention_caches(session):
         for row, (each, start) in enumerate(zip(alone, PLACES, strict=True)):
             found = kept(session, tensor.name)[128 * row : 128 * row + 128]
             assert same(found[: start + 4], kept(each, tensor.name)[: start + 4])

@@ -22,7 +22,6 @@ from glinfer.generation.batch import (
     Batch,
     BatchRequest,
     BatchResult,
-    check_request,
     places_for,
     sequence_bytes,
 )
@@ -166,27 +165,12 @@ class TestAsAlone:
 
 def rows_of_a_step(model: Model, prompts: list[list[int]]) -> list[np.ndarray[Any, Any]]:
     """The logits of each sequence after a batch took in its prompt, and the token after that."""
-    running = {
-        place: check_request(BatchRequest(ids, {"max_tokens": 9, **GREEDY}), model.config, None)
-        for place, ids in enumerate(prompts)
-    }
-    engine = model.engine
-    batch = Batch(
-        model.config,
-        model.bound,
-        model.weights,
-        model.kernels,
-        engine.numbers,
-        engine.formats,
-        slots=len(prompts) + 1,
-        capacity=64,
-    )
-    with batch:
-        batch.step(running)
-        batch.step(running)
-        logits = batch._logits()
-    assert [each.held[:-1] for each in running.values()] == [[*ids, running[p].ids[0]] for p, ids in enumerate(prompts)]
-    return [logits[place] for place in running]
+    with model.scheduler(slots=len(prompts) + 1, longest=64) as scheduler:
+        running = [scheduler.insert(BatchRequest(ids, {"max_tokens": 9, **GREEDY})) for ids in prompts]
+        scheduler.next()  # one step, and the next one is issued
+        logits = scheduler.batch._logits()
+        assert [each.held[:-1] for each in running] == prompts
+    return list(logits[: len(prompts)])
 
 
 class TestEveryFamily:
@@ -356,10 +340,8 @@ class TestMemory:
         assert made.pop() == (2, 64)
 
     def test_the_caches_are_as_large_as_was_said(self, model: Model) -> None:
-        with Batch(
-            model.config, model.bound, model.weights, model.kernels, model.engine.numbers, slots=3, capacity=64
-        ) as batch:
-            caches = batch.session.plan.of_kind("cache")
+        with model.scheduler(slots=3) as scheduler:
+            caches = scheduler.batch.session.plan.of_kind("cache")
             edge = model.device.limits.max_texture_size
             size = sum(tensor.layout_within(edge).nbytes for tensor in caches)
             assert size == pytest.approx(3 * sequence_bytes(model.config, 64), rel=0.05)

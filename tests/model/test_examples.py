@@ -58,6 +58,12 @@ PROMISES = {
         "error: GL_INVALID_OPERATION",
         "uniform of rows: found int 0; expected int 2",
     ],
+    "13_scheduler.py": [
+        "duke cancelled after ",
+        "king ended by length",
+        "reused of the prompts: [0, 22, 22]",
+        "the queen says what she says alone: True",
+    ],
     "06_session.py": ["likeliest: '", "drawn:     '", "after 'Gaunt': b'", " tokens held, 0 dropped"],
 }
 

@@ -39,7 +39,19 @@ from glinfer.ops.embed import embed_rows
 from glinfer.ops.gemm import gemm
 from glinfer.ops.kernels import Kernels, default_kernels
 from glinfer.ops.norm import row_norms
-from glinfer.ops.rows import BASE, NOISE, POSITION, TARGETS, TOKEN, WANTED, Dealt, interleaved, row_table, table_layout
+from glinfer.ops.rows import (
+    BASE,
+    CHOSEN,
+    NOISE,
+    POSITION,
+    TARGETS,
+    TOKEN,
+    WANTED,
+    Dealt,
+    interleaved,
+    row_table,
+    table_layout,
+)
 from glinfer.ops.sample import best_candidate, pick_rows
 from glinfer.ops.score import log_probabilities
 from glinfer.ops.spec import TensorSpec
@@ -344,6 +356,9 @@ def test_weights_and_caches_lie_as_in_the_fast_plan(make: Callable[..., Plan], w
     caches = {tensor.name: tensor for tensor in plan.of_kind("cache")}
     if make is batch_of:
         long = chunk_of(weights=weights, kernels=NARROW, cache_slots=3 * 128, every=128)
+        assert caches.pop(PICKS).shape == (plan.table[ROWS].shape[0], 64), (
+            "where the next run finds what this one chose"
+        )
         assert caches == {tensor.name: tensor for tensor in long.of_kind("cache")}
     else:
         assert caches == {tensor.name: tensor for tensor in fast.of_kind("cache") if tensor.name != "picks"}
@@ -842,7 +857,7 @@ def test_a_batch_gives_each_sequence_what_it_gives_alone(model: Model, kernels: 
     alone = [model.stepped(each) for each in ids]
     for name in (tensor.name for tensor in plan.of_kind("cache")):
         caches[name] = np.zeros(plan.table[name].shape)
-        for number, (start, (own, _)) in enumerate(zip(starts, alone, strict=True)):
+        for number, (start, (own, _)) in enumerate(zip(starts, alone, strict=True) if name != PICKS else ()):
             caches[name][128 * number : 128 * number + start] = own[name][:start]
     for step in range(4):
         table = row_table(plan.table[ROWS].shape[0])
@@ -856,6 +871,14 @@ def test_a_batch_gives_each_sequence_what_it_gives_alone(model: Model, kernels: 
             expected = alone[row][1][start + step]
             assert np.allclose(logits[row], expected, rtol=1e-9, atol=1e-10)
             assert best_candidate(found[PICKS][row]) == int(expected.argmax())
+    # What was just chosen, whether the table says so or has the tokens.
+    table[:3, POSITION] += 1
+    given = []
+    for tokens in ([CHOSEN] * 3, [best_candidate(found[PICKS][row]) for row in range(3)]):
+        table[:3, TOKEN] = tokens
+        kept = {name: cache.copy() for name, cache in caches.items()}
+        given.append(final_tensors(plan, model.arrays, {ROWS: table}, values, kept)[f"{LOGITS}.0"])
+    assert np.array_equal(*given)
 
 
 def test_the_rows_of_a_chunk_are_halved_until_their_scores_fit() -> None:

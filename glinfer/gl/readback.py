@@ -1,0 +1,85 @@
+"""Reading a texture back without waiting for the GPU in between."""
+
+from __future__ import annotations
+
+from ctypes import c_float
+from typing import Any
+
+import numpy as np
+import numpy.typing as npt
+
+from glinfer.errors import GLError, PlanError
+from glinfer.gl.raw import GL_COLOR_ATTACHMENT0, GL_FLOAT, GL_FRAMEBUFFER, GL_PACK_ALIGNMENT, GL_RGBA
+from glinfer.gl.texture import Texture
+
+
+class Readback:
+    """The first rows of one texture, copied into a buffer when the GPU gets there, and read when they are wanted.
+
+    :meth:`start` queues the copy behind the draws issued so far; draws issued later may overwrite the texture.
+    :meth:`read` waits for the copy, and for nothing that was issued after it.
+    """
+
+    kind = "buffer"
+
+    def __init__(self, texture: Texture, rows: int) -> None:
+        """Make the buffer for the first ``rows`` rows of a texture of four float32 channels.
+
+        Raises:
+            PlanError: the texture has other texels, or no such rows.
+            GLError: the driver refused the buffer.
+        """
+        if texture.layout.format.name != "rgba32f":
+            raise PlanError(f"{texture.name} is {texture.layout.format.name}; expected rgba32f")
+        self.texture, self.rows, self.device = texture, rows, texture.device
+        self._size = texture.layout.region(rows, texture.layout.cols)
+        self._nbytes = 16 * self._size[0] * self._size[1]
+        self._name = 0
+        self.device.activate()
+        self.device.adopt(self)
+        try:
+            self._name = self.device.raw.new_read_buffer(self._nbytes)
+            self.device.check(f"making a buffer to read {texture.name} back", nbytes=self._nbytes)
+        except BaseException:
+            self.release()
+            raise
+
+    def start(self) -> None:
+        """Queue the copy."""
+        texture, raw = self.texture, self.device.raw
+        texture.require_alive()
+        raw.bind_framebuffer(GL_FRAMEBUFFER, texture.framebuffer.gl.glo)
+        raw.read_buffer(GL_COLOR_ATTACHMENT0)
+        raw.pixel_store(GL_PACK_ALIGNMENT, 4)
+        with raw.read_buffer_bound(self._name):
+            raw.read_pixels(0, 0, *self._size, GL_RGBA, GL_FLOAT, None)
+        raw.flush()  # or the driver may hold the draws back until something is read
+
+    def read(self) -> npt.NDArray[Any]:
+        """The rows [rows, cols] as they were when the copy was queued; waits for them.
+
+        Raises:
+            ContextLostError: the context was lost.
+            GLError: the driver refused to show them.
+        """
+        texture, raw, doing = self.texture, self.device.raw, f"reading {self.texture.name} back"
+        texture.require_alive()
+        with raw.read_buffer_bound(self._name):
+            address = raw.map_read_buffer(self._nbytes)
+            if not address:
+                self.device.check(doing, thorough=True)
+                raise GLError(f"{doing}: the driver gave no memory to read from")
+            width, height = self._size
+            texels = np.ctypeslib.as_array((c_float * (self._nbytes // 4)).from_address(address)).copy()
+            raw.unmap_read_buffer()
+        self.device.check(doing, thorough=True)
+        return texture.layout.unpack(texels.reshape(height, width, 4), self.rows, texture.layout.cols)
+
+    def release(self) -> None:
+        """Release the buffer; harmless when repeated."""
+        if self._name:
+            if not self.device.can_release():
+                return
+            self.device.raw.delete_buffer(self._name)
+            self._name = 0
+        self.device.disown(self)
