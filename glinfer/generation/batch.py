@@ -20,6 +20,7 @@ from glinfer.generation.loop import GenerationStats
 from glinfer.generation.numbers import Numbers
 from glinfer.generation.prefill import Prefill
 from glinfer.generation.sampler import Sampler, SamplingOptions, gpu_chooses
+from glinfer.generation.shortlist import sample_shortlist
 from glinfer.generation.text import TextAssembler
 from glinfer.generation.tokenizer import Tokenizer
 from glinfer.gl.blocks import BLOCK_FLOATS, BlockLayout
@@ -27,6 +28,7 @@ from glinfer.models.parts import cache_slots
 from glinfer.models.recipe import FROM_FILE, Formats, Recipes
 from glinfer.models.rows import LOGITS, PICKS, ROWS, batch_plan
 from glinfer.models.session import Session
+from glinfer.models.shortlist import Shortlists
 from glinfer.ops.cached import SLOT_TOKENS, score_slots
 from glinfer.ops.kernels import Kernels
 from glinfer.ops.rows import (
@@ -37,7 +39,6 @@ from glinfer.ops.rows import (
     POSITION,
     TARGETS,
     TOKEN,
-    interleaved,
     row_table,
 )
 
@@ -215,7 +216,10 @@ def _fits(config: ModelConfig, sequences: int, capacity: int, max_texture_size: 
 
 
 class Batch:
-    """``slots`` sequences at once, in caches of their own; close it, or use it in a ``with`` block."""
+    """``slots`` sequences at once, in caches of their own; close it, or use it in a ``with`` block.
+
+    ``logit_reads`` counts the rows of logits that were read back because a shortlist did not do.
+    """
 
     def __init__(
         self,
@@ -235,7 +239,9 @@ class Batch:
             PlanError: they do not fit the renderer.
         """
         self.config, self.slots, self.capacity, self._numbers = config, slots, capacity, numbers
-        self._flush_every, self._targets = kernels.flush_every, kernels.targets
+        self._flush_every, self._targets, self._kernels = kernels.flush_every, kernels.targets, kernels
+        self._shortlists: Shortlists | None = None
+        self.logit_reads = 0
         edge = root.device.limits.max_texture_size
         plan = batch_plan(
             config,
@@ -260,7 +266,8 @@ class Batch:
     @property
     def draws_issued(self) -> int:
         """Draw calls so far."""
-        return self.session.draws_issued + self._chunks.session.draws_issued
+        others = (each.session.draws_issued for each in (self._chunks, self._shortlists) if each is not None)
+        return self.session.draws_issued + sum(others)
 
     def results(self, waiting: Iterator[Running]) -> Iterator[BatchResult]:
         """Results in the order in which they are finished; the next sequence is asked for when a place is free.
@@ -340,19 +347,32 @@ class Batch:
             for place, each in picked.items():
                 chosen[place] = self._numbers.choice(candidates[place], each.held)
                 each.sampler.advance()
-        if len(picked) < len(active):
-            logits = self._logits()
-            for place in active.keys() - picked.keys():
-                each = active[place]
-                self._numbers.look(logits[place], each.held)
-                chosen[place] = each.sampler.sample(self._numbers.usable(logits[place]), each.held)
+        listed = {place: each for place, each in active.items() if place not in picked}
+        if listed:
+            if self._shortlists is None:
+                self._shortlists = Shortlists(self.session, self._kernels)
+            draws = [each.sampler.draw for each in listed.values()]
+            found = self._shortlists.run(list(listed), draws)
+            for (place, each), shortlist in zip(listed.items(), found, strict=True):
+                token = sample_shortlist(each.sampler, shortlist, each.held)
+                if token is None:
+                    logits = self._logits(place)
+                    self._numbers.look(logits, each.held)
+                    token = each.sampler.sample(self._numbers.usable(logits), each.held)
+                chosen[place] = token
         return chosen
 
-    def _logits(self) -> npt.NDArray[np.float32]:
-        return interleaved([self.session.read(f"{LOGITS}.{number}") for number in range(self._targets)])
+    def _logits(self, place: int) -> npt.NDArray[np.float32]:
+        """The logits [vocab] of one sequence, read back."""
+        self.logit_reads += 1
+        slot, target = divmod(place, self._targets)
+        found: npt.NDArray[np.float32] = self.session.read_rows(f"{LOGITS}.{target}", slot)[0]
+        return found
 
     def close(self) -> None:
         """Release what is the batch's own; harmless when repeated."""
+        if self._shortlists is not None:
+            self._shortlists.session.release()
         self._chunks.session.release()
         self.session.release()
 

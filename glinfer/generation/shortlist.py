@@ -1,0 +1,132 @@
+"""The sampler's choice out of a shortlist instead of a whole row of logits: the same token, or none where it cannot be told.
+
+The pass ``shortlist`` leaves the four largest logits of each piece of the vocabulary (:mod:`glinfer.ops.shortlist`). No
+other token of a piece is above the fourth, so tokens above the largest fourth have their true ranks, and tokens below
+it are dropped by top-k, top-p or min-p as soon as the list alone fills what those let through. Where they are not, the
+sum of their weights and their largest drawn score are known of each piece: enough to say, nearly always, that the best
+score on the list wins and that no filter drops it.
+"""
+
+from __future__ import annotations
+
+
+import numpy as np
+
+from glinfer.generation.sampler import BoolArray, FloatArray, History, Sampler, checked_history
+from glinfer.ops.shortlist import Shortlist
+
+# The sums of weights that a GPU makes are more exact than this, as are the logits' products with 1 / temperature.
+_MASS_ERROR = 1e-4
+# By how much two renderers' scores of one token differ at most: what noise is off by, and what rounding is, of its size.
+_NOISE_ERROR, _ROUNDING = 1e-5, 1e-6
+# Below this, temperatures are so high that logits of -3.4e38, the list's sign for "none", have a weight.
+_LEAST_INVERSE = 1e-20
+# Weights that may be zero in the whole row's sum.
+_VANISHING = 1e-290
+# So many pieces are looked through for tokens that may score higher; more would take as long as the whole row.
+_MOST_PIECES = 16
+
+
+def sample_shortlist(sampler: Sampler, found: Shortlist, history: History = ()) -> int | None:
+    """The token that ``sampler.sample`` finds in the row of logits that a shortlist was made of, if that can be told.
+
+    Args:
+        sampler: goes on to the next step if the token can be told, and stays otherwise.
+        found: the shortlist, made with ``sampler.draw``.
+        history: as for :meth:`Sampler.sample`.
+
+    Returns:
+        The token's id, or None where the whole row has to be read.
+
+    Raises:
+        InputError: the history holds something that is not a token id.
+    """
+    if not found.sound or sampler.options.inverse_temperature < _LEAST_INVERSE:
+        return None
+    token = _Listed(sampler, found, history).choice()
+    if token is not None:
+        sampler.advance()
+    return token
+
+
+class _Listed:
+    """The tokens of a list with their penalties, and what may be said of all others."""
+
+    def __init__(self, sampler: Sampler, found: Shortlist, history: History) -> None:
+        self.sampler, self.found = sampler, found
+        self.ids, logits = found.tokens()
+        self.scores = logits.astype(np.float64)
+        self.plain = found.bounds.astype(np.float64)
+        self.bounds = self.plain
+        # Tokens of the context that are not on the list.
+        self.seen = np.zeros(0, dtype=np.int64)
+        penalty = sampler.options.repetition_penalty
+        if penalty != 1.0:
+            seen = np.zeros(found.vocab, dtype=bool)
+            seen[checked_history(history, found.vocab)] = True
+            listed = seen[self.ids]
+            self.scores[listed] = sampler.penalised(self.scores[listed])
+            seen[self.ids] = False
+            self.seen = np.flatnonzero(seen)
+            # A penalty below 1 raises logits; those of tokens that are not on the list no further than to this.
+            self.bounds = np.maximum(self.plain, sampler.penalised(self.plain))
+
+    def choice(self) -> int | None:
+        bound, options = float(self.bounds.max()), self.sampler.options
+        above = self.scores > bound
+        if not above.any():
+            return None
+        if options.greedy:
+            best = self.ids[self.scores == self.scores.max()]
+            return int(best[0])
+        if not options.ranks(self.found.vocab):
+            above[:] = True  # whether they are kept does not depend on who comes before them
+        ids, scores = self.ids[above], self.scores[above]
+        kept = self.sampler.filtered(scores, self.found.vocab, bound, lambda largest: self.mass(~above, largest))
+        possible = np.flatnonzero(kept.possible)
+        drawn = self.sampler.perturbed(scores[possible], ids[possible])
+        winner = possible[drawn.argmax()]
+        if not kept.certain[winner] or kept.weights[winner] < _VANISHING or not np.isfinite(drawn.max()):
+            return None
+        if kept.others and not self.beats_others(float(drawn.max()), ~above):
+            return None
+        return int(ids[winner])
+
+    def mass(self, below: BoolArray, largest: float) -> tuple[float, float]:
+        """The least and the greatest weight of all tokens but those above the bounds, given the largest score.
+
+        ``below`` are the tokens of the list that are counted here.
+        """
+        temperature, pieces = self.sampler.options.temperature, self.found.pieces
+        edges = np.exp((self.plain - largest) / temperature)
+        rest = self.found.rest.astype(np.float64)
+        low = high = float((rest * edges).sum())
+        low, high = low * (1.0 - _MASS_ERROR), high * (1.0 + _MASS_ERROR) + pieces * float(np.finfo(np.float32).tiny)
+        if self.seen.size:
+            # Each may have any weight up to its piece's bound, before the penalty and after it.
+            count = np.bincount(self.seen % pieces, minlength=pieces)
+            low -= float((np.minimum(count, rest * (1.0 + _MASS_ERROR)) * edges).sum())
+            if self.sampler.options.repetition_penalty < 1.0:
+                high += float((count * np.exp((self.bounds - largest) / temperature)).sum())
+        known = float(np.exp((self.scores[below] - largest) / temperature).sum())
+        return max(0.0, low) + known, high + known
+
+    def beats_others(self, best: float, below: BoolArray) -> bool:
+        """Whether a drawn score is larger than those of all tokens but those above the bounds."""
+        found, pieces = self.found, self.found.pieces
+        if below.any() and self.perturbed_max(self.scores[below], self.ids[below]) >= best:
+            return False
+        margin = _NOISE_ERROR + _ROUNDING * (abs(best) + 20.0)
+        near = np.flatnonzero(found.drawn >= best - margin)
+        if near.size > _MOST_PIECES:
+            return False
+        # The largest score of such a piece may be one of the list's, before its penalty, or that of a token which was
+        # dropped. So each of its other tokens is tried, with the largest logit that it may have.
+        whole = (near[:, None] + np.arange(0, found.vocab, pieces)).reshape(-1)
+        others = np.setdiff1d(whole[whole < found.vocab], self.ids)
+        if self.sampler.options.repetition_penalty < 1.0:
+            others = np.union1d(others, self.seen)
+        return others.size == 0 or self.perturbed_max(self.bounds[others % pieces], others) < best
+
+    def perturbed_max(self, scores: FloatArray, ids: np.ndarray) -> float:
+        return float(self.sampler.perturbed(scores, ids).max())
