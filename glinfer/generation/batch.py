@@ -239,7 +239,7 @@ class Batch:
             PlanError: they do not fit the renderer.
         """
         self.config, self.slots, self.capacity, self._numbers = config, slots, capacity, numbers
-        self._flush_every, self._targets, self._kernels = kernels.flush_every, kernels.targets, kernels
+        self._flush_every, self._targets = kernels.flush_every, kernels.targets
         self._shortlists: Shortlists | None = None
         self.logit_reads = 0
         edge = root.device.limits.max_texture_size
@@ -254,8 +254,10 @@ class Batch:
         )
         self.session = root.companion(plan, ("weight",))
         try:
-            prefill = Prefill(config, weights, kernels, formats, sequences=slots, capacity=capacity, hands_over=False)
-            self._chunks = prefill.into(self.session)
+            self._prefill = Prefill(
+                config, weights, kernels, formats, sequences=slots, capacity=capacity, hands_over=False
+            )
+            self._chunks = self._prefill.into(self.session)
         except BaseException:
             self.session.release()
             raise
@@ -300,11 +302,11 @@ class Batch:
         """Choose the next token of each sequence, by its place."""
         for place, each in active.items():
             self._catch_up(place, each)
-        draws = self.session.draws_issued
+        draws = self.draws_issued
         self._run(active)
         chosen = self._choices(active)
         for place, each in active.items():
-            each.stats.draws += self.session.draws_issued - draws
+            each.stats.draws += self.draws_issued - draws
             each.push(chosen[place])
 
     def _catch_up(self, place: int, each: Running) -> None:
@@ -350,7 +352,7 @@ class Batch:
         listed = {place: each for place, each in active.items() if place not in picked}
         if listed:
             if self._shortlists is None:
-                self._shortlists = Shortlists(self.session, self._kernels)
+                self._shortlists = self._prefill.shortlists(self.session)
             draws = [each.sampler.draw for each in listed.values()]
             found = self._shortlists.run(list(listed), draws)
             for (place, each), shortlist in zip(listed.items(), found, strict=True):

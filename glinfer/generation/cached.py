@@ -111,7 +111,7 @@ class CachedSession(DecodeSession):
         if self._logits is not None:
             return None
         if self._shortlists is None:
-            self._shortlists = Shortlists(self._bound, self._prefill.kernels)
+            self._shortlists = self._prefill.shortlists(self._bound)
         self._run_head()
         token = sample_shortlist(sampler, self._shortlists.run([0], [sampler.draw])[0], self._ids)
         if token is None:

@@ -1,29 +1,28 @@
-"""The sampler's choice out of a shortlist instead of a whole row of logits: the same token, or none where it cannot be told.
+"""The sampler's choice out of a shortlist: the token that the whole row of logits gives, or none where that is open.
 
 The pass ``shortlist`` leaves the four largest logits of each piece of the vocabulary (:mod:`glinfer.ops.shortlist`). No
-other token of a piece is above the fourth, so tokens above the largest fourth have their true ranks, and tokens below
-it are dropped by top-k, top-p or min-p as soon as the list alone fills what those let through. Where they are not, the
-sum of their weights and their largest drawn score are known of each piece: enough to say, nearly always, that the best
-score on the list wins and that no filter drops it.
+other token of a piece is above the fourth, so tokens above the largest fourth have their true ranks. The others are
+out of the question as soon as these fill what top-k, top-p or min-p let through. Where they do not, two more facts are
+known of each piece, the weight of its other tokens and the largest score drawn in it. They nearly always suffice to
+say that the best score on the list is the best of all, and that no filter drops it.
 """
 
 from __future__ import annotations
-
 
 import numpy as np
 
 from glinfer.generation.sampler import BoolArray, FloatArray, History, Sampler, checked_history
 from glinfer.ops.shortlist import Shortlist
 
-# The sums of weights that a GPU makes are more exact than this, as are the logits' products with 1 / temperature.
+# Relative error of the weights that a GPU adds up, an upper bound.
 _MASS_ERROR = 1e-4
-# By how much two renderers' scores of one token differ at most: what noise is off by, and what rounding is, of its size.
+# By how much the scores of one token differ between renderers at most: the noise itself, and rounding for each unit.
 _NOISE_ERROR, _ROUNDING = 1e-5, 1e-6
-# Below this, temperatures are so high that logits of -3.4e38, the list's sign for "none", have a weight.
+# At temperatures with a smaller inverse even logits of -3.4e38 have a weight, and those are never listed.
 _LEAST_INVERSE = 1e-20
-# Weights that may be zero in the whole row's sum.
+# Weights below this may vanish when they are divided by the sum of all, and the token is dropped then.
 _VANISHING = 1e-290
-# So many pieces are looked through for tokens that may score higher; more would take as long as the whole row.
+# Pieces that are searched for a higher score at most; the whole row takes no longer than more of them.
 _MOST_PIECES = 16
 
 
@@ -43,7 +42,8 @@ def sample_shortlist(sampler: Sampler, found: Shortlist, history: History = ()) 
     """
     if not found.sound or sampler.options.inverse_temperature < _LEAST_INVERSE:
         return None
-    token = _Listed(sampler, found, history).choice()
+    with np.errstate(over="ignore"):  # a weight of exp(-inf) is 0, as it should be
+        token = _Listed(sampler, found, history).choice()
     if token is not None:
         sampler.advance()
     return token

@@ -17,11 +17,13 @@ from glinfer.models import fast, rows
 from glinfer.models.plan import Plan, PlanBuilder
 from glinfer.models.session import Session
 from glinfer.ops.kernels import Kernels
-from glinfer.ops.rows import INVERSE_TEMPERATURE, NOISE, NOISE_KEY, ROW_WORDS, SOURCE, Dealt, row_table
+from glinfer.ops.rows import INVERSE_TEMPERATURE, NOISE, NOISE_KEY, ROW_WORDS, SOURCE, Dealt, Table, row_table
 from glinfer.ops.shortlist import LISTED, Shortlist, pieces_for, shortlist
 from glinfer.ops.spec import RunValue, TensorSpec
 
 TABLE, BEST, FACTS = "shortlist.rows", "shortlist.best", "shortlist.facts"
+Drawn = tuple[int, float] | None
+"""(noise key, 1 / temperature) of a token that is drawn, None for the likeliest."""
 
 
 def logits_of(plan: Plan) -> tuple[TensorSpec, ...]:
@@ -46,7 +48,7 @@ def shortlist_plan(plan: Plan, *, kernels: Kernels, max_texture_size: int) -> Pl
     """
     logits = logits_of(plan)
     count, vocab = logits[0].shape[0] * len(logits), logits[0].shape[1]
-    builder = PlanBuilder("shortlist", count, [RunValue("rows", 1, count, lambda tokens: tokens)])
+    builder = PlanBuilder("shortlist", count, [RunValue("rows", 1, count, lambda tokens: min(tokens, count))])
     found = [builder.laid_out(each.name, "input", each.layout) for each in logits if each.layout is not None]
     table = builder.laid_out(TABLE, "input", RowLayout.of((count, ROW_WORDS), "rgba32ui", max_texture_size))
     shape = count, LISTED * pieces_for(vocab)
@@ -55,9 +57,7 @@ def shortlist_plan(plan: Plan, *, kernels: Kernels, max_texture_size: int) -> Pl
         for name in (BEST, FACTS)
     )
     builder.draw(
-        shortlist(
-            "shortlist", Dealt(tuple(found)), table, best, facts, vocab=vocab, count="rows", kernels=kernels
-        )
+        shortlist("shortlist", Dealt(tuple(found)), table, best, facts, vocab=vocab, count="rows", kernels=kernels)
     )
     return builder.build()
 
@@ -90,21 +90,25 @@ class Shortlists:
         self._vocab, self._table = logits[0].shape[1], row_table(plan.table[TABLE].shape[0])
         self._texture = self.session.texture(TABLE)
 
-    def run(self, rows: Sequence[int], draws: Sequence[tuple[int, float] | None]) -> list[Shortlist]:
-        """The shortlists of some rows of the logits, one draw and two small readbacks for all of them.
+    def run(self, rows: Sequence[int], draws: Sequence[Drawn]) -> list[Shortlist]:
+        """The shortlists of some rows of the logits, by one draw and two small readbacks for all of them.
 
         Args:
             rows: which, at most as many as there are.
-            draws: (noise key, 1 / temperature) of each, or None for a choice without noise.
+            draws: how the token of each is drawn.
         """
-        table, count = self._table, len(rows)
-        table[:count, SOURCE] = rows
-        for row, draw in zip(table, draws, strict=False):
-            key, inverse = draw or (0, 1.0)
-            row[NOISE], row[NOISE_KEY] = draw is not None, key
-            row[INVERSE_TEMPERATURE] = np.float32(inverse).view(np.uint32)
+        count = len(rows)
+        fill_table(self._table, rows, draws)
         self.session.require_alive()
-        self._texture.upload(table)
+        self._texture.upload(self._table)
         self.session.run({"rows": count})
         best, facts = (self.session.read(name, rows=count).reshape(count, -1, LISTED) for name in (BEST, FACTS))
         return [Shortlist(self._vocab, best[row], facts[row]) for row in range(count)]
+
+
+def fill_table(table: Table, rows: Sequence[int], draws: Sequence[Drawn]) -> None:
+    """Ask for the shortlists of some rows of the logits in the first rows of a table."""
+    for row, source, drawn in zip(table, rows, draws, strict=False):
+        key, inverse_temperature = (0, 1.0) if drawn is None else drawn
+        row[SOURCE], row[NOISE], row[NOISE_KEY] = source, drawn is not None, key
+        row[INVERSE_TEMPERATURE] = np.float32(inverse_temperature).view(np.uint32)

@@ -1,8 +1,8 @@
-"""A shortlist of each row of logits: its likeliest tokens, and what has to be known of the rest, in a few kilobytes.
+"""A shortlist of each row of logits: its likeliest tokens, and bounds on all others, in a few kilobytes.
 
-The vocabulary is cut into pieces, each with every so-and-so-manieth token, since neighbours are often alike: all digits,
-or all lower-case letters. Of each piece the shader leaves the four largest logits. So whatever is not on the list is no
-larger than the fourth of its piece, and each token above the largest fourth has its true rank.
+The vocabulary is cut into pieces with a stride, because neighbours are often alike, such as the digits. The shader
+leaves the four largest logits of each piece. A token that is not on the list has no larger logit than the fourth of its
+piece, so each token above the largest fourth has its true rank.
 """
 
 from __future__ import annotations
