@@ -6,7 +6,7 @@ Each gives what it gives alone with the same seed: a pass computes a row of its 
 from __future__ import annotations
 
 import time
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, fields
 from typing import Any
 
@@ -358,18 +358,18 @@ class Batch:
             for (place, each), shortlist in zip(listed.items(), found, strict=True):
                 token = sample_shortlist(each.sampler, shortlist, each.held)
                 if token is None:
-                    logits = self._logits(place)
+                    (logits,) = self._logits([place])
                     self._numbers.look(logits, each.held)
                     token = each.sampler.sample(self._numbers.usable(logits), each.held)
                 chosen[place] = token
         return chosen
 
-    def _logits(self, place: int) -> npt.NDArray[np.float32]:
-        """The logits [vocab] of one sequence, read back."""
-        self.logit_reads += 1
-        slot, target = divmod(place, self._targets)
-        found: npt.NDArray[np.float32] = self.session.read_rows(f"{LOGITS}.{target}", slot)[0]
-        return found
+    def _logits(self, places: Iterable[int] | None = None) -> npt.NDArray[np.float32]:
+        """The logits of some sequences, or of all places, read back [places, vocab]."""
+        places = range(self._rows) if places is None else places
+        slots = [divmod(place, self._targets) for place in places]
+        self.logit_reads += len(slots)
+        return np.concatenate([self.session.read_rows(f"{LOGITS}.{target}", slot) for slot, target in slots])
 
     def close(self) -> None:
         """Release what is the batch's own; harmless when repeated."""

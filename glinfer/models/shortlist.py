@@ -88,7 +88,7 @@ class Shortlists:
         plan = shortlist_plan(bound.plan, kernels=kernels, max_texture_size=edge)
         self.session = bound.companion(plan, (), names=[tensor.name for tensor in logits])
         self._vocab, self._table = logits[0].shape[1], row_table(plan.table[TABLE].shape[0])
-        self._texture = self.session.texture(TABLE)
+        self._texture, *self._found = (self.session.texture(name) for name in (TABLE, BEST, FACTS))
 
     def run(self, rows: Sequence[int], draws: Sequence[Drawn]) -> list[Shortlist]:
         """The shortlists of some rows of the logits, by one draw and two small readbacks for all of them.
@@ -102,7 +102,7 @@ class Shortlists:
         self.session.require_alive()
         self._texture.upload(self._table)
         self.session.run({"rows": count})
-        best, facts = (self.session.read(name, rows=count).reshape(count, -1, LISTED) for name in (BEST, FACTS))
+        best, facts = (texture.read(count).reshape(count, -1, LISTED) for texture in self._found)
         return [Shortlist(self._vocab, best[row], facts[row]) for row in range(count)]
 
 
