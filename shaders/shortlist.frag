@@ -43,11 +43,9 @@ void main() {
             bvec4 beaten = lessThan(top, vec4(logit)), beaten_before = bvec4(false, beaten.xyz);
             top = mix(top, mix(vec4(logit), top.xxyz, beaten_before), beaten);
             step_of = mix(step_of, mix(vec4(start + j), step_of.xxyz, beaten_before), beaten);
-            if (beaten.w) {
-                rest = (last > LEAST ? rest + 1.0 : rest) * exp((last - top.w) * inverse_temperature);
-            } else {
-                rest += exp((logit - top.w) * inverse_temperature);
-            }
+            // What is not listed: this logit, or the fourth that it has replaced; the sum is in units of the new fourth.
+            float weight = exp((beaten.w ? last - top.w : logit - top.w) * inverse_temperature);
+            rest = beaten.w ? (last > LEAST ? rest + 1.0 : rest) * weight : rest + weight;
             // By its bits: a compiler may take it for granted that nothing is NaN.
             lost = lost || (floatBitsToUint(logit) & 0x7fffffffu) > 0x7f800000u;
             if (noise) {

@@ -77,18 +77,22 @@ class _Listed:
         if not above.any():
             return None
         if options.greedy:
-            best = self.ids[self.scores == self.scores.max()]
-            return int(best[0])
-        if not options.ranks(self.found.vocab):
-            above[:] = True  # whether they are kept does not depend on who comes before them
-        ids, scores = self.ids[above], self.scores[above]
+            return int(self.ids[self.scores == self.scores.max()].min())
+        if options.ranks(self.found.vocab):
+            known = np.flatnonzero(above)
+            known = known[np.argsort(self.ids[known])]
+        else:  # whether a token is kept does not depend on those before it
+            above[:], known = True, np.arange(above.size)
+        ids, scores = self.ids[known], self.scores[known]
         kept = self.sampler.filtered(scores, self.found.vocab, bound, lambda largest: self.mass(~above, largest))
         possible = np.flatnonzero(kept.possible)
         drawn = self.sampler.perturbed(scores[possible], ids[possible])
-        winner = possible[drawn.argmax()]
-        if not kept.certain[winner] or kept.weights[winner] < _VANISHING or not np.isfinite(drawn.max()):
+        best = float(drawn.max())
+        equal = possible[drawn == best]
+        winner = equal[ids[equal].argmin()]
+        if not kept.certain[winner] or kept.weights[winner] < _VANISHING or not np.isfinite(best):
             return None
-        if kept.others and not self.beats_others(float(drawn.max()), ~above):
+        if kept.others and not self.beats_others(best, ~above):
             return None
         return int(ids[winner])
 

@@ -112,14 +112,12 @@ class Shortlist:
         return bool(self.facts[:, 2].min() >= 0.0 and NO_SCORE < self.best[:, 0].max() < np.inf)
 
     def tokens(self) -> tuple[Ids, Floats]:
-        """The ids on the list, lowest first, and their logits."""
+        """The ids on the list, in no order, and their logits."""
         packed = self.facts[:, :2].astype(np.int64)
         steps = np.stack([packed % _STEPS, packed // _STEPS], axis=2).reshape(self.pieces, LISTED)
         ids = steps * self.pieces + np.arange(self.pieces)[:, None]
         listed = self.best > NO_SCORE
-        ids, logits = ids[listed], self.best[listed]
-        order = np.argsort(ids)
-        return ids[order], logits[order]
+        return ids[listed], self.best[listed]
 
     @property
     def bounds(self) -> Floats:

@@ -135,7 +135,7 @@ def test_all_tokens_of_a_small_vocabulary_are_on_the_list() -> None:
             continue
         sampler = Sampler(options)
         found = listed(logits, sampler)
-        assert found.tokens()[0].tolist() == list(range(logits.size)), number
+        assert sorted(found.tokens()[0].tolist()) == list(range(logits.size)), number
         assert sample_shortlist(sampler, found, some_history(random, logits)) is not None, options
 
 
