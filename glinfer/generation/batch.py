@@ -6,7 +6,7 @@ pass computes a row of its targets without regard to the others.
 
 from __future__ import annotations
 
-from collections.abc import Collection, Mapping, Sequence
+from collections.abc import Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, fields
 from typing import Any, NamedTuple
 
@@ -20,6 +20,7 @@ from glinfer.generation.loop import GenerationStats
 from glinfer.generation.numbers import Numbers
 from glinfer.generation.prefill import Prefill
 from glinfer.generation.sampler import Sampler, SamplingOptions, gpu_chooses
+from glinfer.generation.shortlist import sample_shortlist
 from glinfer.generation.text import TextAssembler
 from glinfer.generation.tokenizer import Tokenizer
 from glinfer.gl.blocks import BLOCK_FLOATS, BlockLayout
@@ -28,6 +29,7 @@ from glinfer.models.parts import attention_layout, cache_format, cache_slots
 from glinfer.models.recipe import DEFAULT_CACHE, FROM_FILE, Formats, Recipes
 from glinfer.models.rows import LOGITS, PICKS, ROWS, batch_plan
 from glinfer.models.session import Session
+from glinfer.models.shortlist import Shortlists
 from glinfer.ops.cached import SLOT_TOKENS, score_slots
 from glinfer.ops.kernels import Kernels
 from glinfer.ops.noise import noise_key
@@ -40,7 +42,6 @@ from glinfer.ops.rows import (
     POSITION,
     TARGETS,
     TOKEN,
-    interleaved,
     row_table,
 )
 
@@ -245,7 +246,10 @@ class Step(NamedTuple):
 
 
 class Batch:
-    """The runs of ``slots`` sequences, in caches of their own; close it."""
+    """The runs of ``slots`` sequences, in caches of their own; close it.
+
+    ``logit_reads`` counts the rows of logits that were read back because a shortlist did not do.
+    """
 
     def __init__(
         self,
@@ -267,6 +271,8 @@ class Batch:
         """
         self.config, self.kernels, self.slots, self.capacity = config, kernels, slots, capacity
         self._numbers, self._targets = numbers, kernels.targets
+        self._shortlists: Shortlists | None = None
+        self.logit_reads = 0
         edge = root.device.limits.max_texture_size
         plan = batch_plan(
             config,
@@ -283,8 +289,8 @@ class Batch:
             # While the choices of one step are looked at, those of the next are on their way.
             self._picks = [self.session.readback(PICKS, slots) for _ in range(2)]
             places = {"sequences": slots, "capacity": capacity}
-            prefill = Prefill(config, weights, kernels, formats, cache, hands_over=False, **places)
-            self._chunks = prefill.into(self.session)
+            self._prefill = Prefill(config, weights, kernels, formats, cache, hands_over=False, **places)
+            self._chunks = self._prefill.into(self.session)
         except BaseException:
             self.session.release()
             raise
@@ -295,7 +301,8 @@ class Batch:
     @property
     def draws_issued(self) -> int:
         """Draw calls so far."""
-        return self.session.draws_issued + self._chunks.session.draws_issued
+        others = (each.session.draws_issued for each in (self._chunks, self._shortlists) if each is not None)
+        return self.session.draws_issued + sum(others)
 
     def chooses(self, each: Running) -> bool:
         """Whether the GPU chooses its tokens by itself, so that its next run can be issued before they are read."""
@@ -359,18 +366,31 @@ class Batch:
             for place, each in picked.items():
                 chosen[place] = self._numbers.choice(candidates[place], each.held)
                 each.sampler.advance()
-        if len(picked) < len(active):
-            logits = self._logits()
-            for place in active.keys() - picked.keys():
-                each = active[place]
-                self._numbers.look(logits[place], each.held)
-                chosen[place] = each.sampler.sample(self._numbers.usable(logits[place]), each.held)
+        listed = {place: each for place, each in active.items() if place not in picked}
+        if listed:
+            if self._shortlists is None:
+                self._shortlists = self._prefill.shortlists(self.session)
+            draws = [each.sampler.draw for each in listed.values()]
+            found = self._shortlists.run(list(listed), draws)
+            for (place, each), shortlist in zip(listed.items(), found, strict=True):
+                token = sample_shortlist(each.sampler, shortlist, each.held)
+                if token is None:
+                    (logits,) = self._logits([place])
+                    self._numbers.look(logits, each.held)
+                    token = each.sampler.sample(self._numbers.usable(logits), each.held)
+                chosen[place] = token
         return chosen
 
-    def _logits(self) -> npt.NDArray[np.float32]:
-        return interleaved([self.session.read(f"{LOGITS}.{number}") for number in range(self._targets)])
+    def _logits(self, places: Iterable[int] | None = None) -> npt.NDArray[np.float32]:
+        """The logits of some sequences, or of all places, read back [places, vocab]."""
+        places = range(self._rows) if places is None else places
+        slots = [divmod(place, self._targets) for place in places]
+        self.logit_reads += len(slots)
+        return np.concatenate([self.session.read_rows(f"{LOGITS}.{target}", slot) for slot, target in slots])
 
     def close(self) -> None:
         """Release what is the batch's own; harmless when repeated."""
+        if self._shortlists is not None:
+            self._shortlists.session.release()
         self._chunks.session.release()
         self.session.release()

@@ -12,15 +12,17 @@ from glinfer.errors import NumbersError
 from glinfer.generation.decode import DecodeSession, Floats
 from glinfer.generation.prefill import FEWEST, Chunks, Prefill
 from glinfer.generation.sampler import Sampler, SamplingOptions, gpu_chooses
+from glinfer.generation.shortlist import sample_shortlist
 from glinfer.gl.blocks import BLOCK_EDGE, BLOCK_FLOATS, BlockLayout
 from glinfer.models.fast import HEAD_DRAWS, LOGITS, PICKS, tail_draws
 from glinfer.models.session import Session
+from glinfer.models.shortlist import Shortlists
 from glinfer.ops.cached import score_slots
 from glinfer.ops.sample import best_candidate
 
 
 class CachedSession(DecodeSession):
-    """The fast plan: one token a run, keys and values in textures, plain sampling on the GPU.
+    """The fast plan: one token a run, keys and values in textures, tokens chosen on the GPU or out of its shortlist.
 
     Per token only the numbers in one dictionary change: no GL object is made and none is looked up.
     """
@@ -37,6 +39,7 @@ class CachedSession(DecodeSession):
         self._prefill, self._bound, self._owns = prefill, bound, owns
         self._flush_every = prefill.kernels.flush_every
         self._chunks: Chunks | None = None
+        self._shortlists: Shortlists | None = None
         self._picks, self._logits_texture = bound.texture(PICKS), bound.texture(LOGITS)
         assert isinstance(self._picks.layout, BlockLayout)
         self._places = self._picks.layout
@@ -51,7 +54,8 @@ class CachedSession(DecodeSession):
     @property
     def draws_issued(self) -> int:
         """Draw calls issued so far."""
-        return self._bound.draws_issued + (0 if self._chunks is None else self._chunks.session.draws_issued)
+        others = (each.session.draws_issued for each in (self._chunks, self._shortlists) if each is not None)
+        return self._bound.draws_issued + sum(others)
 
     def chooses(self, options: SamplingOptions) -> bool:
         """Whether a token is chosen from all tokens, by their logits alone: what the plan's last pass can do."""
@@ -107,15 +111,36 @@ class CachedSession(DecodeSession):
             self._cached = position + 1
 
     def _compute_logits(self) -> Floats:
+        self._run_head()
+        return self._read_logits()
+
+    def _run_head(self) -> None:
+        """Run all tokens, the last one up to its logits."""
         self._catch_up()
         last = len(self._ids) - 1
         self._run(last, self._ids[last], self._head)
         self._cached = last + 1
+
+    def _read_logits(self) -> Floats:
+        self.logit_reads += 1
         return np.array(self._logits_texture.read()[0], dtype=np.float32)
+
+    def _choose_listed(self, sampler: Sampler) -> int | None:
+        """A token out of a shortlist; None where it takes the logits, which are kept then."""
+        if self._logits is not None:
+            return None
+        if self._shortlists is None:
+            self._shortlists = self._prefill.shortlists(self._bound)
+        self._run_head()
+        token = sample_shortlist(sampler, self._shortlists.run([0], [sampler.draw])[0], self._ids)
+        if token is None:
+            self._keep(self._read_logits())
+        return token
 
     def _choose(self, count: int, sampler: Sampler) -> list[int]:
         if not self.chooses(sampler.options):
-            return super()._choose(count, sampler)
+            token = self._choose_listed(sampler)
+            return super()._choose(count, sampler) if token is None else self._append([token])
         self._catch_up()
         values, first, step = self._values, len(self._ids) - 1, sampler.step
         values["noise"] = 0.0 if sampler.options.greedy else 1.0
@@ -159,6 +184,8 @@ class CachedSession(DecodeSession):
         return made
 
     def _release(self) -> None:
+        if self._shortlists is not None:
+            self._shortlists.session.release()
         if self._chunks is not None:
             self._prefill.give_back(self._chunks)
         if self._owns:

@@ -41,6 +41,7 @@ class DecodeSession(ABC):
     Attributes:
         dropped: how many tokens were dropped so far because the context was full.
         draws_ahead: draws that were not issued because a chunk of the prompt had done their work.
+        logit_reads: how many times a whole row of logits was read back; choosing a token seldom needs it.
         numbers: the watch over what is read back, of the model that has made the session.
         usable: raises ContextError where the model's device can be used no more, or not from here.
     """
@@ -55,7 +56,7 @@ class DecodeSession(ABC):
         self._ids: list[int] = []
         self._logits: Floats | None = None
         self._closed = ""
-        self.dropped = self.draws_ahead = 0
+        self.dropped = self.draws_ahead = self.logit_reads = 0
 
     @property
     def ids(self) -> list[int]:
@@ -149,12 +150,14 @@ class DecodeSession(ABC):
             ContextError: the session was closed.
         """
         self._require_tokens()
-        if self._logits is None:
-            logits = self._compute_logits()
-            if self.numbers is not None:
-                self.numbers.look(logits, self._ids)
-            self._logits = logits
-        return self._logits.copy()
+        return (self._keep(self._compute_logits()) if self._logits is None else self._logits).copy()
+
+    def _keep(self, logits: Floats) -> Floats:
+        """Look at logits that were read back, and keep them until the tokens change."""
+        if self.numbers is not None:
+            self.numbers.look(logits, self._ids)
+        self._logits = logits
+        return logits
 
     def probs(self) -> Floats:
         """Softmax probabilities [vocab] of the next token, float32; errors as in :meth:`logits`."""

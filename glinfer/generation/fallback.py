@@ -18,6 +18,7 @@ from glinfer.errors import GlinferWarning, ShaderError
 from glinfer.generation.prefill import Chunks, Prefill
 from glinfer.models.recipe import Formats
 from glinfer.models.session import Session
+from glinfer.models.shortlist import Shortlists
 from glinfer.ops.kernels import Kernels
 
 T = TypeVar("T")
@@ -85,7 +86,7 @@ def _warn(error: ShaderError, kernels: Kernels, plain: Kernels) -> None:
 
 
 class PlainerPrefill(Prefill):
-    """A chunk plan that is built from plainer kernels where the driver refuses a shader of the chosen ones."""
+    """Plans that are built from plainer kernels where the driver refuses a shader of the chosen ones."""
 
     def __init__(
         self, config: ModelConfig, weights: str, choice: KernelChoice, formats: Formats | None, cache: str
@@ -99,6 +100,10 @@ class PlainerPrefill(Prefill):
         if self._first is not None:  # its scratch textures are shared, and so are its kernels
             return super().into(bound)
         return self._choice.make(lambda kernels: self._made_of(kernels, bound))
+
+    def shortlists(self, bound: Session) -> Shortlists:
+        """See :class:`Prefill`."""
+        return self._choice.make(lambda kernels: Shortlists(bound, kernels))
 
     def _made_of(self, kernels: Kernels, bound: Session) -> Chunks:
         if kernels != self.kernels:

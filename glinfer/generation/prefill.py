@@ -12,6 +12,7 @@ from glinfer.models.plan import Plan
 from glinfer.models.recipe import DEFAULT_CACHE, Formats
 from glinfer.models.rows import ROWS, fitting_chunk_plan
 from glinfer.models.session import Session
+from glinfer.models.shortlist import Shortlists
 from glinfer.ops.kernels import Kernels
 from glinfer.ops.rows import row_table
 
@@ -79,6 +80,14 @@ class Prefill:
         if self._first is None:
             self._first = made
         return Chunks(made, self.kernels)
+
+    def shortlists(self, bound: Session) -> Shortlists:
+        """The plan ``shortlist``, bound to the logits of a session that the caches belong to.
+
+        Raises:
+            PlanError: the plan does not fit the renderer.
+        """
+        return Shortlists(bound, self.kernels)
 
     def give_back(self, chunks: Chunks) -> None:
         """Release what :meth:`into` has made, unless others use its scratch textures."""

@@ -1,14 +1,15 @@
 """Choose the next token from a row of logits: penalties, filters, one draw. NumPy only.
 
-Penalties and filters are float64. The draw is float32, in the arithmetic of the shader that draws on the GPU; at the
-end, which tokens the GPU can choose, and how its choice is read.
+Penalties and filters are float64. The draw is float32, in the arithmetic of the shader that draws on the GPU.
+At the end, which tokens the GPU can choose by itself; :mod:`glinfer.generation.shortlist` takes the same steps where of
+a row only its likeliest tokens are known.
 """
 
 from __future__ import annotations
 
 import math
 import secrets
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -20,13 +21,14 @@ from glinfer.errors import InputError
 from glinfer.ops.noise import gumbel_at, noise_key
 
 FloatArray = npt.NDArray[np.float64]
+BoolArray = npt.NDArray[np.bool_]
 History = Sequence[int] | npt.NDArray[Any]
 
 # Below this a temperature means greedy. Logits only 0.002 apart are e**20 apart in probability here; and further
 # down, logits divided by the temperature are so large that float32 has no digits left for the noise.
 MIN_TEMPERATURE = 1e-4
-
-# What shaders/pick.frag leaves where no logit was a number that can be compared.
+# Sums of a vocabulary's weights in float64 are more exact than this, in whichever order they are added up.
+_SUM_ERROR = 1e-9
 
 
 @dataclass(frozen=True)
@@ -78,10 +80,31 @@ class SamplingOptions:
         """Whether the most probable token is always taken."""
         return self.temperature < MIN_TEMPERATURE
 
+    def ranks(self, vocab: int) -> bool:
+        """Whether a filter asks for the order of the tokens: top-k or top-p."""
+        return 0 < self.top_k < vocab or self.top_p < 1.0
+
     @property
     def inverse_temperature(self) -> float:
         """What a draw multiplies the logits by, a float32 number from 0 to 10,000; 1 when greedy."""
         return 1.0 if self.greedy else float(np.float32(1.0 / self.temperature))
+
+
+@dataclass(frozen=True)
+class Kept:
+    """What the filters leave of tokens whose scores are known, when those of others are only bounded.
+
+    Attributes:
+        weights: of each token, relative to the largest.
+        certain: which are left whatever the others are.
+        possible: which may be left.
+        others: whether any other token may be left.
+    """
+
+    weights: FloatArray
+    certain: BoolArray
+    possible: BoolArray
+    others: bool
 
 
 class Sampler:
@@ -117,6 +140,11 @@ class Sampler:
         self.options = SamplingOptions() if options is None else options
         self.seed = secrets.randbits(64) if self.options.seed is None else self.options.seed
         self.step = 0
+
+    @property
+    def draw(self) -> tuple[int, float] | None:
+        """(noise key, 1 / temperature) of this step's draw; None when greedy."""
+        return None if self.options.greedy else (self.noise_key(), self.options.inverse_temperature)
 
     def noise_key(self) -> int:
         """The key of this step's noise, from 0 to 2**32 - 1: what a shader that draws is given."""
@@ -171,39 +199,74 @@ class Sampler:
     def _penalised(self, logits: npt.ArrayLike, history: History) -> FloatArray:
         """Check both inputs, then apply step 1 to a float64 copy of the logits."""
         scores = _checked_logits(logits)
-        seen = _checked_history(history, scores.size)
+        seen = checked_history(history, scores.size)
         penalty = self.options.repetition_penalty
         if penalty == 1.0 or seen.size == 0:
             return scores
-        old = scores[seen]
+        # A token seen twice is written twice with the same value, so it is penalised once.
+        scores[seen] = self.penalised(scores[seen])
+        return scores
+
+    def penalised(self, old: FloatArray) -> FloatArray:
+        """Step 1 for logits of tokens that are in the context; larger ones stay larger, or become equal."""
+        penalty = self.options.repetition_penalty
         with np.errstate(over="ignore"):
             new = np.where(old > 0.0, old / penalty, old * penalty)
         # An extreme penalty may overflow; a finite logit stays finite so that a softmax still exists.
         limit = np.finfo(np.float64).max
-        # A token seen twice is written twice with the same value, so it is penalised once.
-        scores[seen] = np.where(np.isfinite(old), np.clip(new, -limit, limit), old)
-        return scores
+        return np.where(np.isfinite(old), np.clip(new, -limit, limit), old)
 
     def _filtered(self, scores: FloatArray) -> FloatArray:
         """Steps 2 to 5; ``scores`` are finite or -inf with at least one finite. Returns probabilities."""
-        options = self.options
+        kept = self.filtered(scores, scores.size)
+        kept.weights[~kept.certain] = 0.0
+        probabilities: FloatArray = kept.weights / kept.weights.sum()
+        return probabilities
+
+    def filtered(
+        self,
+        scores: FloatArray,
+        vocab: int,
+        bound: float = -np.inf,
+        mass: Callable[[float], tuple[float, float]] = lambda largest: (0.0, math.inf),
+    ) -> Kept:
+        """Steps 2 to 5, told of some tokens of a row, by rising id, and of all others no more than bounds.
+
+        Args:
+            scores: of the tokens that are known, finite or -inf with at least one finite.
+            vocab: how many tokens there are.
+            bound: the largest score that another one may have; with top-k or top-p below all of ``scores``.
+            mass: the least and the greatest weight of all others together, given the largest score of all.
+        """
+        options, largest = self.options, scores.max()
         # Subtracting the maximum first cannot overflow however small the temperature is.
         with np.errstate(over="ignore"):
-            weights = np.exp((scores - scores.max()) / options.temperature)
-        if 0 < options.top_k < weights.size or options.top_p < 1.0:
+            weights = np.exp((scores - largest) / options.temperature)
+            edge = float(np.exp((bound - largest) / options.temperature))
+        certain = possible = np.ones(scores.size, dtype=bool)
+        others = scores.size < vocab
+        top_k = options.top_k if 0 < options.top_k < vocab else vocab
+        if options.ranks(vocab):
             # Ranked by score: rounding and underflow make weights equal where the scores still differ.
-            ranked = np.argsort(-scores, kind="stable")
-            kept = ranked[: options.top_k or None]
+            ranked = np.argsort(-scores, kind="stable")[:top_k]
+            least = most = ranked.size
+            others = ranked.size < top_k
             if options.top_p < 1.0:
-                mass = np.cumsum(weights[kept])
-                kept = kept[: int(np.searchsorted(mass, options.top_p * mass[-1], side="left")) + 1]
-            mask = np.zeros(weights.size, dtype=bool)
-            mask[kept] = True
-            weights[~mask] = 0.0
+                sums = np.cumsum(weights[ranked])
+                low = high = sums[-1]
+                if others:
+                    below, above = mass(float(largest))
+                    low = (low + (below if top_k == vocab else 0.0)) * (1.0 - _SUM_ERROR)
+                    high = (high + min(above, (top_k - ranked.size) * edge)) * (1.0 + _SUM_ERROR)
+                least, most = (
+                    int(np.searchsorted(sums, options.top_p * total, side="left")) + 1 for total in (low, high)
+                )
+                others = others and most > ranked.size
+            certain, possible = np.zeros(scores.size, dtype=bool), np.zeros(scores.size, dtype=bool)
+            certain[ranked[:least]] = possible[ranked[:most]] = True
         # The largest weight is exactly 1, so its fraction is the weight itself.
-        weights[weights < options.min_p] = 0.0
-        probabilities: FloatArray = weights / weights.sum()
-        return probabilities
+        enough = weights >= options.min_p
+        return Kept(weights, certain & enough, possible & enough, others and edge >= options.min_p * (1.0 - _SUM_ERROR))
 
     def _drawn(self, scores: FloatArray) -> int:
         """The draw among the tokens that steps 2 to 5 leave; ``scores`` as for :meth:`_filtered`."""
@@ -213,11 +276,15 @@ class Sampler:
     def _perturbed(self, scores: FloatArray) -> tuple[npt.NDArray[np.intp], npt.NDArray[np.float32]]:
         """The tokens that are left, and their logits over the temperature with the noise of this step."""
         kept = np.flatnonzero(self._filtered(scores))
+        return kept, self.perturbed(scores[kept], kept)
+
+    def perturbed(self, scores: FloatArray, ids: npt.NDArray[np.integer]) -> npt.NDArray[np.float32]:
+        """Scores over the temperature, with the noise of this step for these ids, in float32."""
         limit = float(np.finfo(np.float32).max)
-        logits = np.clip(scores[kept], -limit, limit).astype(np.float32)
+        logits = np.clip(scores, -limit, limit).astype(np.float32)
         # A product may overflow to an infinity. It wins or loses then, as it would have; it cannot become NaN.
         with np.errstate(over="ignore"):
-            return kept, logits * np.float32(self.options.inverse_temperature) + gumbel_at(self.noise_key(), kept)
+            return logits * np.float32(self.options.inverse_temperature) + gumbel_at(self.noise_key(), ids)
 
 
 def _checked_logits(logits: npt.ArrayLike) -> FloatArray:
@@ -242,7 +309,7 @@ def _checked_logits(logits: npt.ArrayLike) -> FloatArray:
     return scores
 
 
-def _checked_history(history: History, vocab: int) -> npt.NDArray[np.int64]:
+def checked_history(history: History, vocab: int) -> npt.NDArray[np.int64]:
     """The history as int64 ids, each from 0 to ``vocab`` - 1, or an InputError."""
     try:
         ids = np.asarray(history)

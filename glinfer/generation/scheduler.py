@@ -265,12 +265,14 @@ class Scheduler:
 
     def _events(self, step: Step) -> list[Event]:
         """Take in what a step has chosen."""
-        events = []
-        for place, token in sorted(self.batch.choices(step).items()):
+        events, issued = [], self.batch.draws_issued
+        chosen = self.batch.choices(step)
+        draws = step.draws + self.batch.draws_issued - issued  # with those of a shortlist
+        for place, token in sorted(chosen.items()):
             each = step.active[place]
             ids, pieces = len(each.ids), len(each.pieces)
             each.push(token)
-            each.stats.draws += step.draws
+            each.stats.draws += draws
             if each.ended:
                 if self._ahead is not None and self._ahead.active.get(place) is each:
                     each.stats.surplus += 1

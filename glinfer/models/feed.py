@@ -14,6 +14,7 @@ from glinfer.errors import PlanError
 from glinfer.models.fast import PICKS
 from glinfer.models.plan import Plan
 from glinfer.models.rows import ROWS, slots_for
+from glinfer.models.shortlist import TABLE as SHORTLISTED
 from glinfer.ops.cached import score_slots
 from glinfer.ops.rows import BASE, POSITION, TOKEN, Table, row_table
 from glinfer.ops.spec import Array
@@ -65,7 +66,8 @@ def runs(plan: Plan, ids: Sequence[int]) -> list[tuple[RunInputs, Values]]:
         PlanError: the plan does not take so many tokens.
     """
     if PICKS in plan.table:
-        return [({}, {**plan.values_for(place + 1), "token": int(token)}) for place, token in enumerate(ids)]
+        lists = {SHORTLISTED: row_table(1)} if SHORTLISTED in plan.table else {}
+        return [(lists, {**plan.values_for(place + 1), "token": int(token)}) for place, token in enumerate(ids)]
     if ROWS in plan.table:
         table = row_table(plan.table[ROWS].shape[0])
         targets = sum(tensor.name.startswith("row.hidden.a.") for tensor in plan.tensors)

@@ -15,7 +15,7 @@ word  holds
 4     the key of the noise for choosing the next token
 5     1 / temperature, the bits of a float32
 6     1 for a drawn token, 0 for the likeliest
-7     nothing
+7     the row of logits that a shortlist is made of
 ===== ==========================================================================
 """
 
@@ -35,7 +35,7 @@ ROW_WORDS = 8
 CHOSEN = 2**32 - 1
 TARGETS = (1, 2, 4, 8)
 """How many rows at once shaders/common/each_row.glsl knows."""
-TOKEN, POSITION, BASE, WANTED, NOISE_KEY, INVERSE_TEMPERATURE, NOISE = range(7)
+TOKEN, POSITION, BASE, WANTED, NOISE_KEY, INVERSE_TEMPERATURE, NOISE, SOURCE = range(8)
 
 Table = npt.NDArray[np.uint32]
 

@@ -20,6 +20,7 @@ from glinfer.gl.context import Device, Limits, open_device
 from glinfer.models.choice import WEIGHTS, check_choice, plan_for, weights_for, weights_named
 from glinfer.models.plan import Plan
 from glinfer.models.recipe import DEFAULT_CACHE, FROM_FILE
+from glinfer.models.shortlist import with_shortlist
 from glinfer.models.tuning import kernels_for
 from glinfer.tensors.device import Device as TensorDevice
 from glinfer.tools.verify_draws import DRAW_TOLERANCE, DrawCheck, verify_draws
@@ -226,7 +227,8 @@ class _Run:
         yield {"textures": self.textures(plan, arrays)}
         yield {"special": tuple(verify_special_values(self.device))}
         if self.checks.draws:
-            yield {"draws": self.draws(plan, arrays)}
+            listed = with_shortlist(plan, kernels=kernels, max_texture_size=edge) if self.plan == "fast" else plan
+            yield {"draws": self.draws(listed, arrays)}
         del plan, arrays  # folded weights are a copy, and what follows makes its own
         if self.checks.greedy is not None:
             self.on_step("choosing tokens", 0, 1)

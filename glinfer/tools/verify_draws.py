@@ -18,6 +18,7 @@ from glinfer.models.feed import runs
 from glinfer.models.oracle import RunValues, by_output, relative_error, rounding, run_draw, written_rows
 from glinfer.models.plan import Plan
 from glinfer.models.session import Hook, Session, weight_matrix
+from glinfer.models.shortlist import fill_table
 from glinfer.ops import DrawSpec
 from glinfer.ops.noise import noise_key
 from glinfer.ops.spec import Array
@@ -106,7 +107,10 @@ def verify_draws(
         for number, given in enumerate(earlier):
             checker.run(f"run {number + 1} of {len(earlier) + 1}", *given)
         if "noise" in values:  # with noise in the choice of a token, so that it is checked as well
-            values |= {"noise": 1.0, "inverse_temperature": 1.25, "noise_key": noise_key(0, len(ids))}
+            key, inverse_temperature = noise_key(0, len(ids)), 1.25
+            values |= {"noise": 1.0, "inverse_temperature": inverse_temperature, "noise_key": key}
+            for table in inputs.values():  # of the shortlist
+                fill_table(table, [0], [(key, inverse_temperature)])
         return checker.check(inputs, values)
     finally:
         session.release()
@@ -260,9 +264,14 @@ class _DrawChecker:
 
         What is ``allowed`` is no error: the rounding to half floats.
 
-        Two scores may be closer together than the noise is exact. So an id is right where it has the score that is
-        told, whichever other id has one as large.
+        The channels of a shortlist are different things: logits, ids, sums and scores. Two scores may be closer
+        together than the noise is exact. So an id is right where it has the score that is told, whichever other id has
+        one as large.
         """
+        if spec.op == "shortlist":
+            parts = [(found[:, channel::4], expected[:, channel::4]) for channel in range(4)]
+            same = all(np.array_equal(*part) for part in parts[:2])  # logits and ids, no bit of which is computed
+            return max(relative_error(*part) for part in parts[2:]) if same else float("inf")
         if spec.op != "pick":
             return relative_error(found, expected, allowed)
         logits = self.inputs[spec.input("logits")]

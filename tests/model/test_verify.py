@@ -24,6 +24,7 @@ from glinfer.gl.context import Device, Limits, open_device
 from glinfer.gl.texture import Texture
 from glinfer.models.choice import plan_for, weights_for
 from glinfer.models.plan import Plan
+from glinfer.models.shortlist import with_shortlist
 from glinfer.models.tuning import default_for
 from glinfer.ops.kernels import Kernels
 from glinfer.tools.verify import (
@@ -318,6 +319,15 @@ FAST_FAULTS = {
     "gelu a thousandth off": ("common/activation", "0.7978845608028654", "0.7986824", "h.0.mlp.fc_in", {}),
 }
 
+LISTED_FAULTS: dict[str, tuple[str, str]] = {
+    "two ids in each other's place": ("step_of.x + 4096.0 * step_of.y", "step_of.y + 4096.0 * step_of.x"),
+    "a logit that is passed over": ("if (start + j >= steps) break;", "if (start + j >= steps - 1) break;"),
+    "a weight that is lost": ("rest + 1.0 : rest", "rest : rest"),
+    "a thousandth too warm": ("top.w) * inverse_temperature);", "top.w) * 0.999 * inverse_temperature);"),
+    "noise of another token": ("uint(piece + (start + j) * PIECES)", "uint(piece + (start + j) * PIECES + 1)"),
+    "no noise": ("choice.z > 0u", "choice.z > 1u"),
+}
+
 
 def fast_plan_of(checkpoint: Checkpoint, device: Device, weights: str = "f32", **kernels: Any) -> Plan:
     return plan_for(
@@ -389,6 +399,23 @@ class TestFastPlan:
         assert wrong is not None
         assert (wrong.name, wrong.unwritten, wrong.strays) == (first, 0, 0)
 
+    @tiered("fault", [None, *LISTED_FAULTS], keep=(0, 3, 4))
+    def test_the_shortlist_is_a_draw_as_others_are(
+        self, planted: Callable[[str, str, str], Path], fault: str | None
+    ) -> None:
+        """Of 3000 tokens, so that pieces have more of them than are listed."""
+        checkpoint = small_checkpoint("vocab=3000,dim=30,heads=3,blocks=1,context=67")
+        root = None if fault is None else planted("shortlist", *LISTED_FAULTS[fault])
+        with open_device() as device:
+            plan, kernels, edge = fast_plan_of(checkpoint, device), default_for(device), device.limits.max_texture_size
+            listed, arrays = (
+                with_shortlist(plan, kernels=kernels, max_texture_size=edge),
+                weights_for(checkpoint, "fast"),
+            )
+            checks = verify_draws(checkpoint, listed, device, IDS, weights=arrays, shader_root=root)
+        assert [check.name for check in checks][-2:] == ["pick", "shortlist"]
+        assert [check.name for check in checks if not check.passed] == ([] if fault is None else ["shortlist"])
+
     def test_elements_that_were_not_written_are_counted(self, planted: Callable[[str, str, str], Path]) -> None:
         """In a cache as well, although it holds what other tokens left; and the draws after it go on."""
         root = planted(
@@ -445,7 +472,7 @@ class TestFastPlan:
         assert run(["verify", str(small), "--draws", *extra, "--json"]) == 0
         told = one_run(capsys.readouterr().out)
         assert told["passed"] is True
-        assert len(told["draws"]) == 15
+        assert len(told["draws"]) == 15 + 1, "those of a token, and the shortlist"
         assert {entry["name"] for entry in told["textures"]} >= {"wte", "wpe", "h.1.attn.qkv.weight", "lm_head.consts"}
         formats = {entry["format"] for entry in told["textures"]}
         assert ("rgba32ui" in formats) == ("q8" in extra)
@@ -500,7 +527,7 @@ class TestFastPlan:
     def test_the_full_size_model(self, full_file: Path, capsys: pytest.CaptureFixture[str]) -> None:
         assert run(["verify", str(full_file), "--weights", "q8", "--draws", "--tokens", "2", "--json"]) == 0
         told = one_run(capsys.readouterr().out)
-        assert len(told["draws"]) == 39
+        assert len(told["draws"]) == 39 + 1
         assert sum(entry["bytes"] for entry in told["textures"]) < 101_356_092 / 3
 
 

@@ -74,7 +74,7 @@ class TestSeveral:
         found = told(small, "--all-weights", "--draws", "--tokens", 3, "--greedy", 2)
         assert found["model"] == str(small)
         assert [each["weights"] for each in found["runs"]] == FORMATS
-        assert all(each["passed"] and len(each["draws"]) == 15 for each in found["runs"])
+        assert all(each["passed"] and len(each["draws"]) == 16 for each in found["runs"])
         assert all(each["greedy"]["agreeing"] == 2 for each in found["runs"])
         sizes = [sum(texture["bytes"] for texture in each["textures"]) for each in found["runs"]]
         assert sizes[0] > sizes[1] > sizes[4]
