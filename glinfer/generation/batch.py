@@ -238,11 +238,15 @@ def _fits(config: ModelConfig, sequences: int, capacity: int, max_texture_size: 
 
 
 class Step(NamedTuple):
-    """A run of one token of each of several sequences, by their places, that nobody has waited for yet."""
+    """A run of one token of each of several sequences, by their places, that nobody has waited for yet.
+
+    With ``by_gpu`` the GPU chooses all of their next tokens by itself.
+    """
 
     active: Mapping[int, Running]
     draws: int
     picks: Readback
+    by_gpu: bool
 
 
 class Batch:
@@ -304,10 +308,6 @@ class Batch:
         others = (each.session.draws_issued for each in (self._chunks, self._shortlists) if each is not None)
         return self.session.draws_issued + sum(others)
 
-    def chooses(self, each: Running) -> bool:
-        """Whether the GPU chooses its tokens by itself, so that its next run can be issued before they are read."""
-        return gpu_chooses(each.sampling, self.config)
-
     def take_in(self, place: int, ids: Sequence[int], position: int) -> int:
         """Run the first of some tokens into the cache of a place, from ``position`` on; how many."""
         return self._chunks.run(ids, position, place * self.capacity)
@@ -327,9 +327,10 @@ class Batch:
         draws = self.session.draws_issued
         self._run(active, ahead, ends)
         picks = self._picks[self.session.runs % 2]
-        if any(map(self.chooses, active.values())):
+        by_gpu = [gpu_chooses(each.sampling, self.config) for each in active.values()]
+        if any(by_gpu):
             picks.start()
-        return Step(active, self.session.draws_issued - draws, picks)
+        return Step(active, self.session.draws_issued - draws, picks, all(by_gpu))
 
     def _run(self, active: Mapping[int, Running], ahead: Collection[int], ends: Sequence[int]) -> None:
         table, spots = self._table, np.asarray(ends)

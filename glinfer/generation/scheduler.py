@@ -244,9 +244,9 @@ class Scheduler:
 
         None where there are none, or where what that has chosen must be looked at first.
         """
-        flying = {} if before is None else before.active
-        if not all(map(self.batch.chooses, flying.values())):
+        if before is not None and not before.by_gpu:
             return None
+        flying = {} if before is None else before.active
         context = self.batch.config.max_position_embeddings
         active, ahead, ends = {}, set(), []
         for place in self._places:
@@ -254,7 +254,7 @@ class Scheduler:
             unknown = each is not None and flying.get(number) is each
             length = len(place.kept) if each is None else len(each.held) if unknown else each.cached
             ends.append(min(length, self.capacity - 1))  # no prompt of the next one reaches as far as the last slot
-            if each is None or each.cached + 1 != len(each.held) or each.ended:
+            if each is None or each.cached + 1 != len(each.held):
                 continue
             if unknown and (each.stats.tokens + 1 == each.max_tokens or len(each.held) == context):
                 continue  # this one is its last, or has to make room first
@@ -300,10 +300,10 @@ class Scheduler:
     def close(self) -> None:
         """End every sequence and release what is the scheduler's own; harmless when repeated."""
         if not self._closed:
+            self.batch.close()  # from another thread this fails, and the scheduler stays as it was
             self._closed = True
             for each in {*self._seats, *self._line}:
                 each.end("closed")
-            self.batch.close()
 
     def __enter__(self) -> Scheduler:
         """Use as a context manager: closed at the end of the block."""

@@ -70,6 +70,9 @@ class Started:
             self.results = model.batch([BatchRequest(PROMPT, {"max_tokens": count}) for count in (2, 6)], slots=2)
             next(self.results)
             self.unread = model.batch([BatchRequest(PROMPT, {"max_tokens": 2})])
+            self.scheduler = model.scheduler(slots=2)
+            self.scheduler.insert(BatchRequest(PROMPT, {"max_tokens": 6}))
+            self.scheduler.next()
 
     def uses(self) -> Uses:
         """Everything that runs the model, by what it is called."""
@@ -102,6 +105,9 @@ class Started:
                 "a new batch": lambda: next(model.batch([BatchRequest(PROMPT, {"max_tokens": 2})])),
                 "the batch": lambda: next(self.results),
                 "the unread batch": lambda: next(self.unread),
+                "a new scheduler": model.scheduler,
+                "scheduler.insert": lambda: self.scheduler.insert(BatchRequest(PROMPT)),
+                "scheduler.next": lambda: self.scheduler.next(),
                 "score": lambda: model.score([PROMPT]),
             }
         else:

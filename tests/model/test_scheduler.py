@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
+from concurrent.futures import ThreadPoolExecutor
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -546,6 +547,17 @@ class TestEnds:
             with pytest.raises(ContextError, match="this scheduler was closed"):
                 scheduler.next()
         assert len(list(model.batch([BatchRequest([1], {"max_tokens": 2})]))) == 1
+
+    def test_another_thread_is_refused_and_leaves_it_as_it_was(self, model: Model) -> None:
+        with model.scheduler(slots=2) as scheduler:
+            each = scheduler.insert(BatchRequest([1], {"max_tokens": 6, **GREEDY}))
+            scheduler.next()
+            with ThreadPoolExecutor(1) as other:
+                for use in (scheduler.next, scheduler.close, lambda: scheduler.insert(BatchRequest([1]))):
+                    with pytest.raises(ContextError, match="belongs to the thread that opened it"):
+                        other.submit(use).result()
+            finished(scheduler)
+        assert each.ids == alone(model, each.request)
 
     def test_two_at_once(self, model: Model) -> None:
         requests = [BatchRequest(ids_of(20, seed), {"max_tokens": 9, "seed": seed}) for seed in range(4)]
