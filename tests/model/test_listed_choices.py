@@ -18,6 +18,7 @@ from glinfer.generation import cached
 from glinfer.generation.batch import Batch, BatchRequest
 from glinfer.generation.model import Model
 from glinfer.generation.sampler import Sampler, SamplingOptions
+from glinfer.gl.readback import Readback
 from glinfer.gl.texture import Texture
 
 PROMPT = [13, 132, 251, 70]
@@ -50,7 +51,12 @@ def reads(monkeypatch: pytest.MonkeyPatch) -> list[tuple[str, int]]:
         found.append((texture.name, rows))
         return texture_read_rows(texture, first, rows)
 
-    texture_read, texture_read_rows = Texture.read, Texture.read_rows
+    def read_back(readback: Readback) -> Any:
+        found.append((readback.texture.name, readback.rows))
+        return readback_read(readback)
+
+    texture_read, texture_read_rows, readback_read = Texture.read, Texture.read_rows, Readback.read
+    monkeypatch.setattr(Readback, "read", read_back)
     monkeypatch.setattr(Texture, "read", read)
     monkeypatch.setattr(Texture, "read_rows", read_rows)
     return found

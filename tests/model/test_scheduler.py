@@ -331,7 +331,7 @@ class TestPrefixes:
             assert again.ids == alone(model, again.request)
 
     def test_copies_over_several_lines_of_a_texture(self, model: Model) -> None:
-        with opened(of_family("llama"), limits=Limits(256, 4, 16, 16384, 1.0)) as narrow:
+        with opened(of_family("llama"), limits=Limits(512, 4, 16, 16384, 1.0)) as narrow:
             with narrow.scheduler(slots=3) as scheduler:
                 caches = scheduler.batch.session.plan.of_kind("cache")
                 assert any(not tensor.layout.in_one_line for tensor in caches)  # type: ignore[union-attr]
