@@ -302,11 +302,11 @@ class Batch:
         """Choose the next token of each sequence, by its place."""
         for place, each in active.items():
             self._catch_up(place, each)
-        draws = self.draws_issued
+        draws = self.session.draws_issued
         self._run(active)
         chosen = self._choices(active)
         for place, each in active.items():
-            each.stats.draws += self.draws_issued - draws
+            each.stats.draws += self.session.draws_issued - draws
             each.push(chosen[place])
 
     def _catch_up(self, place: int, each: Running) -> None:
@@ -353,9 +353,11 @@ class Batch:
         if listed:
             if self._shortlists is None:
                 self._shortlists = self._prefill.shortlists(self.session)
-            draws = [each.sampler.draw for each in listed.values()]
-            found = self._shortlists.run(list(listed), draws)
+            issued = self._shortlists.session.draws_issued
+            found = self._shortlists.run(list(listed), [each.sampler.draw for each in listed.values()])
+            issued = self._shortlists.session.draws_issued - issued
             for (place, each), shortlist in zip(listed.items(), found, strict=True):
+                each.stats.draws += issued
                 token = sample_shortlist(each.sampler, shortlist, each.held)
                 if token is None:
                     (logits,) = self._logits([place])

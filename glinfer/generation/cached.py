@@ -103,7 +103,6 @@ class CachedSession(DecodeSession):
         self._cached = last + 1
 
     def _read_logits(self) -> Floats:
-        self.logit_reads += 1
         return np.array(self._logits_texture.read()[0], dtype=np.float32)
 
     def _choose_listed(self, sampler: Sampler) -> int | None:
