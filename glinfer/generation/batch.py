@@ -20,7 +20,7 @@ from glinfer.generation.loop import GenerationStats
 from glinfer.generation.numbers import Numbers
 from glinfer.generation.prefill import Prefill
 from glinfer.generation.sampler import Sampler, SamplingOptions, gpu_chooses
-from glinfer.generation.shortlist import sample_shortlist
+from glinfer.generation.shortlist import Shortlists, sample_shortlist
 from glinfer.generation.text import TextAssembler
 from glinfer.generation.tokenizer import Tokenizer
 from glinfer.gl.blocks import BLOCK_FLOATS, BlockLayout
@@ -28,7 +28,6 @@ from glinfer.models.parts import cache_slots
 from glinfer.models.recipe import FROM_FILE, Formats, Recipes
 from glinfer.models.rows import LOGITS, PICKS, ROWS, batch_plan
 from glinfer.models.session import Session
-from glinfer.models.shortlist import Shortlists
 from glinfer.ops.cached import SLOT_TOKENS, score_slots
 from glinfer.ops.kernels import Kernels
 from glinfer.ops.rows import (

@@ -8,11 +8,10 @@ import numpy.typing as npt
 from glinfer.generation.decode import DecodeSession, Floats
 from glinfer.generation.prefill import FEWEST, Chunks, Prefill
 from glinfer.generation.sampler import Sampler, SamplingOptions, gpu_chooses
-from glinfer.generation.shortlist import sample_shortlist
+from glinfer.generation.shortlist import Shortlists, sample_shortlist
 from glinfer.gl.blocks import BLOCK_EDGE, BLOCK_FLOATS, BlockLayout
 from glinfer.models.fast import HEAD_DRAWS, LOGITS, PICKS, tail_draws
 from glinfer.models.session import Session
-from glinfer.models.shortlist import Shortlists
 from glinfer.ops.cached import score_slots
 from glinfer.ops.sample import best_candidate
 
