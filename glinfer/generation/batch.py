@@ -6,7 +6,7 @@ Each gives what it gives alone with the same seed: a pass computes a row of its 
 from __future__ import annotations
 
 import time
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, fields
 from typing import Any
 
@@ -215,10 +215,7 @@ def _fits(config: ModelConfig, sequences: int, capacity: int, max_texture_size: 
 
 
 class Batch:
-    """``slots`` sequences at once, in caches of their own; close it, or use it in a ``with`` block.
-
-    ``logit_reads`` counts the rows of logits that were read back because a shortlist did not do.
-    """
+    """``slots`` sequences at once, in caches of their own; close it, or use it in a ``with`` block."""
 
     def __init__(
         self,
@@ -239,9 +236,10 @@ class Batch:
         """
         self.config, self.slots, self.capacity, self._numbers = config, slots, capacity, numbers
         self._flush_every, self._targets = kernels.flush_every, kernels.targets
+        edge = root.device.limits.max_texture_size
         self._shortlists: Shortlists | None = None
         self.logit_reads = 0
-        edge = root.device.limits.max_texture_size
+        """Rows of logits that were read back because a shortlist left a choice open."""
         plan = batch_plan(
             config,
             weights=weights,
@@ -253,10 +251,9 @@ class Batch:
         )
         self.session = root.companion(plan, ("weight",))
         try:
-            self._prefill = Prefill(
-                config, weights, kernels, formats, sequences=slots, capacity=capacity, hands_over=False
-            )
-            self._chunks = self._prefill.into(self.session)
+            prefill = Prefill(config, weights, kernels, formats, sequences=slots, capacity=capacity, hands_over=False)
+            self._chunks = prefill.into(self.session)
+            self._prefill = prefill
         except BaseException:
             self.session.release()
             raise
@@ -365,7 +362,7 @@ class Batch:
                 chosen[place] = token
         return chosen
 
-    def _logits(self, places: Iterable[int] | None = None) -> npt.NDArray[np.float32]:
+    def _logits(self, places: Sequence[int] | None = None) -> npt.NDArray[np.float32]:
         """The logits of some sequences, or of all places, read back [places, vocab]."""
         places = range(self._rows) if places is None else places
         slots = [divmod(place, self._targets) for place in places]
