@@ -6,7 +6,7 @@ pass computes a row of its targets without regard to the others.
 
 from __future__ import annotations
 
-from collections.abc import Collection, Iterable, Mapping, Sequence
+from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass, field, fields
 from typing import Any, NamedTuple
 
@@ -20,7 +20,7 @@ from glinfer.generation.loop import GenerationStats
 from glinfer.generation.numbers import Numbers
 from glinfer.generation.prefill import Prefill
 from glinfer.generation.sampler import Sampler, SamplingOptions, gpu_chooses
-from glinfer.generation.shortlist import sample_shortlist
+from glinfer.generation.shortlist import Shortlists, sample_shortlist
 from glinfer.generation.text import TextAssembler
 from glinfer.generation.tokenizer import Tokenizer
 from glinfer.gl.blocks import BLOCK_FLOATS, BlockLayout
@@ -29,7 +29,6 @@ from glinfer.models.parts import attention_layout, cache_format, cache_slots
 from glinfer.models.recipe import DEFAULT_CACHE, FROM_FILE, Formats, Recipes
 from glinfer.models.rows import LOGITS, PICKS, ROWS, batch_plan
 from glinfer.models.session import Session
-from glinfer.models.shortlist import Shortlists
 from glinfer.ops.cached import SLOT_TOKENS, score_slots
 from glinfer.ops.kernels import Kernels
 from glinfer.ops.noise import noise_key
@@ -250,10 +249,7 @@ class Step(NamedTuple):
 
 
 class Batch:
-    """The runs of ``slots`` sequences, in caches of their own; close it.
-
-    ``logit_reads`` counts the rows of logits that were read back because a shortlist did not do.
-    """
+    """The runs of ``slots`` sequences, in caches of their own; close it."""
 
     def __init__(
         self,
@@ -275,9 +271,10 @@ class Batch:
         """
         self.config, self.kernels, self.slots, self.capacity = config, kernels, slots, capacity
         self._numbers, self._targets = numbers, kernels.targets
+        edge = root.device.limits.max_texture_size
         self._shortlists: Shortlists | None = None
         self.logit_reads = 0
-        edge = root.device.limits.max_texture_size
+        """Rows of logits that were read back because a shortlist left a choice open."""
         plan = batch_plan(
             config,
             weights=weights,
@@ -371,9 +368,11 @@ class Batch:
         if listed:
             if self._shortlists is None:
                 self._shortlists = self._prefill.shortlists(self.session)
-            draws = [each.sampler.draw for each in listed.values()]
-            found = self._shortlists.run(list(listed), draws)
+            issued = self._shortlists.session.draws_issued
+            found = self._shortlists.run(list(listed), [each.sampler.draw for each in listed.values()])
+            issued = self._shortlists.session.draws_issued - issued
             for (place, each), shortlist in zip(listed.items(), found, strict=True):
+                each.stats.draws += issued
                 token = sample_shortlist(each.sampler, shortlist, each.held)
                 if token is None:
                     (logits,) = self._logits([place])
@@ -382,7 +381,7 @@ class Batch:
                 chosen[place] = token
         return chosen
 
-    def _logits(self, places: Iterable[int] | None = None) -> npt.NDArray[np.float32]:
+    def _logits(self, places: Sequence[int] | None = None) -> npt.NDArray[np.float32]:
         """The logits of some sequences, or of all places, read back [places, vocab]."""
         places = range(self._rows) if places is None else places
         slots = [divmod(place, self._targets) for place in places]

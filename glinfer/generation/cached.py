@@ -12,11 +12,10 @@ from glinfer.errors import NumbersError
 from glinfer.generation.decode import DecodeSession, Floats
 from glinfer.generation.prefill import FEWEST, Chunks, Prefill
 from glinfer.generation.sampler import Sampler, SamplingOptions, gpu_chooses
-from glinfer.generation.shortlist import sample_shortlist
+from glinfer.generation.shortlist import Shortlists, sample_shortlist
 from glinfer.gl.blocks import BLOCK_EDGE, BLOCK_FLOATS, BlockLayout
 from glinfer.models.fast import HEAD_DRAWS, LOGITS, PICKS, tail_draws
 from glinfer.models.session import Session
-from glinfer.models.shortlist import Shortlists
 from glinfer.ops.cached import score_slots
 from glinfer.ops.sample import best_candidate
 
@@ -122,7 +121,6 @@ class CachedSession(DecodeSession):
         self._cached = last + 1
 
     def _read_logits(self) -> Floats:
-        self.logit_reads += 1
         return np.array(self._logits_texture.read()[0], dtype=np.float32)
 
     def _choose_listed(self, sampler: Sampler) -> int | None:

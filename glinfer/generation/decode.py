@@ -154,6 +154,7 @@ class DecodeSession(ABC):
 
     def _keep(self, logits: Floats) -> Floats:
         """Look at logits that were read back, and keep them until the tokens change."""
+        self.logit_reads += 1
         if self.numbers is not None:
             self.numbers.look(logits, self._ids)
         self._logits = logits

@@ -16,9 +16,9 @@ from typing import TypeVar
 from glinfer.config import ModelConfig
 from glinfer.errors import GlinferWarning, ShaderError
 from glinfer.generation.prefill import Chunks, Prefill
+from glinfer.generation.shortlist import Shortlists
 from glinfer.models.recipe import Formats
 from glinfer.models.session import Session
-from glinfer.models.shortlist import Shortlists
 from glinfer.ops.kernels import Kernels
 
 T = TypeVar("T")

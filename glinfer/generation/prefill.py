@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 
 from glinfer.config import ModelConfig
+from glinfer.generation.shortlist import Shortlists
 from glinfer.models.fast import HIDDEN
 from glinfer.models.feed import chunk_feed
 from glinfer.models.parts import cache_slots
@@ -12,7 +13,6 @@ from glinfer.models.plan import Plan
 from glinfer.models.recipe import DEFAULT_CACHE, Formats
 from glinfer.models.rows import ROWS, fitting_chunk_plan
 from glinfer.models.session import Session
-from glinfer.models.shortlist import Shortlists
 from glinfer.ops.kernels import Kernels
 from glinfer.ops.rows import row_table
 

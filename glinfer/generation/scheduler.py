@@ -265,14 +265,12 @@ class Scheduler:
 
     def _events(self, step: Step) -> list[Event]:
         """Take in what a step has chosen."""
-        events, issued = [], self.batch.draws_issued
-        chosen = self.batch.choices(step)
-        draws = step.draws + self.batch.draws_issued - issued  # with those of a shortlist
-        for place, token in sorted(chosen.items()):
+        events = []
+        for place, token in sorted(self.batch.choices(step).items()):
             each = step.active[place]
             ids, pieces = len(each.ids), len(each.pieces)
             each.push(token)
-            each.stats.draws += draws
+            each.stats.draws += step.draws
             if each.ended:
                 if self._ahead is not None and self._ahead.active.get(place) is each:
                     each.stats.surplus += 1

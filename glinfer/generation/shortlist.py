@@ -9,10 +9,16 @@ say that the best score on the list is the best of all, and that no filter drops
 
 from __future__ import annotations
 
+from collections.abc import Sequence
+
 import numpy as np
 
 from glinfer.generation.sampler import BoolArray, FloatArray, History, Sampler, checked_history
-from glinfer.ops.shortlist import Shortlist
+from glinfer.models.session import Session
+from glinfer.models.shortlist import BEST, FACTS, TABLE, Drawn, fill_table, logits_of, shortlist_plan
+from glinfer.ops.kernels import Kernels
+from glinfer.ops.rows import row_table
+from glinfer.ops.shortlist import LISTED, Shortlist
 
 # Relative error of the weights that a GPU adds up, an upper bound.
 _MASS_ERROR = 1e-4
@@ -24,6 +30,38 @@ _LEAST_INVERSE = 1e-20
 _VANISHING = 1e-290
 # Pieces that are searched for a higher score at most; the whole row takes no longer than more of them.
 _MOST_PIECES = 16
+
+
+class Shortlists:
+    """The plan ``shortlist`` over the logits of another session; release its session when that one is released."""
+
+    def __init__(self, bound: Session, kernels: Kernels) -> None:
+        """Bind it.
+
+        Raises:
+            PlanError: it does not fit the renderer.
+            ShaderError: its shader does not compile.
+        """
+        logits, edge = logits_of(bound.plan), bound.device.limits.max_texture_size
+        plan = shortlist_plan(bound.plan, kernels=kernels, max_texture_size=edge)
+        self.session = bound.companion(plan, (), names=[tensor.name for tensor in logits])
+        self._vocab, self._table = logits[0].shape[1], row_table(plan.table[TABLE].shape[0])
+        self._texture, *self._found = (self.session.texture(name) for name in (TABLE, BEST, FACTS))
+
+    def run(self, rows: Sequence[int], draws: Sequence[Drawn]) -> list[Shortlist]:
+        """The shortlists of some rows of the logits, by one draw and two small readbacks for all of them.
+
+        Args:
+            rows: which, at most as many as there are.
+            draws: how the token of each is drawn.
+        """
+        count = len(rows)
+        fill_table(self._table, rows, draws)
+        self.session.require_alive()
+        self._texture.upload(self._table)
+        self.session.run({"rows": count})
+        best, facts = (texture.read(count).reshape(count, -1, LISTED) for texture in self._found)
+        return [Shortlist(self._vocab, best[row], facts[row]) for row in range(count)]
 
 
 def sample_shortlist(sampler: Sampler, found: Shortlist, history: History = ()) -> int | None:

@@ -15,10 +15,9 @@ from glinfer.gl.blocks import RowLayout
 from glinfer.gl.flat import FlatLayout
 from glinfer.models import fast, rows
 from glinfer.models.plan import Plan, PlanBuilder
-from glinfer.models.session import Session
 from glinfer.ops.kernels import Kernels
-from glinfer.ops.rows import INVERSE_TEMPERATURE, NOISE, NOISE_KEY, ROW_WORDS, SOURCE, Dealt, Table, row_table
-from glinfer.ops.shortlist import LISTED, Shortlist, pieces_for, shortlist
+from glinfer.ops.rows import INVERSE_TEMPERATURE, NOISE, NOISE_KEY, ROW_WORDS, SOURCE, Dealt, Table
+from glinfer.ops.shortlist import LISTED, pieces_for, shortlist
 from glinfer.ops.spec import RunValue, TensorSpec
 
 TABLE, BEST, FACTS = "shortlist.rows", "shortlist.best", "shortlist.facts"
@@ -72,38 +71,6 @@ def with_shortlist(plan: Plan, *, kernels: Kernels, max_texture_size: int) -> Pl
         tensors=(*plan.tensors, *own),
         draws=(*plan.draws, *made.draws),
     ).validate()
-
-
-class Shortlists:
-    """The plan ``shortlist`` over the logits of another session; release its session when that one is released."""
-
-    def __init__(self, bound: Session, kernels: Kernels) -> None:
-        """Bind it.
-
-        Raises:
-            PlanError: it does not fit the renderer.
-            ShaderError: its shader does not compile.
-        """
-        logits, edge = logits_of(bound.plan), bound.device.limits.max_texture_size
-        plan = shortlist_plan(bound.plan, kernels=kernels, max_texture_size=edge)
-        self.session = bound.companion(plan, (), names=[tensor.name for tensor in logits])
-        self._vocab, self._table = logits[0].shape[1], row_table(plan.table[TABLE].shape[0])
-        self._texture, *self._found = (self.session.texture(name) for name in (TABLE, BEST, FACTS))
-
-    def run(self, rows: Sequence[int], draws: Sequence[Drawn]) -> list[Shortlist]:
-        """The shortlists of some rows of the logits, by one draw and two small readbacks for all of them.
-
-        Args:
-            rows: which, at most as many as there are.
-            draws: how the token of each is drawn.
-        """
-        count = len(rows)
-        fill_table(self._table, rows, draws)
-        self.session.require_alive()
-        self._texture.upload(self._table)
-        self.session.run({"rows": count})
-        best, facts = (texture.read(count).reshape(count, -1, LISTED) for texture in self._found)
-        return [Shortlist(self._vocab, best[row], facts[row]) for row in range(count)]
 
 
 def fill_table(table: Table, rows: Sequence[int], draws: Sequence[Drawn]) -> None:

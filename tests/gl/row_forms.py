@@ -5,6 +5,7 @@ from __future__ import annotations
 from glinfer.config import ModelConfig
 from glinfer.models.recipe import WEIGHT_FORMATS
 from glinfer.models.rows import batch_plan, chunk_plan
+from glinfer.models.shortlist import shortlist_plan
 from glinfer.ops import DrawSpec
 from glinfer.ops.kernels import Kernels
 
@@ -30,6 +31,7 @@ def row_forms() -> dict[str, DrawSpec]:
                     chunk_plan(CONFIG, **shape, rows=40, cache_slots=192, likelihoods=True),  # type: ignore[arg-type]
                     batch_plan(CONFIG, **shape, sequences=3, capacity=128),  # type: ignore[arg-type]
                 ]
+                plans.append(shortlist_plan(plans[-1], kernels=kernels, max_texture_size=edge))
                 for plan in plans:
                     for spec in plan.draws:
                         form = (spec.shader, spec.vertex, spec.cover, spec.defines)

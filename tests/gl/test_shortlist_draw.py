@@ -13,14 +13,14 @@ from block_draw import KERNELS
 from tiers import tiered
 
 from glinfer.generation.sampler import Sampler, SamplingOptions
-from glinfer.generation.shortlist import sample_shortlist
+from glinfer.generation.shortlist import Shortlists, sample_shortlist
 from glinfer.gl.blocks import BlockLayout
 from glinfer.gl.context import Device, Limits, open_device
 from glinfer.models import fast, rows
 from glinfer.models.oracle import relative_error
 from glinfer.models.plan import Plan
 from glinfer.models.session import Session
-from glinfer.models.shortlist import Drawn, Shortlists, fill_table
+from glinfer.models.shortlist import Drawn, fill_table
 from glinfer.ops import OPS, TensorSpec
 from glinfer.ops.kernels import Kernels
 from glinfer.ops.rows import dealt, row_table

@@ -172,7 +172,7 @@ class TestTiming:
         assert log[: 4 * len(turn)] == 4 * turn
         assert "batch of 1" not in log[4 * len(turn) :]
         for row, batch in zip(report.batch, batches, strict=True):
-            assert set(batch.blocks) == {(23, 1), (24, 16)}
+            assert set(batch.blocks) == {(24, 1), (24, 16)}
             assert (row.step.samples, row.step.slowest) == (3, pytest.approx(3.0))
             assert row.tokens_per_second == pytest.approx(1000 * row.sequences / 3)
             assert row.times_single == pytest.approx(row.sequences * 2 / 3)

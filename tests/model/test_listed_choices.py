@@ -146,9 +146,9 @@ def test_a_batch_reads_one_list_for_each_row_that_needs_one(
     results = list(model.batch(requests(9), slots=9))
     assert {result.stats.tokens for result in results} == {8}
     assert reads == [("row.picks", 9), ("shortlist.best", 7), ("shortlist.facts", 7)] * 8
-    draws = {result.stats.draws for result in results}
-    assert draws == {8 * (7 * 2 + 3 + 1)}
     for result in results:
+        listed = result.request.options not in ({"seed": 3, "max_tokens": 8}, {"temperature": 0, "max_tokens": 8})
+        assert result.stats.draws == 8 * (7 * 2 + 3 + listed)
         options = {name: value for name, value in result.request.options.items() if name != "max_tokens"}
         assert result.ids == by_hand(model, list(result.request.prompt), options, 8)  # type: ignore[arg-type]
 

@@ -130,6 +130,14 @@ def a_prompt(model: Model) -> Any:
         return session.logits()
 
 
+def a_filtered_token(model: Model) -> Any:
+    with model.session() as session:
+        session.prefill(IDS[:4])
+        found = session.generate_ids(2, Sampler(SamplingOptions(top_k=5, seed=1)))
+        assert session.logit_reads == 0
+        return np.array(found)
+
+
 def forks(model: Model) -> Any:
     with model.session() as session:
         session.prefill(SHORT)
@@ -492,8 +500,9 @@ def usually(family: str, plan: str, act: Callable[[Model], Any]) -> Array:
         ("llama", "fast", "gemv", {"ROPE": 1, "QUAD": 1}, [short_logits, a_prompt]),
         ("llama", "fast", "row_norms", {"LOOKUP_TEXTURE": 1}, [short_logits, scores]),
         ("llama", "reference", "gate", {"LOOKUP_TEXTURE": 1}, [short_logits]),
+        ("gab", "fast", "shortlist", {"LOOKUP_TEXTURE": 1}, [a_filtered_token]),
     ],
-    keep=(0, 6),
+    keep=(0, 6, 10),
     ids=lambda value: value if isinstance(value, str) else "",
 )
 def test_a_refused_shader_is_replaced_by_a_plainer_one_with_one_warning(

@@ -23,6 +23,7 @@ from glinfer.models.fast import fast_plan
 from glinfer.models.gab import MAX_DRAWS, reference_plan
 from glinfer.models.plan import Plan, PlanBuilder, PlanLimits, draw_table
 from glinfer.models.rows import batch_plan, chunk_plan
+from glinfer.models.shortlist import shortlist_plan
 from glinfer.ops import OPS, DrawSpec, TensorSpec
 from glinfer.ops.elementwise import scale
 from glinfer.ops.kernels import Kernels
@@ -721,7 +722,8 @@ def test_every_op_belongs_to_a_plan_or_is_a_kernel_over_flat_tensors() -> None:
     score = chunk_plan(SMALL, rows=8, cache_slots=64, likelihoods=True, **many)
     batch = batch_plan(SMALL, sequences=3, capacity=64, **many)
     normed = fast_plan(ModelConfig.from_options("family=qwen3,dim=32,heads=2,blocks=1,vocab=9,context=7"), **many)
-    ops = [{draw.op for draw in plan.draws} for plan in (GOOD, fast, chunk, score, batch, normed)]
+    listed = shortlist_plan(batch, kernels=Kernels(), max_texture_size=2048)
+    ops = [{draw.op for draw in plan.draws} for plan in (GOOD, fast, chunk, score, batch, listed, normed)]
     assert set.union(*ops) | flat_ops() == set(OPS)
     assert flat_ops(), "no kernels were found"
     assert ops[0].isdisjoint(set.union(*ops[1:]))

@@ -12,7 +12,7 @@ from tiers import tiered
 from glinfer.config import ModelConfig
 from glinfer.errors import InputError, PlanError
 from glinfer.generation.sampler import Sampler, SamplingOptions
-from glinfer.generation.shortlist import sample_shortlist
+from glinfer.generation.shortlist import _Listed, sample_shortlist
 from glinfer.models.choice import plan_for
 from glinfer.models.shortlist import BEST, fill_table, shortlist_plan, with_shortlist
 from glinfer.ops import OPS
@@ -97,6 +97,53 @@ def test_a_token_that_is_told_is_the_samplers(seed: int) -> None:
         assert found == whole.sample(logits, history), (logits.size, options)
         assert short.step == step + 1
     assert told > 200
+
+
+def bounded(random: np.random.Generator) -> tuple[_Listed, np.ndarray[Any, Any], np.ndarray[Any, Any]]:
+    """A list, which of its tokens are above the bounds, and the whole row's scores after its penalty."""
+    logits = some_logits(random, 3001)
+    penalty = float(random.choice([0.3, 0.9, 1.0, 1.2, 3.0]))
+    options = SamplingOptions(temperature=float(random.choice([0.5, 1.0, 3.0])), repetition_penalty=penalty, seed=1)
+    sampler = Sampler(options)
+    history = random.integers(0, logits.size, 200)
+    scores = logits.astype(np.float64)
+    scores[history] = sampler.penalised(scores[history])
+    made = _Listed(sampler, listed(logits, sampler, random), history)
+    return made, made.scores > made.bounds.max(), scores
+
+
+def test_the_weight_of_all_others_is_within_its_bounds() -> None:
+    random, tight = np.random.default_rng(6), 0
+    for _ in range(150):
+        made, above, scores = bounded(random)
+        if not above.any():
+            continue
+        largest, temperature = float(scores.max()), made.sampler.options.temperature
+        with np.errstate(over="ignore"):
+            low, high = made.mass(~above, largest)
+            weights = np.exp((scores - largest) / temperature)
+        weights[made.ids[above]] = 0.0
+        assert low <= weights.sum() <= high
+        tight += high - low < 1e-3 * high
+    assert tight > 15
+
+
+def test_a_score_that_beats_all_others_is_larger_than_each_of_them() -> None:
+    """The last bits of a GPU's noise included: of scores just above and just below the best of the others."""
+    random, beaten = np.random.default_rng(7), 0
+    for _ in range(150):
+        made, above, scores = bounded(random)
+        drawn = made.sampler.perturbed(scores, np.arange(scores.size))
+        drawn[made.ids[above]] = -np.inf
+        most = float(drawn.max())
+        if not above.any() or not np.isfinite(most):
+            continue
+        for best in (most - 1e-6, most, most + 1.0, most + 20.0):
+            with np.errstate(over="ignore"):
+                beats = made.beats_others(float(np.float32(best)), ~above)
+            assert not (beats and np.float32(best) <= np.float32(most))
+            beaten += beats
+    assert beaten > 50
 
 
 USUAL: dict[str, dict[str, float]] = {
