@@ -84,7 +84,10 @@ void main() {
 #ifndef PARTS
         weights += weight;
 #endif
-        for (int n = 0; n < 4 * GROUPS; n++) sum[n % GROUPS] += weight[n / GROUPS] * v[n];
+        // What nobody sees may be left over from a sequence that was broken, and 0 × NaN is NaN.
+        for (int n = 0; n < 4 * GROUPS; n++) {
+            sum[n % GROUPS] += weight[n / GROUPS] > 0.0 ? weight[n / GROUPS] * v[n] : vec4(0.0);
+        }
     }
 #if QUAD
     // Whole numbers pass between fragments exactly.

@@ -2,13 +2,9 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
-from contextlib import contextmanager
-
 import numpy as np
 import numpy.typing as npt
 
-from glinfer.errors import NumbersError
 from glinfer.generation.decode import DecodeSession, Floats
 from glinfer.generation.prefill import FEWEST, Chunks, Prefill
 from glinfer.generation.sampler import Sampler, SamplingOptions, gpu_chooses
@@ -59,21 +55,6 @@ class CachedSession(DecodeSession):
     def chooses(self, options: SamplingOptions) -> bool:
         """Whether a token is chosen from all tokens, by their logits alone: what the plan's last pass can do."""
         return gpu_chooses(options, self._config)
-
-    def logits(self) -> Floats:
-        """See :class:`DecodeSession`."""
-        with self._emptied_if_broken():
-            return super().logits()
-
-    @contextmanager
-    def _emptied_if_broken(self) -> Iterator[None]:
-        """Where numbers are broken, nothing of them stays in the caches to break the next sequence."""
-        try:
-            yield
-        except NumbersError:
-            self._forget(0)
-            self._bound.clear_caches()
-            raise
 
     def _run(self, position: int, token: int, draws: int | None = None) -> None:
         """Run one token, or the first draws of it; -1 is the token that the run before chose.
@@ -149,9 +130,8 @@ class CachedSession(DecodeSession):
                 self._run(first + number, -1 if number else self._ids[first])
                 sampler.advance()
             chosen: list[int] = []
-            with self._emptied_if_broken():
-                for candidates in self._candidates(first, count):
-                    chosen.append(self._chosen(candidates, chosen))
+            for candidates in self._candidates(first, count):
+                chosen.append(self._chosen(candidates, chosen))
         except BaseException:
             sampler.step = step  # nothing was chosen
             raise

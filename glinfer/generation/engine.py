@@ -117,7 +117,6 @@ class Engine(ABC):
         try:
             return self.judge().score(texts, stride=stride, on_window=on_window)
         except NumbersError as error:
-            self.judge().session.clear_caches()
             context = self.config.max_position_embeddings
             places = filter(None, (self.numbers.trace(each[:context]) for each in texts))
             raise NumbersError(f"{error}; {next(places, 'run again token by token, all are numbers')}") from None

@@ -85,7 +85,7 @@ class BlockLayout:
     ) -> BlockLayout:
         """A layout that fits textures of ``max_texture_size`` texels a side, a slot's blocks dealt to tiles.
 
-        ``tiles`` is doubled until it does.
+        There are no more ``tiles`` than stand side by side in one, and twice as many until all blocks fit.
 
         Raises:
             PlanError: the matrix is empty or too large, or the pitch is no whole number of blocks.
@@ -93,6 +93,7 @@ class BlockLayout:
         blocks = _checked_blocks(shape)
         if pitch < BLOCK_EDGE or pitch % BLOCK_EDGE:
             raise PlanError(f"tiles {pitch} texels apart; expected a multiple of {BLOCK_EDGE}")
+        tiles = min(tiles, max(1, max_texture_size // pitch))
         while True:
             made = cls(*shape, tiles, pitch, pitch // BLOCK_EDGE, -(-blocks // tiles), 1, format_name=format_name)
             if made.height <= max_texture_size or 2 * tiles * pitch > max_texture_size:

@@ -165,15 +165,6 @@ class Session:
         for tensor in self.plan.of_kind("cache"):
             self.texture(tensor.name).copy_from(other.texture(tensor.name))
 
-    def clear_caches(self) -> None:
-        """Fill every cache with zeros: what was never written is read with weight zero, and 0 × NaN is NaN.
-
-        Raises:
-            PlanError: this session was released.
-        """
-        for tensor in self.plan.of_kind("cache"):
-            self.texture(tensor.name).fill(0.0)
-
     def copy_rows(self, source: int, target: int, rows: int) -> None:
         """Copy what the slots from ``source`` on hold of keys and values to those from ``target`` on, in every cache.
 
@@ -234,7 +225,7 @@ class Session:
         texture = Texture(self.device, layout, tensor.name)
         if tensor.kind == "cache":
             try:
-                texture.fill(0.0)  # see clear_caches
+                texture.fill(0.0)
             except BaseException:
                 texture.release()
                 raise

@@ -350,7 +350,7 @@ class TestMeasuring:
         [found] = told(f"verify {what} --draws --greedy 5 --tokens 4")["runs"]
         assert found["passed"]
         assert all(texture["identical"] for texture in found["textures"])
-        assert len(found["draws"]) == DRAWS
+        assert len(found["draws"]) == DRAWS + 1, "with that of a shortlist"
         assert found["greedy"]["agreeing"] == 5 == len(found["greedy"]["chosen"])
 
     def test_bench(self, told: Any) -> None:

@@ -361,8 +361,8 @@ def test_parts_that_are_not_there_are_refused(layout: BlockLayout | RowLayout, p
             "2048 vectors of 100000 floats need 2048×25008 texels; the largest texture here is 2048×2048",
         ),
         (
-            lambda: BlockLayout.of((1, 5), 64, tiles=4),
-            "1 vectors of 5 floats need 196×4 texels; the largest texture here is 64×64",
+            lambda: BlockLayout.of((17, 1100), 64, tiles=4),
+            "17 vectors of 1100 floats need 64×80 texels; the largest texture here is 64×64",
         ),
     ],
 )
