@@ -31,7 +31,7 @@ from glinfer.models.rows import LOGITS, PICKS, ROWS, batch_plan
 from glinfer.models.session import Session
 from glinfer.ops.cached import SLOT_TOKENS, score_slots
 from glinfer.ops.kernels import Kernels
-from glinfer.ops.noise import noise_key
+from glinfer.ops.noise import noise_keys
 from glinfer.ops.rows import (
     BASE,
     CHOSEN,
@@ -324,10 +324,13 @@ class Batch:
         draws = self.session.draws_issued
         self._run(active, ahead, ends)
         picks = self._picks[self.session.runs % 2]
-        by_gpu = [gpu_chooses(each.sampling, self.config) for each in active.values()]
+        by_gpu = [self._by_gpu(each) for each in active.values()]
         if any(by_gpu):
             picks.start()
         return Step(active, self.session.draws_issued - draws, picks, all(by_gpu))
+
+    def _by_gpu(self, each: Running) -> bool:
+        return gpu_chooses(each.sampling, self.config)
 
     def _run(self, active: Mapping[int, Running], ahead: Collection[int], ends: Sequence[int]) -> None:
         table, spots = self._table, np.asarray(ends)
@@ -336,17 +339,20 @@ class Batch:
         # it looks back on no more than a group.
         table[: self.slots, POSITION] = spots % SLOT_TOKENS
         table[: self.slots, BASE] = self._bases + spots - spots % SLOT_TOKENS
-        longest = 1
-        for place, each in active.items():
-            options, unknown = each.sampling, place in ahead
-            row, length = table[place], len(each.held) + unknown
-            row[TOKEN], row[POSITION] = CHOSEN if unknown else each.held[-1], length - 1
-            row[BASE] = self._bases[place]
-            if not options.greedy and gpu_chooses(options, self.config):
-                row[NOISE], row[NOISE_KEY] = 1, noise_key(each.sampler.seed, each.sampler.step + unknown)
-                row[INVERSE_TEMPERATURE] = np.float32(options.inverse_temperature).view(np.uint32)
-            longest = max(longest, length)
-        groups = score_slots(longest)
+        places = list(active)
+        lengths = [len(each.held) + (place in ahead) for place, each in active.items()]
+        table[places, TOKEN] = [CHOSEN if place in ahead else each.held[-1] for place, each in active.items()]
+        table[places, POSITION] = np.array(lengths) - 1
+        table[places, BASE] = self._bases[places]
+        drawn = [place for place, each in active.items() if not each.sampling.greedy and self._by_gpu(each)]
+        if drawn:
+            samplers = [active[place].sampler for place in drawn]
+            steps = [each.step + (place in ahead) for place, each in zip(drawn, samplers, strict=True)]
+            heat = np.array([each.options.inverse_temperature for each in samplers], np.float32)
+            table[drawn, NOISE] = 1
+            table[drawn, NOISE_KEY] = noise_keys([each.folded_seed for each in samplers], steps)
+            table[drawn, INVERSE_TEMPERATURE] = heat.view(np.uint32)
+        groups = score_slots(max(lengths))
         self.session.write(ROWS, table)
         values = {"rows": self.slots, "groups": groups, "score_slots": groups * self._rows}
         self.session.run(values, flush_every=self.kernels.flush_every)
@@ -357,12 +363,11 @@ class Batch:
         return self._choices({place: each for place, each in step.active.items() if not each.ended})
 
     def _choices(self, active: Mapping[int, Running]) -> dict[int, int]:
-        picked = {place: each for place, each in active.items() if gpu_chooses(each.sampling, self.config)}
+        picked = {place: each for place, each in active.items() if self._by_gpu(each)}
         chosen: dict[int, int] = {}
         if picked:
-            candidates = self._arriving.read()
-            for place, each in picked.items():
-                chosen[place] = self._numbers.choice(candidates[place], each.held)
+            chosen = self._numbers.choices(self._arriving.read(), {place: each.held for place, each in picked.items()})
+            for each in picked.values():
                 each.sampler.advance()
         listed = {place: each for place, each in active.items() if place not in picked}
         if listed:

@@ -19,7 +19,7 @@ from glinfer.models.oracle import written_rows
 from glinfer.models.probe import span_of
 from glinfer.models.session import Session
 from glinfer.ops import DrawSpec
-from glinfer.ops.sample import NO_SCORE, best_candidate
+from glinfer.ops.sample import NO_SCORE, best_candidate, best_candidates
 from glinfer.ops.spec import Array
 
 Floats = npt.NDArray[np.float32]
@@ -117,6 +117,14 @@ class Numbers:
             found = f"the best logit after {len(whole)} tokens is {best if usable else 'no number'}"
             self._tell(found, whole, usable=usable)
         return best_candidate(candidates)
+
+    def choices(self, candidates: Floats, ids: Mapping[int, Sequence[int]]) -> dict[int, int]:
+        """:meth:`choice` of some of the rows [rows, 64], by their numbers, each after its own ``ids``."""
+        tokens, best = best_candidates(candidates)
+        sound = (best > NO_SCORE) & (best < np.inf)
+        return {
+            row: int(tokens[row]) if sound[row] else self.choice(candidates[row], held) for row, held in ids.items()
+        }
 
     def _tell(self, found: str, ids: Sequence[int], *, usable: bool) -> None:
         """Raise or warn; every time but once a warning is kept back, and the pass not looked for."""

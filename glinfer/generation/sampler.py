@@ -18,7 +18,7 @@ import numpy.typing as npt
 
 from glinfer.config import ModelConfig
 from glinfer.errors import InputError
-from glinfer.ops.noise import gumbel_at, noise_key
+from glinfer.ops.noise import fold_seed, gumbel_at, noise_keys
 
 FloatArray = npt.NDArray[np.float64]
 BoolArray = npt.NDArray[np.bool_]
@@ -139,6 +139,7 @@ class Sampler:
         """Start at step 0 of the seed in ``options`` (plain sampling when left out)."""
         self.options = SamplingOptions() if options is None else options
         self.seed = secrets.randbits(64) if self.options.seed is None else self.options.seed
+        self.folded_seed = fold_seed(self.seed)
         self.step = 0
 
     @property
@@ -148,7 +149,7 @@ class Sampler:
 
     def noise_key(self) -> int:
         """The key of this step's noise, from 0 to 2**32 - 1: what a shader that draws is given."""
-        return noise_key(self.seed, self.step)
+        return int(noise_keys([self.folded_seed], [self.step])[0])
 
     def advance(self) -> None:
         """Count a token that was chosen elsewhere, on the GPU; :meth:`sample` does this by itself."""

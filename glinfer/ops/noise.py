@@ -14,6 +14,8 @@ last bit or two, by 2e-6 at most. A choice can only differ where the two best su
 
 from __future__ import annotations
 
+from collections.abc import Sequence
+
 import numpy as np
 import numpy.typing as npt
 
@@ -21,6 +23,7 @@ from glinfer.errors import InputError
 
 Bits = npt.NDArray[np.uint32]
 Floats = npt.NDArray[np.float32]
+FoldedSeed = tuple[int, int]
 
 # As large as a vocabulary may be; see ModelConfig.
 _MAX_COUNT = 1 << 24
@@ -68,7 +71,22 @@ def noise_key(seed: int, step: int) -> int:
     Raises:
         InputError: one of them is no whole number, or negative.
     """
-    seed, step = _whole("seed", seed), _whole("step", step)
+    return int(noise_keys([fold_seed(seed)], [_whole("step", step) & _MASK])[0])
+
+
+def noise_keys(folded: Sequence[FoldedSeed], steps: Sequence[int]) -> Bits:
+    """:func:`noise_key` of several seeds, folded by :func:`fold_seed`, at a step each: uint32 [n]."""
+    low, high = np.array(folded, dtype=np.uint32).T
+    return mix(mix((np.array(steps) & _MASK).astype(np.uint32) + low) ^ high)
+
+
+def fold_seed(seed: int) -> FoldedSeed:
+    """The two words that all words of a seed are folded into.
+
+    Raises:
+        InputError: it is no whole number, or negative.
+    """
+    seed = _whole("seed", seed)
     # Arrays of one: NumPy warns when a lone number wraps around, and never for an array.
     low = high = _one(_START)
     while True:
@@ -76,8 +94,7 @@ def noise_key(seed: int, step: int) -> int:
         high = mix(high + low)
         seed >>= 32
         if seed == 0:
-            break
-    return int(mix(mix(_one(step) + low) ^ high)[0])
+            return int(low[0]), int(high[0])
 
 
 def uniform_bits(key: int, count: int) -> Bits:

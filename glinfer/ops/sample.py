@@ -64,10 +64,16 @@ NO_SCORE = np.float32(-3.4e38)
 """The score of a candidate where no logit was a number, as in shaders/pick.frag."""
 
 
+def best_candidates(candidates: Array) -> tuple[Array, Array]:
+    """The ids and scores [n] of the best of the candidates [n, 64] that picks left: the lowest id where scores are equal."""
+    scores, ids = candidates[:, ::4], candidates[:, 1::4]
+    best = scores.max(axis=1)
+    return np.where(scores == best[:, None], ids, np.inf).min(axis=1), best
+
+
 def best_candidate(candidates: Array) -> int:
-    """The id of the best of the candidates [64] that one pick left: the largest score, the lowest id where equal."""
-    scores, ids = candidates.reshape(BLOCK_TEXELS, 4)[:, 0], candidates.reshape(BLOCK_TEXELS, 4)[:, 1]
-    return int(ids[scores == scores.max()].min())
+    """The id of the best of the candidates [64] that one pick left."""
+    return int(best_candidates(candidates.reshape(1, -1))[0][0])
 
 
 def _check(shapes: Shapes, params: Params) -> None:
