@@ -65,7 +65,7 @@ NO_SCORE = np.float32(-3.4e38)
 
 
 def best_candidates(candidates: Array) -> tuple[Array, Array]:
-    """Ids and scores [n] of the best of the candidates [n, 64] that picks left; the lowest id where scores are equal."""
+    """Ids and scores [n] of the best of the candidates [n, 64] that picks left; of equal scores the lowest id."""
     scores, ids = candidates[:, ::4], candidates[:, 1::4]
     best = scores.max(axis=1)
     return np.where(scores == best[:, None], ids, np.inf).min(axis=1), best
