@@ -220,6 +220,7 @@ def test_chunks_have_the_bits_of_single_tokens(device: Device, name: str, weight
     chunks_have_the_bits(device, EXACT[name], gab(weights))
 
 
+@pytest.mark.slow
 @some_subjects
 def test_chunks_of_families_have_the_bits_of_single_tokens(device: Device, name: str, family: str, form: str) -> None:
     if "llvmpipe" not in device.renderer:
@@ -242,6 +243,7 @@ def chunks_have_the_bits(device: Device, kernels: Kernels, subject: Subject) -> 
         assert same(ours[cache], theirs[cache]), cache
 
 
+@pytest.mark.slow
 @tiered("targets", [2, 4, 8], keep=(2,))
 @tiered("lookup", [False, True])
 def test_the_end_of_the_cache_may_come_before_that_of_the_last_slot(device: Device, targets: int, lookup: bool) -> None:

@@ -120,6 +120,7 @@ class TestAsAlone:
         with glinfer.load(small, limits=Limits.webgl2_minimum()) as model:
             assert_as_alone(model, list(model.batch(REQUESTS, slots=5)))
 
+    @pytest.mark.slow
     @tiered("weights", ["f16", "q8", "q8l"], keep=(1,))
     def test_in_other_weight_formats(self, small: Path, weights: str) -> None:
         with glinfer.load(small, weights=weights) as model:
@@ -141,6 +142,7 @@ class TestAsAlone:
         with glinfer.load(small, kernels=shaped) as model:
             assert_as_alone(model, list(model.batch(REQUESTS[:6], slots=5)))
 
+    @pytest.mark.slow
     def test_an_odd_model_over_many_full_contexts(self, tmp_path: Path) -> None:
         path = random_file(tmp_path / "odd.gab", "vocab=53,dim=30,heads=3,blocks=2,context=11", seed=4)
         requests = [

@@ -100,6 +100,7 @@ def test_json_is_what_the_file_holds_and_ids_need_no_tokenizer(capsys: Capture, 
     assert not (tmp_path / "other").exists()
 
 
+@pytest.mark.slow
 def test_a_packed_model_with_fewer_key_heads(capsys: Capture, tmp_path: Path) -> None:
     path = random_model(tmp_path, "llama")
     told = json.loads(ran(capsys, path, "--ids", "1,2,3,4", "--out", tmp_path / "out", "--json")[0])

@@ -17,6 +17,7 @@ import numpy as np
 import pytest
 import tokenizers
 from safetensors.numpy import save_file
+from tiers import tiered
 from tokenizers import decoders, models, pre_tokenizers, trainers
 
 import glinfer
@@ -345,7 +346,7 @@ class TestMeasuring:
     def test_eval_of_the_reference_plan_is_refused(self, refused: Any) -> None:
         assert "the reference plan scores no texts of this llama" in refused("eval hf --text text.txt --plan reference")
 
-    @pytest.mark.parametrize("what", ["q8.gguf", "gift/model-q8.json", f"--config {SHAPE} --weights q8"])
+    @tiered("what", ["q8.gguf", "gift/model-q8.json", f"--config {SHAPE} --weights q8"])
     def test_verify(self, told: Any, what: str) -> None:
         [found] = told(f"verify {what} --draws --greedy 5 --tokens 4")["runs"]
         assert found["passed"]
@@ -360,6 +361,7 @@ class TestMeasuring:
         assert [engine["draws"] for engine in found["engines"]] == [DRAWS, DRAWS]
         assert told("bench hf --plan reference --lengths 4 --runs 1")["rows"][0]["draws"] == 55
 
+    @pytest.mark.slow
     def test_bench_of_batches(self, told: Any) -> None:
         found = told("bench q8.gguf --contexts 8 --runs 1 --batch 1,3")
         assert [(row["label"], row["sequences"]) for row in found["batch"]] == [("glinfer file", n) for n in (1, 3)]

@@ -64,12 +64,14 @@ def test_blocks_of_every_family(family: str, form: str) -> None:
     check(packed(of_family(family), lambda name: form), PLANS)
 
 
+@pytest.mark.slow
 @tiered("form", ["Q4_K", "Q2_K", "Q3_K", "Q5_K", "Q6_K"])
 def test_blocks_of_256_are_too(form: str) -> None:
     """Blocks of random bits, which are large numbers: down to the size of weights by the norms in front of them."""
     check(packed(of_family("llama", 256), lambda name: form))
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("family", ["llama", "gpt2"])
 def test_every_matrix_in_a_format_of_its_own(family: str) -> None:
     """Query, key and value, gate and up, the layers among each other; some of them floats."""

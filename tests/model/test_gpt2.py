@@ -101,6 +101,7 @@ def test_every_position_agrees_with_float64(checkpoint: Checkpoint, path: Path, 
             assert error <= OF_RANGE / 10 * np.ptp(expected), tokens
 
 
+@pytest.mark.slow
 def test_a_token_at_a_time_and_in_chunks_it_is_the_same(checkpoint: Checkpoint, path: Path) -> None:
     expected = float64_logits(checkpoint, IDS)
     with glinfer.load(path) as model, model.session() as session:

@@ -72,6 +72,7 @@ def test_a_text_ends_at_the_directorys_end_token(folder: Path, capsys: pytest.Ca
     assert '"finish_reason": "stop"' in capsys.readouterr().out
 
 
+@pytest.mark.slow
 def test_batches_and_scores_take_the_directory(folder: Path, tmp_path: Path) -> None:
     (tmp_path / "prompts.jsonl").write_text('{"prompt": "once upon"}\n{"prompt": "a café"}\n')
     out = tmp_path / "out.jsonl"

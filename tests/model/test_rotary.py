@@ -62,6 +62,7 @@ def test_draws_of_tokens_and_of_prompts(checkpoint: Checkpoint, family: str) -> 
 # Options of glinfer.load
 
 
+@pytest.mark.slow
 def test_a_smaller_context_is_the_same_model(tmp_path: Path) -> None:
     wide = random_checkpoint(dataclasses.replace(LLAMA, max_position_embeddings=200), scale=0.2)
     save_checkpoint(wide, tmp_path / "wide.safetensors")
@@ -158,6 +159,7 @@ def test_two_models_on_one_device(checkpoint: Checkpoint) -> None:
         assert not device.live_objects()
 
 
+@pytest.mark.slow
 @tiered("plan", PLANS)
 @tiered(
     "options",

@@ -83,6 +83,7 @@ def test_what_cannot_be_compared_is_refused() -> None:
                 read(report)
 
 
+@pytest.mark.slow
 def test_the_command_compares_with_another_machines_report(small: Path, tmp_path: Path) -> None:
     def run(*arguments: str) -> Any:
         return CliRunner().invoke(same_command, [str(small), "--prompt", "ab", *arguments])

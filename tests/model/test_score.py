@@ -115,6 +115,7 @@ class TestNumbers:
             ids = ids_of(40, 3, 50)
             assert_agree(model.score([ids], stride=1)[0], stepped(model, ids, 1))
 
+    @pytest.mark.slow
     @tiered("options", ["vocab=1,dim=1,heads=1,blocks=1,context=1", "vocab=131,dim=30,heads=3,blocks=1,context=9"])
     def test_of_other_shapes(self, tmp_path: Path, options: str) -> None:
         with glinfer.load(random_file(tmp_path / "other.gab", options, seed=2)) as model:
@@ -163,6 +164,7 @@ class TestRuns:
             for found, ids in zip(model.score(texts), texts, strict=True):
                 assert_same_bits(found, model.score([ids])[0])
 
+    @pytest.mark.slow
     def test_they_are_the_same_whatever_the_chunks(self, small: Path) -> None:
         texts = [ids_of(count, count) for count in (2, 5, 16, 17, 18, 33, 60, CONTEXT, CONTEXT + 1, 140)]
         with glinfer.load(small) as model:

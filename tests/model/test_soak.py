@@ -134,6 +134,7 @@ class TestJudge:
 
 
 class TestSoak:
+    @pytest.mark.slow
     def test_a_small_model_stays_as_it_was(self, small: Path) -> None:
         arguments = [str(small), "--tokens", "1000", "--samples", "8", "--seed", "3", "--json"]
         done = CliRunner().invoke(soak_command, arguments)

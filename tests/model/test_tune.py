@@ -16,8 +16,9 @@ from scripted_models import random_file
 import glinfer
 from glinfer.cli.app import run
 from glinfer.config import ModelConfig
-from glinfer.errors import InputError
+from glinfer.errors import InputError, PlanError
 from glinfer.formats import load_checkpoint
+from glinfer.gl.blocks import BlockLayout
 from glinfer.gl.context import Device
 from glinfer.gl.program import shader_root
 from glinfer.models.tuning import TuningKey, default_for, kernels_file, kernels_for, load_kernels
@@ -203,6 +204,7 @@ class TestSearch:
         assert len(runs) >= 2 * len(report.trials)
         assert all(drawn == tokens * draws for tokens, drawn, draws in runs)
 
+    @pytest.mark.slow
     def test_inexact_derivatives_never_win(
         self, small: Path, tmp_path: Path, device: Device, monkeypatch: Patch
     ) -> None:
@@ -222,6 +224,14 @@ class TestSearch:
 
     def test_kernels_that_do_not_fit_lose(self, small: Path, device: Device, monkeypatch: Patch) -> None:
         monkeypatch.setattr(module, "MOVES", {"tiles": [{"tiles": 4096}], "unroll": [{"unroll": 2}]})
+        layout = BlockLayout.of
+
+        def narrow(shape: tuple[int, int], edge: int, *, tiles: int = 1, **more: Any) -> BlockLayout:
+            if tiles == 4096:
+                raise PlanError("too many tiles for a texture")
+            return layout(shape, edge, tiles=tiles, **more)
+
+        monkeypatch.setattr(BlockLayout, "of", staticmethod(narrow))
         favour(monkeypatch, tiles=4096, unroll=2)
         report = tune(device, load_checkpoint(small), "f32", seconds=1000)
         assert report.trials[0].verdict.startswith("cannot run: ")
@@ -278,6 +288,7 @@ class TestRows:
         assert report.tuned.kernels == default_for(device)
         assert report.prompt == module.PromptTimes(512, 100.0, 100.0)
 
+    @pytest.mark.slow
     def test_it_really_measures_whole_prompts(self, long: Path, device: Device, monkeypatch: Patch) -> None:
         favour(monkeypatch)
         monkeypatch.setattr(module, "MOVES", {"chunk": [{"chunk": 128}, {"chunk": 16}]})

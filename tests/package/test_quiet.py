@@ -17,7 +17,7 @@ from typing import Any
 import pytest
 from installs import Installed, build, copy_source, run, succeed
 
-pytestmark = pytest.mark.package
+pytestmark = [pytest.mark.package, pytest.mark.slow]
 
 GUARD = Path(__file__).with_name("guard.py")
 # OpenGL drivers keep compiled shaders there, whatever program draws.

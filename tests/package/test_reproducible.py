@@ -32,6 +32,7 @@ def age(folder: Path) -> None:
         os.utime(path, (LONG_AGO, LONG_AGO))
 
 
+@pytest.mark.slow
 def test_two_builds_give_the_same_bytes(tmp_path: Path) -> None:
     source = copy_source(tmp_path / "one" / "source")
     place = Path(shutil.copytree(source, tmp_path / "and another" / "quite different" / "place"))
