@@ -342,7 +342,7 @@ class TestRows:
         root = Path(shutil.copytree(shader_root(), tmp_path / "shaders"))
         gemm = root / "gemm.frag"
         source = gemm.read_text("utf-8")
-        spoilt = source.replace("ADD_RESIDUAL(R, Y)\n\nvoid", "ADD_RESIDUAL(R, Y) SPOIL(Y)\n\nvoid")
+        spoilt = source.replace("Y = stored(Y);\n\nvoid", "Y = stored(Y); SPOIL(Y)\n\nvoid")
         assert spoilt != source
         head, body = spoilt.split("\n", 1)
         with_macro = f"{head}\n#if ROWS == 2\n#define SPOIL(Y) Y *= 1.01;\n#else\n#define SPOIL(Y)\n#endif\n{body}"

@@ -292,7 +292,7 @@ FAST_FAULTS = {
     ),
     "values miss the last four tokens": (
         "cached_values",
-        "groups = position / 4 + 1",
+        "groups = position / (4 * stride) * stride + stride",
         "groups = max(position / 4, 1)",
         "h.0.attn.values",
         {},
