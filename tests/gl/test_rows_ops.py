@@ -185,6 +185,7 @@ def test_products_over_blocks_agree_with_float64(device: Device, weights: str, t
     check(device, one, *[first_rows(one, rows) for rows in (1, 11)], what=f"{outputs}×{inputs} {form} {name}")
 
 
+@pytest.mark.slow
 @settings(max_examples=10, suppress_health_check=[HealthCheck.function_scoped_fixture])
 @given(st.data())
 def test_random_products_agree_with_float64(device: Device, data: st.DataObject) -> None:
@@ -250,6 +251,7 @@ def test_a_row_of_a_product_has_the_bits_it_has_alone(device: Device, kernels: K
 ALONE = [FORMS[10], {"gain": True, "gated": True, "norm": True, "activation": "silu"}, FORMS[13], FORMS[3]]
 
 
+@pytest.mark.slow
 @tiered("turn", range(len(KERNELS)))
 @pytest.mark.parametrize("weights", ["f16", "bf16", "i16", "i8", *BLOCKS])
 def test_a_row_of_blocks_has_the_bits_it_has_alone(device: Device, weights: str, turn: int) -> None:

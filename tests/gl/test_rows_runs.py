@@ -371,6 +371,7 @@ def test_a_batch_agrees_with_float64_and_has_the_bits_of_sequences_alone(
     batch_is_right(device, KERNELS[name], gab(weights))
 
 
+@pytest.mark.slow
 @some_subjects
 def test_a_batch_of_families_has_the_bits_of_sequences_alone(device: Device, name: str, family: str, form: str) -> None:
     batch_is_right(device, KERNELS[name], of_family(family, form))

@@ -126,6 +126,7 @@ class TestAsAlone:
         with glinfer.load(small, weights=weights) as model:
             assert_as_alone(model, list(model.batch(REQUESTS[:6], slots=4)))
 
+    @pytest.mark.slow
     @tiered(
         "kernels",
         [

@@ -78,6 +78,7 @@ def test_every_matrix_in_a_format_of_its_own(family: str) -> None:
     check(mixed(family))
 
 
+@pytest.mark.slow
 @tiered(
     ("pattern", "form"),
     [("v_proj", "Q8_0"), ("v_proj", "Q6_K"), ("up_proj", "F16"), ("embed_tokens", ""), ("embed_tokens", "Q6_K")],
@@ -87,6 +88,7 @@ def test_one_matrix_in_another_format_than_the_rest(pattern: str, form: str) -> 
     check(packed(of_family("llama", width), lambda name: form if pattern in name else rest))
 
 
+@pytest.mark.slow
 @tiered("tied", [True, False])
 def test_heads_that_are_embeddings(tied: bool) -> None:
     """Whose matrix is in one texture then, read by rows and as a product."""

@@ -133,6 +133,7 @@ class TestTheSameNumbers:
                 expected = stepped(model, ids) if expected is None else expected
                 assert agree(chunked(model, ids), expected), size
 
+    @pytest.mark.slow
     @tiered(
         "kernels",
         [

@@ -37,6 +37,7 @@ def path(checkpoint: Checkpoint, tmp_path_factory: pytest.TempPathFactory) -> Pa
     return file
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("family", ["llama", "qwen3"])
 def test_draws_of_tokens_and_of_prompts(checkpoint: Checkpoint, family: str) -> None:
     """Heads that are normalised take a pass more in each layer."""
@@ -220,6 +221,7 @@ def test_the_reference_plan_makes_no_object_for_a_token(checkpoint: Checkpoint) 
         assert model.device.live_objects() == before
 
 
+@pytest.mark.slow
 def test_sessions_scores_and_batches_give_back_what_they_took(checkpoint: Checkpoint) -> None:
     with open_device() as device:
         with opened(checkpoint, device=device) as model:
