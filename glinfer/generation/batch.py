@@ -135,7 +135,7 @@ class Running:
 
     @property
     def result(self) -> BatchResult:
-        """What came of it, so far."""
+        """The ids, text and counts so far."""
         return BatchResult(self.request, self.ids, None if self.tokenizer is None else "".join(self.pieces), self.stats)
 
 
@@ -186,7 +186,7 @@ def sequence_bytes(config: ModelConfig, capacity: int, cache: str = DEFAULT_CACH
 
 
 def _cache_layout(config: ModelConfig, sequences: int, capacity: int, max_texture_size: int, cache: str) -> BlockLayout:
-    """The cache of one layer, of so many sequences."""
+    """The layout of one layer's cache that all sequences share."""
     heads = Recipes(config, FROM_FILE).heads(0)
     return attention_layout(heads, sequences * capacity, capacity, cache_format(cache), max_texture_size)
 
@@ -359,14 +359,11 @@ class Batch:
 
     def choices(self, step: Step) -> dict[int, int]:
         """The tokens that a step has chosen for those of its sequences that have not ended meanwhile; waits for it."""
-        self._arriving = step.picks
-        return self._choices({place: each for place, each in step.active.items() if not each.ended})
-
-    def _choices(self, active: Mapping[int, Running]) -> dict[int, int]:
+        active = {place: each for place, each in step.active.items() if not each.ended}
         picked = {place: each for place, each in active.items() if self._by_gpu(each)}
         chosen: dict[int, int] = {}
         if picked:
-            chosen = self._numbers.choices(self._arriving.read(), {place: each.held for place, each in picked.items()})
+            chosen = self._numbers.choices(step.picks.read(), {place: each.held for place, each in picked.items()})
             for each in picked.values():
                 each.sampler.advance()
         listed = {place: each for place, each in active.items() if place not in picked}
