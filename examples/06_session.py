@@ -3,7 +3,7 @@
 import sys
 
 import glinfer
-from glinfer.generation.sampler import Sampler, SamplingOptions
+from glinfer.engine.sampler import Sampler, SamplingOptions
 
 MODEL = sys.argv[1] if len(sys.argv) > 1 else "shakespeare"  # a file, or a bundled model
 

@@ -18,9 +18,9 @@ import numpy as np
 import glinfer
 from glinfer.formats import load_checkpoint
 from glinfer.gl.context import open_device
-from glinfer.models.gab import reference_plan
+from glinfer.inspect.verify.run import verify_draws
+from glinfer.models.reference.gab import reference_plan
 from glinfer.models.session import Session
-from glinfer.tools.verify import verify_draws
 
 PROMPT = "ROMEO:\nBut, soft!"
 

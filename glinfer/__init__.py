@@ -28,11 +28,11 @@ from glinfer.config import ModelConfig
 from glinfer.errors import GlinferError
 
 if TYPE_CHECKING:
-    from glinfer.generation.batch import BatchRequest
-    from glinfer.generation.capture import Seen
-    from glinfer.generation.loop import TokenStream
-    from glinfer.generation.model import Model
-    from glinfer.generation.stream import TextStream
+    from glinfer.engine.batch import BatchRequest
+    from glinfer.engine.capture import Seen
+    from glinfer.engine.loop import TokenStream
+    from glinfer.engine.model import Model
+    from glinfer.engine.stream import TextStream
     from glinfer.tensors.device import Device
     from glinfer.tensors.tensor import Tensor
 
@@ -50,9 +50,9 @@ __all__ = [
     "stream",
 ]
 _LATE = {
-    "BatchRequest": "glinfer.generation.batch",
+    "BatchRequest": "glinfer.engine.batch",
     "Device": "glinfer.tensors.device",
-    "Seen": "glinfer.generation.capture",
+    "Seen": "glinfer.engine.capture",
     "Tensor": "glinfer.tensors.tensor",
 }
 
@@ -79,16 +79,16 @@ def load(path: str | PathLike[str], **options: Any) -> Model:
         path: a ``.gab``, ``.safetensors`` or ``.gguf`` checkpoint, the directory of a Hugging Face model, the manifest
             of a second-generation Gab, or the name of a bundled model; what a file holds tells what it is, not its
             name.
-        **options: see :func:`glinfer.generation.model.load_model`: ``tokenizer``, ``plan``, ``weights``,
+        **options: see :func:`glinfer.engine.model.load_model`: ``tokenizer``, ``plan``, ``weights``,
             ``cache``, ``kernels``, ``gelu``, ``context``, ``device``, ``api``, ``limits``, ``on_upload``.
 
     Returns:
-        A :class:`glinfer.generation.model.Model`; close it, or use it in a ``with`` block.
+        A :class:`glinfer.engine.model.Model`; close it, or use it in a ``with`` block.
 
     Raises:
         GlinferError: one line that says what was found, what was expected and what to do.
     """
-    from glinfer.generation.model import load_model
+    from glinfer.engine.model import load_model
 
     return load_model(path, **options)
 
@@ -124,7 +124,7 @@ def stream(path: str | PathLike[str], prompt: str | Sequence[int], **options: An
 
 def _split(options: Mapping[str, Any]) -> tuple[dict[str, Any], dict[str, Any]]:
     """The options of ``load``, and the others."""
-    from glinfer.generation.model import load_model
+    from glinfer.engine.model import load_model
 
     names = inspect.signature(load_model).parameters
     loading = {name: value for name, value in options.items() if name in names}

@@ -4,8 +4,8 @@
 // taken away too, by way of the weights' sums; else 1. GAIN multiplies the inputs, where weights keep their file's bits.
 // With GATED the matrix has two blocks for each block of outputs, y = activation(first) · second. With ROPE outputs are
 // queries and keys among others, which rotary positions turn in pairs.
-// x, residual and y lie in blocks; weight and consts (bias, and with SCALED the scales) as glinfer/gl/packing.py says, or
-// with GROUPED the weights as glinfer/gl/grouped.py.
+// x, residual and y lie in blocks; weight and consts (bias, and with SCALED the scales) as glinfer/gl/layouts/packing.py says, or
+// with GROUPED the weights as glinfer/gl/layouts/grouped.py.
 // With QUAD each fragment gathers a quarter of the inputs for all 16 outputs of its quad, and the quad adds up.
 // With PARTS each instance takes its share of the STEPS, and blending adds them to what y holds already. The share is
 // a uniform, not a constant: unrolled altogether the loop would be larger than a GPU's instruction cache.

@@ -5,7 +5,7 @@ from __future__ import annotations
 import sys
 
 from glinfer.ops import OPS
-from glinfer.ops.flat import flat_draw
+from glinfer.ops.flat.draws import flat_draw
 
 
 def flat_ops() -> set[str]:

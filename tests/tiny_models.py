@@ -12,8 +12,8 @@ from glinfer.families import FAMILIES
 from glinfer.formats import Checkpoint, random_checkpoint
 from glinfer.formats.packed import F16, PACKED_FORMATS, PackedTensor, block_weights
 from glinfer.formats.tensors import weight_shapes
-from glinfer.ggml import BLOCK_FORMATS, block_format, pack
-from glinfer.ggml_groups import FORMS
+from glinfer.quant.ggml import BLOCK_FORMATS, block_format, pack
+from glinfer.quant.groups import FORMS
 
 Array = np.ndarray[Any, Any]
 ROTARY = sorted(name for name, family in FAMILIES.items() if family.rotary)

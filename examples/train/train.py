@@ -26,8 +26,8 @@ from torch.nn import functional
 
 from glinfer import ModelConfig
 from glinfer.formats import BpeModel, Checkpoint, save_checkpoint, weight_shapes, write_bpe
-from glinfer.generation.tokenizer import Tokenizer, learn_bpe
-from glinfer.tools.evaluate import windows
+from glinfer.inspect.evaluate import windows
+from glinfer.text.tokenizer import Tokenizer, learn_bpe
 
 
 @dataclass

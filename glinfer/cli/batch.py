@@ -8,13 +8,7 @@ from typing import Any
 
 import click
 
-from glinfer.cli.common import Command, loaded, print_json, progress
-from glinfer.errors import InputError
-from glinfer.formats import find_model
-from glinfer.formats.files import shown
-from glinfer.generation.sampler import SamplingOptions
-from glinfer.generation.text import TextAssembler
-from glinfer.tools.batch import (
+from glinfer.batch.files import (
     BatchTotals,
     Finished,
     ResultFile,
@@ -25,6 +19,12 @@ from glinfer.tools.batch import (
     read_finished,
     run_batch,
 )
+from glinfer.cli.common import Command, loaded, print_json, progress
+from glinfer.engine.sampler import SamplingOptions
+from glinfer.errors import InputError
+from glinfer.formats import find_model
+from glinfer.formats.files import shown
+from glinfer.text.assembler import TextAssembler
 
 _OPTIONS = ("batch", "out", "restart", "slots", "memory")
 

@@ -27,14 +27,12 @@ from glinfer.cli.common import (
     table,
 )
 from glinfer.config import ModelConfig
+from glinfer.engine.loading import random_weights, read_model
+from glinfer.engine.model import Model
 from glinfer.errors import InputError
 from glinfer.formats import Checkpoint
-from glinfer.generation.loading import random_weights, read_model
-from glinfer.generation.model import Model
 from glinfer.gl.context import Device
-from glinfer.models.choice import DEFAULT_PLAN, DEFAULT_WEIGHTS, PLANS, check_choice
-from glinfer.tools.bench import BenchReport, bench
-from glinfer.tools.bench_decoding import (
+from glinfer.inspect.bench.decoding import (
     DecodeReport,
     EngineReport,
     batch_context,
@@ -42,10 +40,12 @@ from glinfer.tools.bench_decoding import (
     contexts_within,
     load_fast,
 )
-from glinfer.tools.bench_engines import BatchEngine, Engine, room_for
-from glinfer.tools.bench_turns import Spread
-from glinfer.tools.ceiling import CeilingReport, measure_ceilings, measure_products
-from glinfer.tools.demo import demo_folder, write_demo
+from glinfer.inspect.bench.engines import BatchEngine, Engine, room_for
+from glinfer.inspect.bench.reference import BenchReport, bench
+from glinfer.inspect.bench.turns import Spread
+from glinfer.inspect.ceiling import CeilingReport, measure_ceilings, measure_products
+from glinfer.inspect.demo import demo_folder, write_demo
+from glinfer.models.choice import DEFAULT_PLAN, DEFAULT_WEIGHTS, PLANS, check_choice
 from glinfer.tools.peers import PEERS, open_peers
 
 _LENGTHS = "1,8,64"

@@ -11,11 +11,11 @@ import click
 
 from glinfer.cli.common import device_options, loaded, model_options, strict_option, tokenizer_option
 from glinfer.cli.generate import closing_line, sampling_options, take_sampling
+from glinfer.engine.model import Model
+from glinfer.engine.sampler import SamplingOptions
 from glinfer.errors import InputError
-from glinfer.generation.chat import ChatForm, Conversation, ReplySplitter, find_chat
-from glinfer.generation.model import Model
-from glinfer.generation.sampler import SamplingOptions
-from glinfer.generation.text import TextAssembler
+from glinfer.text.assembler import TextAssembler
+from glinfer.text.chat import ChatForm, Conversation, ReplySplitter, find_chat
 
 _HELP = """\
   /help              this list

@@ -16,15 +16,15 @@ from rich.progress import BarColumn, Progress, TaskID, TextColumn, TimeElapsedCo
 from rich.table import Table
 
 from glinfer.config import ModelConfig
+from glinfer.engine.loading import USUAL_CONTEXT, random_weights, read_model, usual_context
+from glinfer.engine.model import Model, load_model
 from glinfer.errors import InputError
 from glinfer.formats import Checkpoint
-from glinfer.formats.huggingface_config import read_config
-from glinfer.generation.loading import USUAL_CONTEXT, random_weights, read_model, usual_context
-from glinfer.generation.model import Model, load_model
+from glinfer.formats.huggingface.config import read_config
 from glinfer.gl.context import Device, Limits, open_device
+from glinfer.inspect.info import list_devices
 from glinfer.models.choice import AUTO, CACHES, DEFAULT_PLAN, DEFAULT_WEIGHTS, PLANS, USUAL_TEXTURE_SIZE, WEIGHTS
-from glinfer.models.recipe import DEFAULT_CACHE
-from glinfer.tools.info import list_devices
+from glinfer.models.transforms.recipe import DEFAULT_CACHE
 
 Command = TypeVar("Command", bound=Callable[..., Any])
 LIMITS = {"driver": None, "webgl2": Limits.webgl2_minimum()}

@@ -10,12 +10,12 @@ import click
 from glinfer.cli.common import LIMITS, json_option, out, parse_ids, print_json, progress, table
 from glinfer.errors import InputError
 from glinfer.formats.files import opened, shown
+from glinfer.inspect.diff.compare import OTHER_FORMAT, SAME_FORMAT, SPREAD, TRACED, Side, diff
+from glinfer.inspect.diff.pictures import check_picture, save_picture
+from glinfer.inspect.diff.report import Along, DiffReport, PassDiff, SideFacts
+from glinfer.inspect.diff.weights import WeightsDiff
 from glinfer.models.choice import AUTO, CACHES, PLANS, WEIGHTS
-from glinfer.models.recipe import DEFAULT_CACHE
-from glinfer.tools.diff import OTHER_FORMAT, SAME_FORMAT, SPREAD, TRACED, Side, diff
-from glinfer.tools.diff_pictures import check_picture, save_picture
-from glinfer.tools.diff_report import Along, DiffReport, PassDiff, SideFacts
-from glinfer.tools.diff_weights import WeightsDiff
+from glinfer.models.transforms.recipe import DEFAULT_CACHE
 
 _CHOICES: dict[str, Sequence[str]] = {
     "plan": PLANS,

@@ -20,12 +20,12 @@ from glinfer.cli.common import (
     shape_asked_for,
     table,
 )
+from glinfer.engine.loading import random_weights, read_model
 from glinfer.formats.checkpoint import Checkpoint
-from glinfer.generation.loading import random_weights, read_model
+from glinfer.inspect.draws import DrawReport, measured, planned
 from glinfer.models.choice import plan_for, weights_for
 from glinfer.models.session import check_fits
 from glinfer.models.tuning import default_for
-from glinfer.tools.draws import DrawReport, measured, planned
 
 
 @click.command()

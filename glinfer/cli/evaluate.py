@@ -19,12 +19,12 @@ from glinfer.cli.common import (
     table,
     tokenizer_option,
 )
+from glinfer.engine.loading import read_model
 from glinfer.errors import InputError
-from glinfer.generation.loading import read_model
-from glinfer.generation.tokenizer import find_tokenizer
+from glinfer.inspect.evaluate import EvalReport, evaluate
 from glinfer.models.choice import CACHES
-from glinfer.models.recipe import WEIGHT_FORMATS
-from glinfer.tools.evaluate import EvalReport, evaluate
+from glinfer.models.transforms.recipe import WEIGHT_FORMATS
+from glinfer.text.tokenizer import find_tokenizer
 
 
 @click.command("eval")

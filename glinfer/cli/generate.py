@@ -20,11 +20,11 @@ from glinfer.cli.common import (
     strict_option,
     tokenizer_option,
 )
+from glinfer.engine.loop import GenerationStats, TokenStream
+from glinfer.engine.model import Model
+from glinfer.engine.sampler import SamplingOptions
+from glinfer.engine.stream import TextStream
 from glinfer.errors import InputError
-from glinfer.generation.loop import GenerationStats, TokenStream
-from glinfer.generation.model import Model
-from glinfer.generation.sampler import SamplingOptions
-from glinfer.generation.stream import TextStream
 
 
 def sampling_options(command: Any) -> Any:

@@ -17,11 +17,11 @@ from glinfer.cli.common import (
     print_json,
     table,
 )
+from glinfer.engine.loading import read_model
 from glinfer.errors import ContextError
 from glinfer.formats import Checkpoint
-from glinfer.generation.loading import read_model
+from glinfer.inspect.info import EXTENSIONS_THAT_MATTER, RendererReport, model_report, renderer_report
 from glinfer.models.choice import check_choice
-from glinfer.tools.info import EXTENSIONS_THAT_MATTER, RendererReport, model_report, renderer_report
 
 
 @click.command()

@@ -18,11 +18,11 @@ from glinfer.cli.common import (
     progress,
     tokenizer_option,
 )
+from glinfer.engine.loading import USUAL_CONTEXT, read_model
 from glinfer.errors import InputError
-from glinfer.generation.loading import USUAL_CONTEXT, read_model
-from glinfer.tools.look import KINDS, USUAL_TOP, Wanted, check_drawing
-from glinfer.tools.look import look as look_into
-from glinfer.tools.look_folder import check_folder
+from glinfer.inspect.look.folder import check_folder
+from glinfer.inspect.look.run import KINDS, USUAL_TOP, Wanted, check_drawing
+from glinfer.inspect.look.run import look as look_into
 
 
 @click.command("look")

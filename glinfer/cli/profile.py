@@ -25,18 +25,18 @@ from glinfer.cli.common import (
     shape_asked_for,
     table,
 )
+from glinfer.engine.engine import Engine
+from glinfer.engine.loading import bind, random_weights
 from glinfer.errors import InputError
 from glinfer.formats.files import replacing
-from glinfer.generation.engine import Engine
-from glinfer.generation.loading import bind, random_weights
 from glinfer.gl.timers import FENCES
+from glinfer.inspect.profile.compare import Comparison, compare
+from glinfer.inspect.profile.measure import TIMINGS
+from glinfer.inspect.profile.page import charts, comparison_page, profile_page, subject_of, write_page
+from glinfer.inspect.profile.report import ProfileReport
+from glinfer.inspect.profile.run import MOST_RUNS, profile
+from glinfer.inspect.profile.trace import write_trace
 from glinfer.models.choice import AUTO, check_choice, plan_for
-from glinfer.tools.profile import MOST_RUNS, profile
-from glinfer.tools.profile_compare import Comparison, compare
-from glinfer.tools.profile_measure import TIMINGS
-from glinfer.tools.profile_page import charts, comparison_page, profile_page, subject_of, write_page
-from glinfer.tools.profile_report import ProfileReport
-from glinfer.tools.profile_trace import write_trace
 
 
 @click.command("profile")

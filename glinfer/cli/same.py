@@ -7,13 +7,13 @@ from pathlib import Path
 import click
 
 from glinfer.cli.common import LIMITS, json_option, out, print_json, progress, table, tokenizer_option
+from glinfer.engine.ids import check_ids
+from glinfer.engine.loading import read_model
+from glinfer.engine.sampler import SamplingOptions
 from glinfer.errors import InputError
-from glinfer.generation.ids import check_ids
-from glinfer.generation.loading import read_model
-from glinfer.generation.sampler import SamplingOptions
-from glinfer.generation.tokenizer import Tokenizer, find_tokenizer
+from glinfer.inspect.info import list_devices
 from glinfer.models.choice import DEFAULT_PLAN, PLANS, check_choice
-from glinfer.tools.info import list_devices
+from glinfer.text.tokenizer import Tokenizer, find_tokenizer
 from glinfer.tools.same import (
     Question,
     SameReport,

@@ -9,12 +9,12 @@ import click
 
 from glinfer.cli.bench import formats_of, path_of
 from glinfer.cli.common import device_options, json_option, opened, out, print_json, progress, table
+from glinfer.engine.loading import read_model
 from glinfer.formats import Checkpoint
-from glinfer.generation.loading import read_model
 from glinfer.gl.context import Device
+from glinfer.inspect.tune.run import TuneReport, tune
 from glinfer.models.choice import DEFAULT_WEIGHTS, weights_named
 from glinfer.models.tuning import Tuned, TuningKey, default_for, kernels_file, load_tuned, runs_on, save_kernels
-from glinfer.tools.tune import TuneReport, tune
 
 
 @click.command("tune")

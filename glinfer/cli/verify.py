@@ -25,12 +25,12 @@ from glinfer.cli.common import (
     shape_asked_for,
     table,
 )
+from glinfer.engine.ids import check_ids
 from glinfer.errors import ContextError, InputError
 from glinfer.formats import Checkpoint
-from glinfer.generation.ids import check_ids
-from glinfer.models.choice import check_choice, plan_for
-from glinfer.tools.draws import example_ids
-from glinfer.tools.verify import (
+from glinfer.inspect.draws import example_ids
+from glinfer.inspect.verify.report import named, schema_text
+from glinfer.inspect.verify.run import (
     DRAW_TOLERANCE,
     Checks,
     Renderer,
@@ -40,8 +40,8 @@ from glinfer.tools.verify import (
     every_renderer,
     verify_everywhere,
 )
-from glinfer.tools.verify_report import named, schema_text
-from glinfer.tools.verify_stress import StressCheck
+from glinfer.inspect.verify.stress import StressCheck
+from glinfer.models.choice import check_choice, plan_for
 
 _FINDINGS_SHOWN = 12
 

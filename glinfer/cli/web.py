@@ -7,10 +7,10 @@ import contextlib
 import click
 
 from glinfer.cli.common import cache_option, json_option, megabytes, print_json
-from glinfer.generation.loading import USUAL_CONTEXT
+from glinfer.engine.loading import USUAL_CONTEXT
+from glinfer.export.serve import address, site_server
+from glinfer.export.site import LIMITS, Exported, export_web
 from glinfer.models.choice import DEFAULT_PLAN, DEFAULT_WEIGHTS, PLANS, WEIGHTS
-from glinfer.tools.export_web import LIMITS, Exported, export_web
-from glinfer.tools.serve_web import address, site_server
 
 
 @click.command("export-web")

@@ -144,7 +144,7 @@ class Gguf:
 
 @dataclass(frozen=True)
 class Manifest:
-    """The JSON manifest of a family, see :mod:`glinfer.formats.manifest`.
+    """The JSON manifest of a family, see :mod:`glinfer.formats.manifest.model`.
 
     Attributes:
         format: beginning of its ``format``.

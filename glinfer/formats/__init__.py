@@ -8,18 +8,18 @@ from __future__ import annotations
 from pathlib import Path
 
 from glinfer.errors import FormatError, InputError
-from glinfer.formats.bpe import BpeModel, read_bpe, write_bpe
 from glinfer.formats.bundled import BundledModel, bundled_models, find_model
 from glinfer.formats.checkpoint import Checkpoint, random_checkpoint
 from glinfer.formats.files import BPE1_MAGIC, GAB1_MAGIC, AnyPath, opened, replacing, shown
-from glinfer.formats.gab import read_gab, write_gab
-from glinfer.formats.gguf import read_gguf
-from glinfer.formats.gguf_file import GGUF_MAGIC
-from glinfer.formats.gguf_write import DTYPES as GGUF_DTYPES
-from glinfer.formats.gguf_write import write_gguf
-from glinfer.formats.huggingface import read_huggingface
-from glinfer.formats.huggingface_files import CONFIG, OTHER_WEIGHTS, is_directory, read_header
-from glinfer.formats.manifest import find_manifest, is_manifest, read_manifest
+from glinfer.formats.gab.bpe import BpeModel, read_bpe, write_bpe
+from glinfer.formats.gab.file import read_gab, write_gab
+from glinfer.formats.gguf.file import GGUF_MAGIC
+from glinfer.formats.gguf.model import read_gguf
+from glinfer.formats.gguf.write import DTYPES as GGUF_DTYPES
+from glinfer.formats.gguf.write import write_gguf
+from glinfer.formats.huggingface.files import CONFIG, OTHER_WEIGHTS, is_directory, read_header
+from glinfer.formats.huggingface.model import read_huggingface
+from glinfer.formats.manifest.model import find_manifest, is_manifest, read_manifest
 from glinfer.formats.safetensors import read_safetensors, write_safetensors
 from glinfer.formats.tensors import weight_shapes
 from glinfer.formats.vocabularies import Vocabulary
@@ -102,7 +102,7 @@ def save_checkpoint(
     """Write a checkpoint in the format that the end of the name asks for: ``.gab``, ``.safetensors`` or ``.gguf``.
 
     ``dtype`` may be ``float16`` for safetensors: half the size, every number rounded. For GGUF it is one of
-    :data:`glinfer.formats.gguf_write.DTYPES`, or ``file`` for tensors as they are,
+    :data:`glinfer.formats.gguf.write.DTYPES`, or ``file`` for tensors as they are,
     and ``tokenizer`` goes into the file; other formats have no place for one.
 
     Raises:

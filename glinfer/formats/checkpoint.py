@@ -14,8 +14,8 @@ from glinfer.config import ModelConfig
 from glinfer.errors import FormatError, InputError
 from glinfer.families import FAMILIES
 from glinfer.families.record import Names
-from glinfer.formats.gab_layout import FloatArray, StoredArray, stored_arrays
-from glinfer.formats.huggingface_json import quoted
+from glinfer.formats.gab.arrays import FloatArray, StoredArray, stored_arrays
+from glinfer.formats.huggingface.json_files import quoted
 from glinfer.formats.packed import PACKED_FORMATS, PackedTensor, block_weights
 from glinfer.formats.tensors import tensor_count, tensors_of, weight_shapes
 

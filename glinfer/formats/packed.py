@@ -9,10 +9,10 @@ import numpy as np
 import numpy.typing as npt
 
 from glinfer.errors import InputError
-from glinfer.ggml import BLOCK_FORMATS, Bytes, block_format, dequantize, not_finite
+from glinfer.quant.ggml import BLOCK_FORMATS, Bytes, block_format, dequantize, not_finite
 
 F16 = "F16"
-"""The one format of :class:`PackedTensor` that is none of :data:`glinfer.ggml.BLOCK_FORMATS`: a half float each."""
+"""The format of a :class:`PackedTensor` that keeps a half float for each weight, and no blocks."""
 PACKED_FORMATS = (F16, *BLOCK_FORMATS)
 _CHUNK = 1 << 22  # weights looked at together
 

@@ -22,8 +22,8 @@ from glinfer.config import ModelConfig
 from glinfer.errors import ConfigError, FormatError, InputError
 from glinfer.formats.checkpoint import Checkpoint, check_checkpoint, check_tensors
 from glinfer.formats.files import AnyPath, check_size, opened, replacing, shown, words_of
-from glinfer.formats.huggingface_json import MOST_HEADER_VALUES, check_values, quoted
-from glinfer.formats.huggingface_rope import check_scaling
+from glinfer.formats.huggingface.json_files import MOST_HEADER_VALUES, check_values, quoted
+from glinfer.formats.huggingface.rope import check_scaling
 from glinfer.formats.packed import F16, PackedTensor
 from glinfer.formats.tensors import weight_shapes
 

@@ -5,12 +5,12 @@ from __future__ import annotations
 from pathlib import Path
 from typing import Any
 
-from glinfer.formats.bpe import BpeModel, read_bpe
 from glinfer.formats.files import AnyPath, inside, opened
-from glinfer.formats.gguf_file import GGUF_MAGIC, read_gguf_file
-from glinfer.formats.gguf_vocabulary import VOCABULARY_KEYS
-from glinfer.formats.huggingface_files import is_directory
-from glinfer.formats.huggingface_json import read_json
+from glinfer.formats.gab.bpe import BpeModel, read_bpe
+from glinfer.formats.gguf.file import GGUF_MAGIC, read_gguf_file
+from glinfer.formats.gguf.vocabulary import VOCABULARY_KEYS
+from glinfer.formats.huggingface.files import is_directory
+from glinfer.formats.huggingface.json_files import read_json
 
 LARGEST_TOKENIZER, MOST_TOKENIZER_VALUES = 1 << 27, 5 << 19
 """Bytes and values of a ``tokenizer.json``; those of vocabularies of 260 000 tokens have 35 million, and 2 million."""

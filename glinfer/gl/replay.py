@@ -8,9 +8,9 @@ from functools import cached_property
 
 import moderngl
 
-from glinfer.gl.blocks import BLOCK_EDGE, BlockLayout
 from glinfer.gl.context import Device
-from glinfer.gl.layout import Extent, TexelLayout
+from glinfer.gl.layouts.blocks import BLOCK_EDGE, BlockLayout
+from glinfer.gl.layouts.matrix import Extent, TexelLayout
 from glinfer.gl.program import Program
 from glinfer.gl.texture import Framebuffer, Texture
 

@@ -15,11 +15,11 @@ import numpy as np
 import numpy.typing as npt
 
 from glinfer.errors import GLError, PlanError
-from glinfer.gl.blocks import BlockLayout, copied_rectangles
 from glinfer.gl.context import Device
 from glinfer.gl.faults import no_room
-from glinfer.gl.flat import FlatLayout
-from glinfer.gl.layout import Layout, TexelLayout
+from glinfer.gl.layouts.blocks import BlockLayout, copied_rectangles
+from glinfer.gl.layouts.flat import FlatLayout
+from glinfer.gl.layouts.matrix import Layout, TexelLayout
 from glinfer.gl.raw import (
     GL_COLOR_ATTACHMENT0,
     GL_FLOAT,
@@ -39,7 +39,7 @@ _MOST_NAMES = 1 << 16
 
 
 class Texture:
-    """One matrix [rows, cols] in one texture; see :mod:`glinfer.gl.layout` for where each element lies."""
+    """One matrix [rows, cols] in one texture; see :mod:`glinfer.gl.layouts.matrix` for where each element lies."""
 
     kind = "texture"
 

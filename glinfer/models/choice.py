@@ -10,14 +10,14 @@ from glinfer.errors import InputError, PlanError
 from glinfer.formats import Checkpoint
 from glinfer.formats.tensors import tensors_per_layer
 from glinfer.gl.context import Device
-from glinfer.models.decoder import DecoderWeights, Setting, stored_formats
-from glinfer.models.decoder_reference import reference_decoder_plan
-from glinfer.models.fast import fast_plan, layer_draws
-from glinfer.models.fold import FoldedWeights
-from glinfer.models.gab import MAX_DRAWS, reference_plan
+from glinfer.models.fast.token import fast_plan, layer_draws
 from glinfer.models.plan import Plan
-from glinfer.models.recipe import CACHE_FORMATS, DEFAULT_CACHE, FROM_FILE, WEIGHT_FORMATS, Formats
+from glinfer.models.reference.decoder import reference_decoder_plan
+from glinfer.models.reference.gab import MAX_DRAWS, reference_plan
+from glinfer.models.reference.parts import DecoderWeights, Setting, stored_formats
 from glinfer.models.session import Session
+from glinfer.models.transforms.fold import FoldedWeights
+from glinfer.models.transforms.recipe import CACHE_FORMATS, DEFAULT_CACHE, FROM_FILE, WEIGHT_FORMATS, Formats
 from glinfer.ops.kernels import Kernels
 from glinfer.ops.spec import Array
 
@@ -25,7 +25,7 @@ PLANS = ("fast", "reference")
 """Every plan by the name that ``plan=`` and ``--plan`` take."""
 DEFAULT_PLAN = "fast"
 AUTO = "auto"
-"""The weight format that is chosen for the model when it is loaded, see :mod:`glinfer.generation.auto_weights`."""
+"""The weight format that is chosen for the model when it is loaded, see :mod:`glinfer.engine.auto_weights`."""
 WEIGHTS = (*WEIGHT_FORMATS, FROM_FILE)
 """What ``weights=`` and ``--weights`` take, beside ``auto``."""
 DEFAULT_WEIGHTS = FROM_FILE
@@ -76,7 +76,7 @@ class ReferencePlans(Setting):
     """The reference plans of a model on one kind of renderer, by the length of their sequences."""
 
     def of(self, rows: int) -> Plan:
-        """Sequences of up to ``rows`` tokens, see :mod:`glinfer.models.decoder_reference`."""
+        """Sequences of up to ``rows`` tokens, see :mod:`glinfer.models.reference.decoder`."""
         return reference_decoder_plan(self, rows=rows)
 
 

@@ -1,7 +1,7 @@
 """What one run of a plan is given, the one place that says so: the table of rows, and the run values.
 
 A token's run of the fast plan has run values alone; runs over many rows have the table too, whose words
-:mod:`glinfer.ops.rows` lists.
+:mod:`glinfer.ops.fused.rows` lists.
 """
 
 from __future__ import annotations
@@ -11,12 +11,12 @@ from collections.abc import Mapping, Sequence
 import numpy as np
 
 from glinfer.errors import PlanError
-from glinfer.models.fast import PICKS
+from glinfer.models.fast.rows import ROWS, slots_for
+from glinfer.models.fast.shortlist import TABLE as SHORTLISTED
+from glinfer.models.fast.token import PICKS
 from glinfer.models.plan import Plan
-from glinfer.models.rows import ROWS, slots_for
-from glinfer.models.shortlist import TABLE as SHORTLISTED
-from glinfer.ops.cached import score_slots
-from glinfer.ops.rows import BASE, POSITION, TOKEN, Table, row_table
+from glinfer.ops.fused.cached import score_slots
+from glinfer.ops.fused.rows import BASE, POSITION, TOKEN, Table, row_table
 from glinfer.ops.spec import Array
 
 RunInputs = Mapping[str, Array]

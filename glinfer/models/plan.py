@@ -9,9 +9,9 @@ from functools import cached_property
 from types import MappingProxyType
 
 from glinfer.errors import PlanError
-from glinfer.gl.blocks import BLOCK_EDGE, BlockLayout
-from glinfer.gl.flat import LANES, FlatLayout
-from glinfer.gl.layout import FORMATS, TexelLayout
+from glinfer.gl.layouts.blocks import BLOCK_EDGE, BlockLayout
+from glinfer.gl.layouts.flat import LANES, FlatLayout
+from glinfer.gl.layouts.matrix import FORMATS, TexelLayout
 from glinfer.ops import OPS, DrawSpec, TensorSpec
 from glinfer.ops.spec import COVERS, RunValue, Shapes
 
@@ -268,7 +268,7 @@ class PlanBuilder:
         return self._declare(TensorSpec(name, (rows, cols), "activation"))
 
     def flat(self, name: str, kind: str, rows: int, cols: int, format_name: str, max_texture_size: int) -> TensorSpec:
-        """Declare a tensor with four elements a texel, see :mod:`glinfer.gl.flat`."""
+        """Declare a tensor with four elements a texel, see :mod:`glinfer.gl.layouts.flat`."""
         return self.laid_out(name, kind, FlatLayout.of((rows, cols), format_name, max_texture_size))
 
     def laid_out(self, name: str, kind: str, layout: TexelLayout) -> TensorSpec:

@@ -10,11 +10,11 @@ from typing import Protocol
 import numpy as np
 
 from glinfer.errors import GLError, PlanError
-from glinfer.gl.blocks import BLOCK_FLOATS, BlockLayout
 from glinfer.gl.context import Device
 from glinfer.gl.faults import bytes_text, no_room
-from glinfer.gl.flat import FlatLayout
-from glinfer.gl.layout import FORMATS, Layout
+from glinfer.gl.layouts.blocks import BLOCK_FLOATS, BlockLayout
+from glinfer.gl.layouts.flat import FlatLayout
+from glinfer.gl.layouts.matrix import FORMATS, Layout
 from glinfer.gl.memory import WORTH_ASKING, check_room
 from glinfer.gl.program import BLOCKS_SHADER, VERTEX_SHADER, Program, ProgramCache
 from glinfer.gl.readback import Readback

@@ -21,9 +21,9 @@ from typing import Any
 from glinfer.config import ModelConfig
 from glinfer.errors import GlinferError, InputError
 from glinfer.formats.files import memory_folder, opened, reason, replacing
-from glinfer.gl.blocks import BLOCK_EDGE
 from glinfer.gl.context import Device
-from glinfer.gl.probe import exact_derivatives
+from glinfer.gl.layouts.blocks import BLOCK_EDGE
+from glinfer.gl.quirks import exact_derivatives
 from glinfer.ops.kernels import Kernels, default_kernels
 
 VERSION = 1

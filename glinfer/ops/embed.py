@@ -7,15 +7,15 @@ from collections.abc import Mapping
 import numpy as np
 
 from glinfer.errors import PlanError
-from glinfer.ggml import block_format, table_of
-from glinfer.gl.blocks import BLOCK_FLOATS, BlockLayout, RowLayout
-from glinfer.gl.grouped import GroupedLayout, rounds_for
-from glinfer.gl.layout import Extent
-from glinfer.ops.dense import grouped_defines
+from glinfer.gl.layouts.blocks import BLOCK_FLOATS, BlockLayout, RowLayout
+from glinfer.gl.layouts.grouped import GroupedLayout, rounds_for
+from glinfer.gl.layouts.matrix import Extent
+from glinfer.ops.fused.dense import grouped_defines
+from glinfer.ops.fused.rows import CHOSEN, POSITION, TOKEN, Dealt, dealt, table_layout
+from glinfer.ops.fused.sample import best_candidate
 from glinfer.ops.kernels import Kernels
-from glinfer.ops.rows import CHOSEN, POSITION, TOKEN, Dealt, dealt, table_layout
-from glinfer.ops.sample import best_candidate
 from glinfer.ops.spec import Array, DrawSpec, Op, Params, Shapes, TensorSpec, float64, register
+from glinfer.quant.ggml import block_format, table_of
 
 
 def embed(name: str, tokens: TensorSpec, wte: TensorSpec, wpe: TensorSpec, out: TensorSpec) -> DrawSpec:
@@ -120,7 +120,7 @@ def embed_token(
     """``out = scale · wte[token] + wpe[position]`` of one token, [1, D] in blocks.
 
     wte [V, D] is a table of rows or a packed matrix, wpe [S, D] a table of rows or None. Run values: token, or -1 for
-    the best candidate in slot position - 1 of picks (see :mod:`glinfer.ops.sample`); position.
+    the best candidate in slot position - 1 of picks (see :mod:`glinfer.ops.fused.sample`); position.
     """
     if not isinstance(picks.layout, BlockLayout) or not isinstance(out.layout, BlockLayout):
         raise PlanError(f"draw {name}: expected candidates and output in blocks")
@@ -179,8 +179,8 @@ def embed_rows(
 ) -> DrawSpec:
     """``out[r] = scale · wte[token] + wpe[position]`` of the rows of the first ``slots`` slots, as the table rows says.
 
-    The tables are those of :func:`embed_token`; see :mod:`glinfer.ops.rows`. Where the token is CHOSEN it is the best
-    candidate in slot r of ``picks`` [rows, 64].
+    The tables are those of :func:`embed_token`; see :mod:`glinfer.ops.fused.rows`. Where the token is CHOSEN it is the
+    best candidate in slot r of ``picks`` [rows, 64].
     """
     inputs, defines = table_defines(name, wte, wpe, out.cols, scale)
     if picks is not None:

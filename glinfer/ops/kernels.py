@@ -5,7 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass, replace
 
 from glinfer.errors import PlanError
-from glinfer.gl.blocks import BLOCK_EDGE
+from glinfer.gl.layouts.blocks import BLOCK_EDGE
 
 
 @dataclass(frozen=True)
@@ -13,7 +13,7 @@ class Kernels:
     """The choices that differ between renderers; see docs/performance.md for what each is worth.
 
     Attributes:
-        tiles: tiles that the blocks of a vector are dealt to (see :mod:`glinfer.gl.blocks`).
+        tiles: tiles that the blocks of a vector are dealt to (see :mod:`glinfer.gl.layouts.blocks`).
         pitch: texels from tile to tile. llvmpipe gives one thread to each 64×64 tile of a target.
         cover: ``points``, one 4×4 point a block, which needs points that large; or ``quads``, two triangles a block.
         quad: let the four fragments of a quad share the inputs, which needs exact derivatives.
@@ -30,7 +30,7 @@ class Kernels:
         chunk: how many tokens of a prompt are run at once.
         flush_every: tell the driver to begin each time so many draws were issued; 0 to leave it to the driver.
         products: which maps the strategies of products of tensors are chosen by, see
-            :mod:`glinfer.ops.matmul_choice`: those of a ``gpu``, or of ``llvmpipe``.
+            :mod:`glinfer.ops.flat.matmul_choice`: those of a ``gpu``, or of ``llvmpipe``.
     """
 
     tiles: int = 1

@@ -7,12 +7,12 @@ from collections.abc import Mapping
 import numpy as np
 
 from glinfer.errors import PlanError
-from glinfer.ggml import GROUP
-from glinfer.gl.blocks import BlockLayout, blocks_for
-from glinfer.gl.layout import Extent
+from glinfer.gl.layouts.blocks import BlockLayout, blocks_for
+from glinfer.gl.layouts.matrix import Extent
+from glinfer.ops.fused.rows import Dealt, check_same, gathered, optional_names
 from glinfer.ops.kernels import Kernels
-from glinfer.ops.rows import Dealt, check_same, gathered, optional_names
 from glinfer.ops.spec import Array, DrawSpec, Op, Params, Shapes, TensorSpec, float64, register
+from glinfer.quant.ggml import GROUP
 
 
 def layer_norm(

@@ -14,7 +14,7 @@ i8   four 8-bit integers of a file, the first in the     one a row
      high bits
 ==== ================================================= ======================
 
-A group is one of four sets of inputs, ``(input div 4) mod 4`` (see :class:`glinfer.gl.packing.ConstantLayout`).
+A group is one of four sets of inputs, ``(input div 4) mod 4`` (see :class:`glinfer.gl.layouts.packing.ConstantLayout`).
 
 The shader takes integer number n of a word as ``float(int(word << (bits · n)))``: one shift and one conversion,
 no masking, so the numbers behind it in the word are read along as a fraction of its last bit. The encoder knows
@@ -29,7 +29,7 @@ import numpy as np
 import numpy.typing as npt
 
 from glinfer.errors import PlanError
-from glinfer.gl.packing import PIECES
+from glinfer.gl.layouts.packing import PIECES
 
 FloatMatrix = npt.NDArray[np.float32]
 Words = npt.NDArray[np.float32] | npt.NDArray[np.float16] | npt.NDArray[np.uint32]

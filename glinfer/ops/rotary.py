@@ -14,8 +14,8 @@ from typing import Any, NoReturn
 import numpy as np
 
 from glinfer.errors import InputError
-from glinfer.gl.layout import Extent
-from glinfer.ops.flat import Uniform, flat_draw
+from glinfer.gl.layouts.matrix import Extent
+from glinfer.ops.flat.draws import Uniform, flat_draw
 from glinfer.ops.kernels import Kernels
 from glinfer.ops.spec import Array, DrawSpec, Op, Params, Shapes, TensorSpec, float64, register
 

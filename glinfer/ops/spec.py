@@ -14,7 +14,7 @@ import numpy as np
 import numpy.typing as npt
 
 from glinfer.errors import PlanError
-from glinfer.gl.layout import FORMATS, Extent, Layout, TexelLayout
+from glinfer.gl.layouts.matrix import FORMATS, Extent, Layout, TexelLayout
 
 KINDS = ("weight", "input", "activation", "cache")
 COVERS = ("triangle", "strip", "points", "quads", "scatter")
@@ -60,8 +60,9 @@ class TensorSpec:
 
     ``kind`` is ``weight`` (uploaded once), ``input`` (written before each run), ``activation`` (written by draws,
     worthless after the run) or ``cache`` (written by draws a row a run, read in later runs). ``format`` is a key of
-    :data:`glinfer.gl.layout.FORMATS`. ``layout`` says where the elements lie; left out it is one element a texel,
-    see :class:`glinfer.gl.layout.Layout`. ``view_of`` names the tensor whose texels these are, seen as another matrix.
+    :data:`glinfer.gl.layouts.matrix.FORMATS`. ``layout`` says where the elements lie; left out it is one element a
+    texel, see :class:`glinfer.gl.layouts.matrix.Layout`. ``view_of`` names the tensor whose texels these are, seen as
+    another matrix.
     """
 
     name: str

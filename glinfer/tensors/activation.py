@@ -3,9 +3,9 @@
 from __future__ import annotations
 
 from glinfer.errors import InputError
-from glinfer.ops.activate import activation as activation_draw
-from glinfer.ops.activate import gate as gate_draw
-from glinfer.ops.linear import ACTIVATIONS
+from glinfer.ops.flat.activate import activation as activation_draw
+from glinfer.ops.flat.activate import gate as gate_draw
+from glinfer.ops.published.linear import ACTIVATIONS
 from glinfer.tensors.base import Group, expect_floats, expect_same_shape
 from glinfer.tensors.tensor import Tensor
 

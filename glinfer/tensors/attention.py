@@ -5,8 +5,8 @@ from __future__ import annotations
 import math
 
 from glinfer.errors import InputError
-from glinfer.ops.attend import attend
-from glinfer.ops.product import Product, Strategy
+from glinfer.ops.flat.attend import attend
+from glinfer.ops.flat.product import Product, Strategy
 from glinfer.tensors.base import expect_floats
 from glinfer.tensors.matmul import After, Products
 from glinfer.tensors.tensor import Tensor

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from glinfer.errors import InputError
-from glinfer.ops.scatter import METHODS, add_gradients
+from glinfer.ops.flat.scatter import METHODS, add_gradients
 from glinfer.tensors.base import Group, expect_floats
 from glinfer.tensors.tensor import Tensor, is_whole
 

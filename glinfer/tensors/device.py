@@ -10,13 +10,13 @@ import numpy as np
 import numpy.typing as npt
 
 from glinfer.errors import InputError, PlanError
-from glinfer.ggml import BLOCK_FORMATS, inputs_of, words_of
 from glinfer.gl.context import Limits, open_device
-from glinfer.gl.flat import FlatLayout
+from glinfer.gl.layouts.flat import FlatLayout
 from glinfer.gl.program import ProgramCache
 from glinfer.models.tuning import default_for
 from glinfer.ops.kernels import Kernels
 from glinfer.ops.spec import Array
+from glinfer.quant.ggml import BLOCK_FORMATS, inputs_of, words_of
 from glinfer.tensors.ops import Ops
 from glinfer.tensors.storage import Storage
 from glinfer.tensors.tensor import PACKED, TEXTURE_FORMATS, Shape, Tensor, as_matrix

@@ -5,8 +5,8 @@ from __future__ import annotations
 import numpy as np
 
 from glinfer.errors import InputError, PlanError
-from glinfer.ops.elementwise import arithmetic, broadcast_axes
-from glinfer.ops.elementwise import scale as scale_draw
+from glinfer.ops.flat.elementwise import arithmetic, broadcast_axes
+from glinfer.ops.flat.elementwise import scale as scale_draw
 from glinfer.tensors.base import Group, expect_floats, expect_same_shape
 from glinfer.tensors.tensor import Tensor
 

@@ -5,9 +5,9 @@ from __future__ import annotations
 import numpy as np
 
 from glinfer.errors import InputError
-from glinfer.ops.lookup import dequantize as dequantize_draw
-from glinfer.ops.lookup import lookup as lookup_draw
-from glinfer.ops.lookup import position_add as position_draw
+from glinfer.ops.flat.lookup import dequantize as dequantize_draw
+from glinfer.ops.flat.lookup import lookup as lookup_draw
+from glinfer.ops.flat.lookup import position_add as position_draw
 from glinfer.tensors.base import Group, expect_floats
 from glinfer.tensors.tensor import TEXTURE_FORMATS, Tensor, is_whole
 

@@ -9,10 +9,10 @@ from typing import Any
 import numpy as np
 
 from glinfer.errors import InputError, PlanError
-from glinfer.ops.linear import ACTIVATIONS
-from glinfer.ops.matmul import matmul as matmul_draws
-from glinfer.ops.matmul_choice import resolve
-from glinfer.ops.product import Finish, Product, Strategy
+from glinfer.ops.flat.matmul import matmul as matmul_draws
+from glinfer.ops.flat.matmul_choice import resolve
+from glinfer.ops.flat.product import Finish, Product, Strategy
+from glinfer.ops.published.linear import ACTIVATIONS
 from glinfer.tensors.base import Group, expect_floats
 from glinfer.tensors.tensor import Shape, Tensor
 
@@ -30,7 +30,7 @@ class Batch:
 
 @dataclass(frozen=True)
 class After:
-    """What a call wants done to its sums, see :class:`glinfer.ops.matmul.Finish`."""
+    """What a call wants done to its sums, see :class:`glinfer.ops.flat.matmul.Finish`."""
 
     bias: Tensor | None = None
     activation: str = "none"
@@ -90,9 +90,9 @@ class Products(Group):
             x: [..., M, K] or [K], of float32 or float16.
             y: [..., K, N] or [K]; leading axes broadcast.
             bias: [N].
-            activation: a key of :data:`glinfer.ops.linear.ACTIVATIONS`.
+            activation: a key of :data:`glinfer.ops.published.linear.ACTIVATIONS`.
             residual: of the result's shape.
-            strategy: one of :data:`glinfer.ops.matmul.STRATEGIES`, where the choice by shape shall not count.
+            strategy: one of :data:`glinfer.ops.flat.matmul.STRATEGIES`, where the choice by shape shall not count.
             out: where to write; a new tensor where it is left out.
 
         Returns:

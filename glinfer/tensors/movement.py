@@ -12,9 +12,9 @@ import numpy as np
 import numpy.typing as npt
 
 from glinfer.errors import InputError, PlanError
-from glinfer.ops.movement import MOST_PARTS, concat, repack, strided_axes, strided_copy
+from glinfer.ops.flat.movement import MOST_PARTS, concat, repack, strided_axes, strided_copy
+from glinfer.ops.flat.strided import Axis
 from glinfer.ops.spec import TensorSpec
-from glinfer.ops.strided import Axis
 from glinfer.tensors.base import Group
 from glinfer.tensors.passes import Passes
 from glinfer.tensors.tensor import TEXTURE_FORMATS, Shape, Tensor, as_matrix, is_whole

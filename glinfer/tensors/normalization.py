@@ -6,7 +6,7 @@ import math
 from numbers import Real
 
 from glinfer.errors import InputError
-from glinfer.ops.normalize import Norm, normalized
+from glinfer.ops.flat.normalize import Norm, normalized
 from glinfer.ops.spec import TensorSpec
 from glinfer.tensors.base import Group, expect_floats, expect_same_shape
 from glinfer.tensors.passes import Passes

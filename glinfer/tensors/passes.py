@@ -9,7 +9,7 @@ from glinfer.errors import InputError, PlanError
 from glinfer.gl.texture import Texture
 from glinfer.models.plan import PlanBuilder
 from glinfer.models.session import Session
-from glinfer.ops.flat import flat_layout
+from glinfer.ops.flat.draws import flat_layout
 from glinfer.ops.kernels import Kernels
 from glinfer.ops.spec import DrawSpec, TensorSpec
 from glinfer.tensors.storage import Storage

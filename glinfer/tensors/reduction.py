@@ -3,8 +3,8 @@
 from __future__ import annotations
 
 from glinfer.errors import InputError
-from glinfer.ops.normalize import cross_entropy as cross_entropy_draw
-from glinfer.ops.stats import LARGEST_COLUMN, largest_column, stat_column, summarize
+from glinfer.ops.flat.normalize import cross_entropy as cross_entropy_draw
+from glinfer.ops.flat.stats import LARGEST_COLUMN, largest_column, stat_column, summarize
 from glinfer.tensors.base import Group, expect_floats
 from glinfer.tensors.passes import Passes
 from glinfer.tensors.tensor import Shape, Tensor

@@ -3,8 +3,8 @@
 from __future__ import annotations
 
 from glinfer.errors import InputError
-from glinfer.ops.topk import lists_of, scratch_rows
-from glinfer.ops.topk import top_k as top_k_draws
+from glinfer.ops.flat.topk import lists_of, scratch_rows
+from glinfer.ops.flat.topk import top_k as top_k_draws
 from glinfer.tensors.base import Group, expect_floats
 from glinfer.tensors.tensor import PACKED, Tensor, as_matrix, is_whole
 

@@ -6,7 +6,7 @@ from collections.abc import Callable
 
 from glinfer.errors import InputError
 from glinfer.gl.context import Device as Context
-from glinfer.gl.flat import FlatLayout
+from glinfer.gl.layouts.flat import FlatLayout
 from glinfer.gl.texture import Texture
 from glinfer.ops.spec import Array
 

@@ -14,9 +14,9 @@ import numpy.typing as npt
 
 from glinfer.models.plan import PlanBuilder
 from glinfer.models.session import Session
-from glinfer.ops.matmul import matmul
-from glinfer.ops.matmul_choice import LETTERS, candidates, choose, exact_place
-from glinfer.ops.product import Product, Strategy
+from glinfer.ops.flat.matmul import matmul
+from glinfer.ops.flat.matmul_choice import LETTERS, candidates, choose, exact_place
+from glinfer.ops.flat.product import Product, Strategy
 from glinfer.tensors.device import Device
 
 SAMPLES = 7
@@ -191,7 +191,7 @@ def share_near(found: Sequence[ShapeTimes]) -> float:
 
 
 def measured_map(found: Sequence[ShapeTimes]) -> tuple[str, ...]:
-    """The map of :mod:`glinfer.ops.matmul_choice` that these times make.
+    """The map of :mod:`glinfer.ops.flat.matmul_choice` that these times make.
 
     Each place takes the strategy whose times, relative to the fastest, are best on average over the shapes around it,
     the near ones counting most. The map ends where the shapes do.

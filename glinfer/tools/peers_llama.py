@@ -1,10 +1,10 @@
 """The model in llama.cpp, on the CPU, through a temporary GGUF file.
 
 Gab's architecture is llama.cpp's MPT, which without ALiBi is Gab's: learned positions, LayerNorm with bias,
-attention without biases, a GELU MLP. (GPT-2's, which :mod:`glinfer.formats.gguf_write` writes, adds biases of 0.) What
+attention without biases, a GELU MLP. (GPT-2's, which :mod:`glinfer.formats.gguf.write` writes, adds biases of 0.) What
 differs:
 
-* It has no output bias. :func:`glinfer.formats.gguf_write.fold_head` puts the bias into the output weights, which is
+* It has no output bias. :func:`glinfer.formats.gguf.write.fold_head` puts the bias into the output weights, which is
   exact.
 * Its GELU is the tanh form, looked up in a table of half floats. A model with the erf form runs with tanh too,
   and the label says so; no time changes.
@@ -26,10 +26,10 @@ from glinfer.errors import InputError
 from glinfer.families import FAMILIES
 from glinfer.formats.checkpoint import Checkpoint
 from glinfer.formats.files import reason
-from glinfer.formats.gab_layout import FloatArray
-from glinfer.formats.gguf_config import form_of
-from glinfer.formats.gguf_write import fold_head
-from glinfer.formats.gguf_write import write_gguf as write_any_gguf
+from glinfer.formats.gab.arrays import FloatArray
+from glinfer.formats.gguf.config import form_of
+from glinfer.formats.gguf.write import fold_head
+from glinfer.formats.gguf.write import write_gguf as write_any_gguf
 from glinfer.formats.tensors import stored_tensors
 from glinfer.tools.peers import CheckedPeer, Logits, required
 

@@ -12,17 +12,17 @@ import numpy as np
 import numpy.typing as npt
 
 from glinfer.config import ModelConfig
+from glinfer.engine.engine import Engine
+from glinfer.engine.ids import check_ids, check_max_tokens
+from glinfer.engine.loading import bind
+from glinfer.engine.loop import TokenStream
+from glinfer.engine.sampler import Sampler, SamplingOptions
 from glinfer.errors import ContextError, GLError, InputError
 from glinfer.formats import Checkpoint
-from glinfer.generation.engine import Engine
-from glinfer.generation.ids import check_ids, check_max_tokens
-from glinfer.generation.loading import bind
-from glinfer.generation.loop import TokenStream
-from glinfer.generation.sampler import Sampler, SamplingOptions
 from glinfer.gl.context import Device, Limits, open_device
 from glinfer.models.choice import is_published, weights_for
-from glinfer.models.gab import LOGITS, TOKENS, reference_plan
 from glinfer.models.oracle import final_tensors
+from glinfer.models.reference.gab import LOGITS, TOKENS, reference_plan
 
 Wide = npt.NDArray[np.float64]
 REFERENCE_TOKENS = 24

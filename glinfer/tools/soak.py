@@ -14,8 +14,8 @@ from collections.abc import Callable, Sequence
 from dataclasses import asdict, dataclass, replace
 from typing import Any
 
+from glinfer.engine.model import Model
 from glinfer.errors import GlinferError, InputError
-from glinfer.generation.model import Model
 from glinfer.tools.soak_traffic import Traffic
 from glinfer.tools.soak_watch import Grown, Probe, Sample, Tracer, look
 

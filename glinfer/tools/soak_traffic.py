@@ -12,11 +12,11 @@ from collections import Counter
 from collections.abc import Callable, Iterator
 from typing import Any
 
+from glinfer.engine.batch import BatchRequest, BatchResult
+from glinfer.engine.decode import DecodeSession
+from glinfer.engine.model import Model
+from glinfer.engine.sampler import Sampler, SamplingOptions
 from glinfer.errors import InputError
-from glinfer.generation.batch import BatchRequest, BatchResult
-from glinfer.generation.decode import DecodeSession
-from glinfer.generation.model import Model
-from glinfer.generation.sampler import Sampler, SamplingOptions
 
 _SAMPLING: tuple[dict[str, Any], ...] = (
     {"temperature": 0.0},

@@ -23,17 +23,17 @@ from typing import Any
 import numpy as np
 
 from glinfer.config import ModelConfig
+from glinfer.engine.batch import BatchRequest
+from glinfer.engine.loading import bind
+from glinfer.engine.model import Model, StreamOptions
+from glinfer.engine.sampler import Sampler, SamplingOptions
 from glinfer.errors import InputError
 from glinfer.formats import random_checkpoint
-from glinfer.generation.batch import BatchRequest
-from glinfer.generation.loading import bind
-from glinfer.generation.model import Model, StreamOptions
-from glinfer.generation.sampler import Sampler, SamplingOptions
 from glinfer.gl.context import Device
 from glinfer.gl.state import driver_objects
 from glinfer.gl.texture import Texture
-from glinfer.tools.draws import example_ids
-from glinfer.tools.verify_stress import resident_bytes
+from glinfer.inspect.draws import example_ids
+from glinfer.inspect.verify.stress import resident_bytes
 
 _PROMPT, _STEPS, _ROUNDS = 40, 24, 4
 _SECONDS = 1.0

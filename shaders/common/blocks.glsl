@@ -1,5 +1,5 @@
 // Vectors in blocks of 4×4 texels, four floats a texel: where a block lies.
-// glinfer/gl/blocks.py says the same in NumPy. A tensor X is described by X_TILES, X_PITCH, X_SLOT_STEP,
+// glinfer/gl/layouts/blocks.py says the same in NumPy. A tensor X is described by X_TILES, X_PITCH, X_SLOT_STEP,
 // X_BLOCK_STEP and X_COLUMNS. Texels of a block are numbered quad by quad: lane 4q + m is member m of quad q, members
 // and quads numbered bottom left, bottom right, top left, top right.
 precision highp float;

@@ -1,4 +1,4 @@
-// Tensors of any shape, four elements a texel, the texels of all rows numbered through: glinfer/gl/flat.py says the same
+// Tensors of any shape, four elements a texel, the texels of all rows numbered through: glinfer/gl/layouts/flat.py says the same
 // in NumPy. A tensor X has X_TEXELS texels a row and lies in a texture of X_WIDTH × X_HEIGHT; the width is a power of
 // two. The last texel of a row is padded with zeros; whoever writes a tensor keeps that so.
 precision highp float;

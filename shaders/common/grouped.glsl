@@ -1,4 +1,4 @@
-// One round of a product over a matrix in GGML's blocks, which lies as glinfer/gl/grouped.py says: 128 inputs in four
+// One round of a product over a matrix in GGML's blocks, which lies as glinfer/gl/layouts/grouped.py says: 128 inputs in four
 // groups of 32, of which a fragment takes one for 16 outputs (QUAD), or all four for its own four outputs.
 // FORM_LOW is 4 or 8 bits a number, FORM_HIGH the words above the lowest four bits, FORM_SCALES how a group's scales are
 // kept, OFFSET what is subtracted from each number. Sums of whole numbers times inputs are scaled eight inputs at a

@@ -1,4 +1,4 @@
-// A walk over AXES axes (1 to 5) by strides: glinfer/ops/strided.py says the same in NumPy. Axis 0 runs fastest; axis n
+// A walk over AXES axes (1 to 5) by strides: glinfer/ops/flat/strided.py says the same in NumPy. Axis 0 runs fastest; axis n
 // has AXISn_SIZE places, and a step along it adds (AXISn_A, AXISn_B). The outermost axis is OUTER_A, OUTER_B, of no size.
 #define WALK(SIZE, A, B) sum += int(rest % uint(SIZE)) * ivec2(A, B); rest /= uint(SIZE);
 

@@ -1,5 +1,5 @@
-// Rows of a table of embeddings, four floats a texel: of floats, a row after the other (glinfer/gl/blocks.py, RowLayout),
-// or with TABLE_FORMAT out of a packed matrix (glinfer/gl/grouped.py), which may be that of a product too.
+// Rows of a table of embeddings, four floats a texel: of floats, a row after the other (glinfer/gl/layouts/blocks.py, RowLayout),
+// or with TABLE_FORMAT out of a packed matrix (glinfer/gl/layouts/grouped.py), which may be that of a product too.
 #if TABLE_FORMAT
 #define SHARED_BY_QUAD QUAD_TABLE
 #include "common/grouped.glsl"

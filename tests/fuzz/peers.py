@@ -66,9 +66,9 @@ def _llama_cpp(path: Path) -> None:
 
 
 def _own_gguf(path: Path) -> None:
-    from glinfer.formats.gguf_file import read_gguf_file
-    from glinfer.generation.gguf_tokenizer import gguf_tokenizer
-    from glinfer.generation.tokenizer import Tokenizer
+    from glinfer.formats.gguf.file import read_gguf_file
+    from glinfer.text.tokenizer import Tokenizer
+    from glinfer.text.tokenizers.gguf import gguf_tokenizer
 
     file = read_gguf_file(path)
     for tensor in file.tensors.values():
@@ -93,7 +93,7 @@ def _safe_open(path: Path) -> None:
 
 
 def _own_config(path: Path) -> None:
-    from glinfer.formats.huggingface_config import read_config
+    from glinfer.formats.huggingface.config import read_config
 
     read_config(path / "config.json")
 
@@ -105,7 +105,7 @@ def _transformers_config(path: Path) -> None:
 
 
 def _own_tokenizer(path: Path) -> None:
-    from glinfer.generation.tokenizer import Tokenizer
+    from glinfer.text.tokenizer import Tokenizer
 
     tokenizer = Tokenizer.from_file(path)
     for special in (True, False):

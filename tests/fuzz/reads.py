@@ -18,36 +18,36 @@ from typing import Any
 import gguf as _late  # noqa: F401 (readers import it late, which opens files and runs code)
 import numpy as np
 
+from glinfer.batch.files import ResultFile, check_out, file_digest, read_batch, read_finished
 from glinfer.config import ModelConfig
+from glinfer.engine import auto_weights
 from glinfer.errors import GlinferError, InputError
 from glinfer.formats import Checkpoint, load_checkpoint, random_checkpoint
-from glinfer.formats.bpe import read_bpe, read_merges_json
 from glinfer.formats.checkpoint import with_context
-from glinfer.formats.gab import read_gab
-from glinfer.formats.gguf import read_gguf
-from glinfer.formats.gguf_file import read_gguf_file
-from glinfer.formats.gguf_vocabulary import vocabulary_metadata
-from glinfer.formats.huggingface import read_huggingface
-from glinfer.formats.huggingface_config import read_config
-from glinfer.formats.manifest import read_manifest
+from glinfer.formats.gab.bpe import read_bpe, read_merges_json
+from glinfer.formats.gab.file import read_gab
+from glinfer.formats.gguf.file import read_gguf_file
+from glinfer.formats.gguf.model import read_gguf
+from glinfer.formats.gguf.vocabulary import vocabulary_metadata
+from glinfer.formats.huggingface.config import read_config
+from glinfer.formats.huggingface.model import read_huggingface
+from glinfer.formats.manifest.model import read_manifest
 from glinfer.formats.safetensors import read_safetensors
 from glinfer.formats.vocabularies import vocabulary_beside
-from glinfer.generation import auto_weights
-from glinfer.generation.chat_template import TemplateEncoder
-from glinfer.generation.gguf_tokenizer import gguf_stops, gguf_tokenizer
-from glinfer.generation.hf_tokenizer import read_hf_tokenizer
-from glinfer.generation.stops import stop_ids_of
-from glinfer.generation.template_worker import render
-from glinfer.generation.templates import find_template
-from glinfer.generation.tokenizer import Tokenizer
+from glinfer.inspect.info import model_report
 from glinfer.models import tuning
 from glinfer.models.choice import plan_for, weights_for
-from glinfer.models.fast import fast_plan
+from glinfer.models.fast.token import fast_plan
 from glinfer.models.tuning import TuningKey, load_tuned
 from glinfer.ops.kernels import Kernels
 from glinfer.ops.rotary import rope_table
-from glinfer.tools.batch import ResultFile, check_out, file_digest, read_batch, read_finished
-from glinfer.tools.info import model_report
+from glinfer.text.chat_template import TemplateEncoder
+from glinfer.text.stops import stop_ids_of
+from glinfer.text.template_worker import render
+from glinfer.text.templates import find_template
+from glinfer.text.tokenizer import Tokenizer
+from glinfer.text.tokenizers.gguf import gguf_stops, gguf_tokenizer
+from glinfer.text.tokenizers.huggingface import read_hf_tokenizer
 
 from . import seeds
 

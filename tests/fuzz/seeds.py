@@ -10,8 +10,8 @@ from typing import Any
 import numpy as np
 
 from glinfer.config import ModelConfig
-from glinfer.formats.gab_layout import float_count
-from glinfer.formats.gguf_config import form_of, metadata_of
+from glinfer.formats.gab.arrays import float_count
+from glinfer.formats.gguf.config import form_of, metadata_of
 from glinfer.formats.tensors import stored_tensors, weight_shapes
 
 from .mutate_gguf import ARRAY, STRING, GgufEntry, GgufParts

@@ -47,17 +47,24 @@ class Target:
     programs: bool = False
 
 
-_GGUF = ("formats/gguf.py", "formats/gguf_file.py", "formats/gguf_config.py", "formats/gguf_names.py")
-_HF = ("formats/huggingface.py", "formats/huggingface_files.py", "formats/huggingface_json.py")
-_BPE = ("formats/bpe.py",)
-_CONFIG = ("formats/huggingface_config.py", "formats/huggingface_rope.py")
-_VOCABULARY = ("formats/gguf_vocabulary.py", "formats/vocabularies.py")
-_LINES = ("tools/batch.py", "formats/jsonl.py")
+_GGUF = ("formats/gguf/model.py", "formats/gguf/file.py", "formats/gguf/config.py", "formats/gguf_names.py")
+_HF = ("formats/huggingface/model.py", "formats/huggingface/files.py", "formats/huggingface/json_files.py")
+_BPE = ("formats/gab/bpe.py",)
+_CONFIG = ("formats/huggingface/config.py", "formats/huggingface/rope.py")
+_VOCABULARY = ("formats/gguf/vocabulary.py", "formats/vocabularies.py")
+_LINES = ("batch/files.py", "formats/jsonl.py")
 
 _LIST = (
-    Target("gab", lambda: [seeds.gab()], reads.gab, gab_mutator, modules=("formats/gab.py", "formats/gab_layout.py")),
     Target(
-        "bpe", lambda: [seeds.bpe(), seeds.bpe(())], reads.bpe, bpe_mutator, modules=("formats/bpe.py",), longest=6000
+        "gab", lambda: [seeds.gab()], reads.gab, gab_mutator, modules=("formats/gab/file.py", "formats/gab/arrays.py")
+    ),
+    Target(
+        "bpe",
+        lambda: [seeds.bpe(), seeds.bpe(())],
+        reads.bpe,
+        bpe_mutator,
+        modules=("formats/gab/bpe.py",),
+        longest=6000,
     ),
     Target(
         "merges_json",
@@ -103,7 +110,7 @@ _LIST = (
         seeds.gguf_vocabularies,
         reads.gguf_vocabulary,
         gguf_mutator(words.VOCABULARY_WORDS),
-        modules=("generation/gguf_tokenizer.py", "formats/gguf_file.py"),
+        modules=("text/tokenizers/gguf.py", "formats/gguf/file.py"),
     ),
     Target(
         "manifest",
@@ -111,14 +118,19 @@ _LIST = (
         reads.manifest,
         json_mutator(words.MANIFEST_WORDS),
         reads.prepare_manifest,
-        modules=("formats/manifest.py", "formats/manifest_files.py"),
+        modules=("formats/manifest/model.py", "formats/manifest/files.py"),
     ),
     Target(
         "tokenizer_json",
         seeds.tokenizer_jsons,
         reads.tokenizer_json,
         json_mutator(words.TOKENIZER_WORDS),
-        modules=("generation/hf_tokenizer.py", "generation/hf_check.py", "generation/hf_patterns.py", *_VOCABULARY),
+        modules=(
+            "text/tokenizers/huggingface.py",
+            "text/tokenizers/check.py",
+            "text/tokenizers/patterns.py",
+            *_VOCABULARY,
+        ),
     ),
     Target(
         "tokenizer_config",
@@ -126,14 +138,14 @@ _LIST = (
         reads.tokenizer_config,
         json_mutator(words.TOKENIZER_CONFIG_WORDS),
         reads.prepare_tokenizer_config,
-        modules=("generation/hf_tokenizer.py", "generation/stops.py"),
+        modules=("text/tokenizers/huggingface.py", "text/stops.py"),
     ),
     Target(
         "template",
         reads.template_seeds,
         reads.template,
         text_mutator(words.TEMPLATE_WORDS),
-        modules=("generation/template_worker.py",),
+        modules=("text/template_worker.py",),
         longest=2048,
         programs=True,
     ),
@@ -143,7 +155,7 @@ _LIST = (
         reads.template_apart,
         text_mutator(words.TEMPLATE_WORDS),
         reads.prepare_template,
-        modules=("generation/templates.py", "generation/chat_template.py"),
+        modules=("text/templates.py", "text/chat_template.py"),
         longest=2048,
         processes=True,
     ),
@@ -159,7 +171,7 @@ _LIST = (
         lambda: [b'{"weights": "q8"}\n', b'{"weights": "f32"}'],
         reads.weights_choice,
         json_mutator(words.KERNEL_WORDS),
-        modules=("generation/auto_weights.py",),
+        modules=("engine/auto_weights.py",),
     ),
     Target("batch", lambda: [reads.BATCH], reads.batch, lines_mutator(words.BATCH_WORDS), modules=_LINES),
     Target(

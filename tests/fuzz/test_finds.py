@@ -16,24 +16,25 @@ from unittest.mock import Mock
 
 import pytest
 
+from glinfer.batch.files import file_digest
 from glinfer.errors import FormatError, GlinferError, InputError
 from glinfer.formats import load_checkpoint
-from glinfer.formats.bpe import read_merges_json
 from glinfer.formats.checkpoint import nearest
-from glinfer.formats.gguf_file import read_gguf_file
-from glinfer.formats.gguf_vocabulary import vocabulary_metadata
-from glinfer.formats.huggingface_config import read_config
-from glinfer.formats.huggingface_json import read_json
+from glinfer.formats.gab.bpe import read_merges_json
+from glinfer.formats.gguf.file import read_gguf_file
+from glinfer.formats.gguf.vocabulary import vocabulary_metadata
+from glinfer.formats.huggingface.config import read_config
+from glinfer.formats.huggingface.json_files import read_json
 from glinfer.formats.jsonl import parse_object
 from glinfer.formats.safetensors import read_safetensors
-from glinfer.generation import hf_check, hf_tokenizer
-from glinfer.generation.gguf_tokenizer import gguf_tokenizer
-from glinfer.generation.hf_check import check_tokenizer
-from glinfer.generation.hf_patterns import problem_of
-from glinfer.generation.hf_tokenizer import read_hf_tokenizer
-from glinfer.generation.tokenizer import Tokenizer
 from glinfer.models.tuning import load_tuned
-from glinfer.tools.batch import file_digest
+from glinfer.text.tokenizer import Tokenizer
+from glinfer.text.tokenizers import check as hf_check
+from glinfer.text.tokenizers import huggingface as hf_tokenizer
+from glinfer.text.tokenizers.check import check_tokenizer
+from glinfer.text.tokenizers.gguf import gguf_tokenizer
+from glinfer.text.tokenizers.huggingface import read_hf_tokenizer
+from glinfer.text.tokenizers.patterns import problem_of
 from tests.counting import calls_of
 
 from . import seeds

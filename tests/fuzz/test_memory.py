@@ -28,9 +28,9 @@ import re, sys
 from pathlib import Path
 from glinfer.errors import GlinferError
 from glinfer.formats import load_checkpoint
-from glinfer.formats.gguf_file import read_gguf_file
-from glinfer.formats.huggingface_json import read_json
-from glinfer.generation.tokenizer import Tokenizer
+from glinfer.formats.gguf.file import read_gguf_file
+from glinfer.formats.huggingface.json_files import read_json
+from glinfer.text.tokenizer import Tokenizer
 from tests.counting import Calls
 
 def peak(name):

@@ -10,13 +10,13 @@ from typing import Any
 
 import pytest
 
+from glinfer.batch.files import file_digest
 from glinfer.errors import FormatError
 from glinfer.formats import load_checkpoint
 from glinfer.formats.files import inside
 from glinfer.formats.vocabularies import vocabulary_beside
-from glinfer.generation.templates import find_template
-from glinfer.generation.tokenizer import Tokenizer
-from glinfer.tools.batch import file_digest
+from glinfer.text.templates import find_template
+from glinfer.text.tokenizer import Tokenizer
 
 from . import seeds
 from . import watch as watched

@@ -15,29 +15,29 @@ from typing import Any
 
 import numpy as np
 
-from glinfer.ggml import block_format, table_of, words_of
-from glinfer.ggml_groups import FORMS, WIDE, wide_values, wide_words
-from glinfer.gl.blocks import BLOCK_FLOATS, BlockLayout, RowLayout, blocks_for
 from glinfer.gl.context import Device
-from glinfer.gl.grouped import GroupedLayout
-from glinfer.gl.layout import TexelLayout
-from glinfer.gl.packing import ConstantLayout, GemvLayout
+from glinfer.gl.layouts.blocks import BLOCK_FLOATS, BlockLayout, RowLayout, blocks_for
+from glinfer.gl.layouts.grouped import GroupedLayout
+from glinfer.gl.layouts.matrix import TexelLayout
+from glinfer.gl.layouts.packing import ConstantLayout, GemvLayout
+from glinfer.inspect.tune.rows import ROW_FIELDS
 from glinfer.models.oracle import run_draw
 from glinfer.models.plan import Plan, PlanBuilder
 from glinfer.models.session import Session
-from glinfer.ops.cached import MASKED, SLOT_TOKENS, Heads, cached_scores, cached_values, score_slots
-from glinfer.ops.dense import Matrix, Turning, shared_parts
 from glinfer.ops.embed import embed_token
-from glinfer.ops.gemv import gemv
+from glinfer.ops.fused.cached import MASKED, SLOT_TOKENS, Heads, cached_scores, cached_values, score_slots
+from glinfer.ops.fused.dense import Matrix, Turning, shared_parts
+from glinfer.ops.fused.gemv import gemv
+from glinfer.ops.fused.rows import Dealt
+from glinfer.ops.fused.sample import pick
+from glinfer.ops.fused.turn import turn_heads
 from glinfer.ops.kernels import Kernels
 from glinfer.ops.quantise import FILE_BITS, decode, encode, integer_words
-from glinfer.ops.rows import Dealt
-from glinfer.ops.sample import pick
 from glinfer.ops.spec import DrawSpec, RunValue, TensorSpec
-from glinfer.ops.turn import turn_heads
+from glinfer.quant.ggml import block_format, table_of, words_of
+from glinfer.quant.groups import FORMS, WIDE, wide_values, wide_words
 from glinfer.tools.kernel_cases.embedding import random_blocks
 from glinfer.tools.kernel_cases.embedding import whole_blocks as blocks_of_type
-from glinfer.tools.tune_rows import ROW_FIELDS
 
 Array = np.ndarray[Any, Any]
 Values = Mapping[str, int | float]

@@ -13,8 +13,8 @@ from glinfer.families import FAMILIES
 from glinfer.formats.packed import PACKED_FORMATS
 from glinfer.formats.tensors import weight_shapes
 from glinfer.models.choice import reference_plans
-from glinfer.models.fast import fast_plan
-from glinfer.models.rows import batch_plan, chunk_plan
+from glinfer.models.fast.rows import batch_plan, chunk_plan
+from glinfer.models.fast.token import fast_plan
 from glinfer.ops import DrawSpec
 from glinfer.ops.kernels import Kernels
 

@@ -27,21 +27,19 @@ from block_draw import (
     unseen,
 )
 
-from glinfer.gl.blocks import BLOCK_FLOATS, BlockLayout, RowLayout, blocks_for
 from glinfer.gl.context import Device
-from glinfer.gl.layout import TexelLayout
+from glinfer.gl.layouts.blocks import BLOCK_FLOATS, BlockLayout, RowLayout, blocks_for
+from glinfer.gl.layouts.matrix import TexelLayout
 from glinfer.gl.replay import Cells
+from glinfer.models.fast.rows import slots_for
 from glinfer.models.oracle import run_draw, written_rows
 from glinfer.models.plan import Plan, PlanBuilder
-from glinfer.models.rows import slots_for
 from glinfer.models.session import Session
-from glinfer.ops.cached import MASKED, SLOT_TOKENS, Heads, cached_scores, cached_values, score_slots
-from glinfer.ops.dense import Turning, shared_parts
 from glinfer.ops.embed import embed_rows
-from glinfer.ops.gemm import gemm
-from glinfer.ops.kernels import Kernels
-from glinfer.ops.norm import norm_floats, row_norms
-from glinfer.ops.rows import (
+from glinfer.ops.fused.cached import MASKED, SLOT_TOKENS, Heads, cached_scores, cached_values, score_slots
+from glinfer.ops.fused.dense import Turning, shared_parts
+from glinfer.ops.fused.gemm import gemm
+from glinfer.ops.fused.rows import (
     BASE,
     CHOSEN,
     INVERSE_TEMPERATURE,
@@ -54,11 +52,13 @@ from glinfer.ops.rows import (
     Dealt,
     row_table,
 )
-from glinfer.ops.sample import pick_rows
-from glinfer.ops.score import score_rows
+from glinfer.ops.fused.sample import pick_rows
+from glinfer.ops.fused.score import score_rows
+from glinfer.ops.fused.tiles import store_rows, take_row, tile_scores, tile_values
+from glinfer.ops.fused.turn import turn_heads
+from glinfer.ops.kernels import Kernels
+from glinfer.ops.norm import norm_floats, row_norms
 from glinfer.ops.spec import DrawSpec, RunValue, TensorSpec
-from glinfer.ops.tiles import store_rows, take_row, tile_scores, tile_values
-from glinfer.ops.turn import turn_heads
 
 Array = np.ndarray[Any, Any]
 Values = Mapping[str, int | float]

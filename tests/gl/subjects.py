@@ -13,9 +13,9 @@ from glinfer.config import ModelConfig
 from glinfer.families import FAMILIES
 from glinfer.formats import Checkpoint, random_checkpoint
 from glinfer.formats.packed import PackedTensor
-from glinfer.ggml import pack
-from glinfer.models.fold import FoldedWeights
+from glinfer.models.transforms.fold import FoldedWeights
 from glinfer.ops.spec import Array
+from glinfer.quant.ggml import pack
 from glinfer.tools.kernel_cases.embedding import random_blocks
 
 # Nothing is a multiple of 4 or 16, and the context takes more than one slot of scores.

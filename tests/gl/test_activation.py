@@ -13,9 +13,9 @@ from hypothesis import strategies as st
 
 from glinfer.errors import InputError, PlanError
 from glinfer.models.oracle import relative_error
-from glinfer.ops.activate import activation as activation_draw
-from glinfer.ops.activate import gate as gate_draw
-from glinfer.ops.linear import ACTIVATIONS
+from glinfer.ops.flat.activate import activation as activation_draw
+from glinfer.ops.flat.activate import gate as gate_draw
+from glinfer.ops.published.linear import ACTIVATIONS
 from glinfer.tensors.device import Device
 from glinfer.tensors.tensor import Tensor
 from glinfer.tools.kernel_cases.activation import CASES, expected

@@ -19,7 +19,7 @@ import pytest
 
 from glinfer.errors import ShaderError
 from glinfer.gl.context import open_device
-from glinfer.gl.layout import Layout
+from glinfer.gl.layouts.matrix import Layout
 from glinfer.gl.program import Program
 from glinfer.gl.texture import Texture
 

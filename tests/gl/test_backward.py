@@ -13,8 +13,8 @@ from glinfer.errors import InputError, PlanError
 from glinfer.models.oracle import relative_error, run_plan
 from glinfer.models.plan import PlanBuilder
 from glinfer.models.session import Session
+from glinfer.ops.flat.scatter import METHODS, add_gradients
 from glinfer.ops.kernels import Kernels
-from glinfer.ops.scatter import METHODS, add_gradients
 from glinfer.ops.spec import DrawSpec, TensorSpec
 from glinfer.tensors.device import Device
 from glinfer.tools.kernel_cases.backward import CASES, expected

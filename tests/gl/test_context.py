@@ -20,7 +20,7 @@ import pytest
 from glinfer.errors import ContextError, GLError, GlinferError, InputError, ShaderError
 from glinfer.gl import awake, egl
 from glinfer.gl.context import Device, Limits, open_device
-from glinfer.gl.layout import Layout
+from glinfer.gl.layouts.matrix import Layout
 from glinfer.gl.program import Program
 from glinfer.gl.raw import RawGL
 from glinfer.gl.replay import Draw, replay

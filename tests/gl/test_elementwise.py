@@ -14,9 +14,9 @@ from hypothesis import strategies as st
 from glinfer.errors import InputError, PlanError
 from glinfer.models.oracle import relative_error
 from glinfer.models.plan import PlanBuilder
-from glinfer.ops.elementwise import OPERATIONS, arithmetic, broadcast_axes, scale
+from glinfer.ops.flat.elementwise import OPERATIONS, arithmetic, broadcast_axes, scale
+from glinfer.ops.flat.strided import Axis
 from glinfer.ops.spec import DrawSpec, TensorSpec
-from glinfer.ops.strided import Axis
 from glinfer.tensors.device import Device
 from glinfer.tensors.tensor import Tensor
 from glinfer.tools.kernel_cases.case import normal

@@ -12,18 +12,18 @@ import pytest
 from tiers import tiered
 
 from glinfer.errors import InputError, PlanError
-from glinfer.ggml import BLOCK_FORMATS, GROUP, dequantize, group_count, words_of
-from glinfer.gl.flat import FlatLayout
+from glinfer.gl.layouts.flat import FlatLayout
 from glinfer.gl.program import shader_root
 from glinfer.models.oracle import relative_error, run_draw
 from glinfer.models.plan import PlanBuilder
 from glinfer.models.session import Session
 from glinfer.ops import OPS, TensorSpec
-from glinfer.ops.flat import flat_draw
+from glinfer.ops.flat.draws import flat_draw
+from glinfer.ops.flat.lookup import dequantize as dequantize_draw
+from glinfer.ops.flat.lookup import lookup, position_add
 from glinfer.ops.kernels import Kernels
-from glinfer.ops.lookup import dequantize as dequantize_draw
-from glinfer.ops.lookup import lookup, position_add
 from glinfer.ops.spec import Op, RunValue
+from glinfer.quant.ggml import BLOCK_FORMATS, GROUP, dequantize, group_count, words_of
 from glinfer.tensors.device import Device
 from glinfer.tensors.tensor import Tensor
 from glinfer.tools.kernel_cases.case import KernelCase

@@ -33,13 +33,13 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 from tiers import tiered
 
-from glinfer.ggml_groups import FORMS as BLOCK_FORMS
 from glinfer.gl.context import Device, Limits, open_device
 from glinfer.gl.program import shader_root
 from glinfer.models.oracle import relative_error
-from glinfer.ops.cached import MASKED, SLOT_TOKENS, Heads
+from glinfer.ops.fused.cached import MASKED, SLOT_TOKENS, Heads
+from glinfer.ops.fused.sample import best_candidate
 from glinfer.ops.kernels import Kernels
-from glinfer.ops.sample import best_candidate
+from glinfer.quant.groups import FORMS as BLOCK_FORMS
 
 Array = np.ndarray[Any, Any]
 TOLERANCE = 1e-5

@@ -13,18 +13,18 @@ from subjects import ODD, Subject, gab, of_family
 from tiers import tiered
 
 from glinfer.errors import PlanError
-from glinfer.gl.blocks import BLOCK_FLOATS, BlockLayout
 from glinfer.gl.context import Device, Limits, open_device
+from glinfer.gl.layouts.blocks import BLOCK_FLOATS, BlockLayout
 from glinfer.models.choice import reference_plans, weights_for
-from glinfer.models.fast import HEAD_DRAWS, LOGITS, PICKS, fast_plan, layer_draws
-from glinfer.models.gab import LOGITS as REFERENCE_LOGITS
-from glinfer.models.gab import TOKENS, reference_plan
+from glinfer.models.fast.token import HEAD_DRAWS, LOGITS, PICKS, fast_plan, layer_draws
 from glinfer.models.oracle import relative_error, run_plan
+from glinfer.models.reference.gab import LOGITS as REFERENCE_LOGITS
+from glinfer.models.reference.gab import TOKENS, reference_plan
 from glinfer.models.session import Session
 from glinfer.ops import DrawSpec
+from glinfer.ops.fused.sample import best_candidate
 from glinfer.ops.kernels import Kernels, default_kernels
 from glinfer.ops.noise import gumbel_of_key, noise_key
-from glinfer.ops.sample import best_candidate
 
 Array = np.ndarray[Any, Any]
 FLOATS = gab("f32")

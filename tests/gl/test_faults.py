@@ -36,7 +36,7 @@ from glinfer.gl import egl, faults, memory
 from glinfer.gl import replay as replay_module
 from glinfer.gl.context import Device, open_device
 from glinfer.gl.faults import ContextLostError
-from glinfer.gl.layout import Layout
+from glinfer.gl.layouts.matrix import Layout
 from glinfer.gl.program import Program
 from glinfer.gl.raw import RawGL
 from glinfer.gl.replay import Draw, replay
@@ -622,7 +622,7 @@ import numpy as np
 import glinfer
 from glinfer.errors import ContextError
 from glinfer.gl.context import open_device
-from glinfer.gl.layout import Layout
+from glinfer.gl.layouts.matrix import Layout
 from glinfer.gl.texture import Texture
 
 device, dev = open_device(), glinfer.Device()

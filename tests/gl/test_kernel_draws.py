@@ -8,7 +8,7 @@ from typing import Any
 import numpy as np
 import pytest
 
-from glinfer.gl.layout import FORMATS
+from glinfer.gl.layouts.matrix import FORMATS
 from glinfer.models.oracle import relative_error, run_draw
 from glinfer.models.session import Session
 from glinfer.ops.spec import DrawSpec

@@ -12,9 +12,9 @@ from tiers import tiered
 from glinfer.errors import InputError
 from glinfer.gl.context import Limits
 from glinfer.models.oracle import relative_error
+from glinfer.ops.flat.matmul_choice import candidates, choose
+from glinfer.ops.flat.product import STRATEGIES, Product, Strategy
 from glinfer.ops.kernels import Kernels
-from glinfer.ops.matmul_choice import candidates, choose
-from glinfer.ops.product import STRATEGIES, Product, Strategy
 from glinfer.tensors.device import Device
 from glinfer.tensors.matmul import batch_of, joined
 

@@ -16,9 +16,9 @@ from tiers import tiered
 
 from glinfer.errors import InputError, PlanError
 from glinfer.models.plan import PlanBuilder
-from glinfer.ops.movement import concat, repack, strided_copy
+from glinfer.ops.flat.movement import concat, repack, strided_copy
+from glinfer.ops.flat.strided import Axis, bounds, collapsed, walk
 from glinfer.ops.spec import DrawSpec, TensorSpec
-from glinfer.ops.strided import Axis, bounds, collapsed, walk
 from glinfer.tensors.device import Device
 from glinfer.tensors.tensor import TEXTURE_FORMATS, Tensor
 from glinfer.tools.kernel_cases.movement import CASES, elements

@@ -11,13 +11,13 @@ import pytest
 from block_draw import KERNELS, Case, pick_draw
 
 from glinfer.gl.context import Device, open_device
-from glinfer.gl.layout import Layout
+from glinfer.gl.layouts.matrix import Layout
 from glinfer.gl.program import Program, shader_root
 from glinfer.gl.replay import Draw, replay
 from glinfer.gl.texture import Texture
 from glinfer.ops import noise
+from glinfer.ops.fused.sample import best_candidate
 from glinfer.ops.noise import gumbel_of_key, noise_key, uniform_bits
-from glinfer.ops.sample import best_candidate
 
 Array = np.ndarray[Any, Any]
 SIDE = 256

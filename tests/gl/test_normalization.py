@@ -13,9 +13,9 @@ from tiers import tiered
 from glinfer.errors import InputError, PlanError
 from glinfer.gl.context import Device as Context
 from glinfer.models.oracle import relative_error
+from glinfer.ops.flat.normalize import NORMS, Norm, normalize, normalized
+from glinfer.ops.flat.stats import Causal
 from glinfer.ops.kernels import Kernels
-from glinfer.ops.normalize import NORMS, Norm, normalize, normalized
-from glinfer.ops.stats import Causal
 from glinfer.tensors.device import Device
 from glinfer.tools.kernel_cases.case import KernelCase
 from glinfer.tools.kernel_cases.normalization import CASES, layer_norm, rms_norm

@@ -27,14 +27,14 @@ from one_draw import (
 from tiers import tiered
 
 from glinfer.gl.context import Device, open_device
-from glinfer.gl.layout import Layout
+from glinfer.gl.layouts.matrix import Layout
 from glinfer.models.oracle import relative_error
 from glinfer.models.session import Session
-from glinfer.ops.attention import MASKED
 from glinfer.ops.embed import embed
-from glinfer.ops.linear import ACTIVATIONS, linear
 from glinfer.ops.norm import layer_norm
-from glinfer.ops.softmax import softmax
+from glinfer.ops.published.attention import MASKED
+from glinfer.ops.published.linear import ACTIVATIONS, linear
+from glinfer.ops.published.softmax import softmax
 
 Array = np.ndarray[Any, Any]
 TOLERANCE = 1e-5

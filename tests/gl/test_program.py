@@ -21,7 +21,7 @@ from tiers import tiered
 
 from glinfer.errors import PlanError, ShaderError
 from glinfer.gl.context import Device, open_device
-from glinfer.gl.layout import Layout
+from glinfer.gl.layouts.matrix import Layout
 from glinfer.gl.program import (
     DESKTOP_VERSION,
     VERTEX_SHADER,

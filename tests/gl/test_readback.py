@@ -8,9 +8,9 @@ import numpy as np
 import pytest
 
 from glinfer.errors import PlanError
-from glinfer.gl.blocks import BLOCK_FLOATS, BlockLayout, copied_rectangles
 from glinfer.gl.context import Device
-from glinfer.gl.layout import Layout
+from glinfer.gl.layouts.blocks import BLOCK_FLOATS, BlockLayout, copied_rectangles
+from glinfer.gl.layouts.matrix import Layout
 from glinfer.gl.readback import Readback
 from glinfer.gl.state import driver_objects
 from glinfer.gl.texture import Texture

@@ -13,9 +13,9 @@ from tiers import tiered
 from glinfer.errors import InputError, PlanError
 from glinfer.gl.context import Device as Context
 from glinfer.models.oracle import relative_error
+from glinfer.ops.flat.normalize import cross_entropy
+from glinfer.ops.flat.stats import STATS, Causal, largest_column, merge_stats, row_stats, stat_column, summarize
 from glinfer.ops.kernels import Kernels
-from glinfer.ops.normalize import cross_entropy
-from glinfer.ops.stats import STATS, Causal, largest_column, merge_stats, row_stats, stat_column, summarize
 from glinfer.tensors.device import Device
 from glinfer.tools.kernel_cases.case import KernelCase
 from glinfer.tools.kernel_cases.reduction import CASES

@@ -13,9 +13,9 @@ from glinfer.config import ModelConfig
 from glinfer.errors import PlanError
 from glinfer.formats import random_checkpoint
 from glinfer.gl.context import Device, Limits, open_device
-from glinfer.gl.layout import Layout
-from glinfer.models.gab import LOGITS, PROBS, TOKENS, reference_plan
+from glinfer.gl.layouts.matrix import Layout
 from glinfer.models.oracle import relative_error, run_plan
+from glinfer.models.reference.gab import LOGITS, PROBS, TOKENS, reference_plan
 from glinfer.models.session import Session
 
 Array = np.ndarray[Any, Any]

@@ -15,11 +15,11 @@ from glinfer.config import ModelConfig
 from glinfer.errors import PlanError
 from glinfer.formats import random_checkpoint
 from glinfer.gl.context import Device
-from glinfer.gl.layout import Layout
+from glinfer.gl.layouts.matrix import Layout
 from glinfer.gl.program import Program
 from glinfer.gl.replay import Draw, replay
 from glinfer.gl.texture import Texture
-from glinfer.models.gab import LOGITS, PROBS, TOKENS, reference_plan
+from glinfer.models.reference.gab import LOGITS, PROBS, TOKENS, reference_plan
 from glinfer.models.session import Session
 from glinfer.ops import DrawSpec
 

@@ -53,14 +53,14 @@ from rows_draw import (
 )
 from tiers import tiered
 
-from glinfer.generation.sampler import Sampler, SamplingOptions
+from glinfer.engine.sampler import Sampler, SamplingOptions
 from glinfer.gl.context import Device, Limits, open_device
 from glinfer.models.oracle import relative_error
-from glinfer.ops.cached import MASKED, Heads
+from glinfer.ops.fused.cached import MASKED, Heads
+from glinfer.ops.fused.rows import CHOSEN, INVERSE_TEMPERATURE, NOISE, NOISE_KEY, POSITION, TOKEN, WANTED
+from glinfer.ops.fused.sample import best_candidate
+from glinfer.ops.fused.score import log_probabilities
 from glinfer.ops.kernels import Kernels
-from glinfer.ops.rows import CHOSEN, INVERSE_TEMPERATURE, NOISE, NOISE_KEY, POSITION, TOKEN, WANTED
-from glinfer.ops.sample import best_candidate
-from glinfer.ops.score import log_probabilities
 
 Array = np.ndarray[Any, Any]
 TOLERANCE = 1e-5

@@ -14,22 +14,22 @@ from subjects import EVEN, ODD, Subject, gab, of_family
 from tiers import tiered
 
 from glinfer.errors import PlanError
-from glinfer.gl.blocks import BLOCK_FLOATS, BlockLayout
 from glinfer.gl.context import Device, Limits, open_device
-from glinfer.models.fast import HIDDEN, fast_plan, tail_draws
-from glinfer.models.fast import LOGITS as FAST_LOGITS
-from glinfer.models.fast import PICKS as FAST_PICKS
+from glinfer.gl.layouts.blocks import BLOCK_FLOATS, BlockLayout
+from glinfer.models.fast.rows import LOGITS, PICKS, ROWS, SCORES, batch_plan, chunk_plan, slots_for
+from glinfer.models.fast.token import HIDDEN, fast_plan, tail_draws
+from glinfer.models.fast.token import LOGITS as FAST_LOGITS
+from glinfer.models.fast.token import PICKS as FAST_PICKS
 from glinfer.models.oracle import relative_error, run_plan, written_rows
 from glinfer.models.plan import Plan
-from glinfer.models.rows import LOGITS, PICKS, ROWS, SCORES, batch_plan, chunk_plan, slots_for
 from glinfer.models.session import Session
 from glinfer.ops import DrawSpec
-from glinfer.ops.cached import score_slots
+from glinfer.ops.fused.cached import score_slots
+from glinfer.ops.fused.rows import BASE, INVERSE_TEMPERATURE, NOISE, NOISE_KEY, POSITION, TOKEN, WANTED, row_table
+from glinfer.ops.fused.sample import best_candidate
+from glinfer.ops.fused.score import log_probabilities
 from glinfer.ops.kernels import Kernels
 from glinfer.ops.noise import noise_key
-from glinfer.ops.rows import BASE, INVERSE_TEMPERATURE, NOISE, NOISE_KEY, POSITION, TOKEN, WANTED, row_table
-from glinfer.ops.sample import best_candidate
-from glinfer.ops.score import log_probabilities
 from glinfer.ops.spec import Array, TensorSpec
 
 Q8 = gab("q8")

@@ -12,19 +12,20 @@ import pytest
 from block_draw import KERNELS
 from tiers import tiered
 
-from glinfer.generation.sampler import Sampler, SamplingOptions
-from glinfer.generation.shortlist import Shortlists, sample_shortlist
-from glinfer.gl.blocks import BlockLayout
+from glinfer.engine.sampler import Sampler, SamplingOptions
+from glinfer.engine.shortlist import Shortlists, sample_shortlist
 from glinfer.gl.context import Device, Limits, open_device
-from glinfer.models import fast, rows
+from glinfer.gl.layouts.blocks import BlockLayout
+from glinfer.models.fast import rows
+from glinfer.models.fast import token as fast
+from glinfer.models.fast.shortlist import Drawn, fill_table
 from glinfer.models.oracle import relative_error
 from glinfer.models.plan import Plan
 from glinfer.models.session import Session
-from glinfer.models.shortlist import Drawn, fill_table
 from glinfer.ops import OPS, TensorSpec
+from glinfer.ops.fused.rows import dealt, row_table
+from glinfer.ops.fused.shortlist import Shortlist, pieces_for
 from glinfer.ops.kernels import Kernels
-from glinfer.ops.rows import dealt, row_table
-from glinfer.ops.shortlist import Shortlist, pieces_for
 
 Floats = np.ndarray[Any, Any]
 OPTIONS: tuple[dict[str, Any], ...] = (

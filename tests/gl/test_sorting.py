@@ -14,10 +14,10 @@ from glinfer.errors import InputError, PlanError
 from glinfer.models.oracle import relative_error, run_plan
 from glinfer.models.plan import PlanBuilder
 from glinfer.models.session import Session
+from glinfer.ops.flat.topk import keys_of, lists_of, merge_sorted, scratch_rows, sort_chunks, sorted_pairs
+from glinfer.ops.flat.topk import top_k as top_k_draws
 from glinfer.ops.kernels import Kernels
 from glinfer.ops.spec import DrawSpec, TensorSpec
-from glinfer.ops.topk import keys_of, lists_of, merge_sorted, scratch_rows, sort_chunks, sorted_pairs
-from glinfer.ops.topk import top_k as top_k_draws
 from glinfer.tensors.device import Device
 from glinfer.tools.kernel_cases.sorting import CASES, expected, with_ties
 

@@ -14,20 +14,20 @@ from jsonschema import Draft202012Validator
 from tiers import tiered
 
 from glinfer.config import ModelConfig
+from glinfer.engine.cached import CachedSession
+from glinfer.engine.decode import DecodeSession
 from glinfer.errors import GLError
 from glinfer.formats import random_checkpoint
-from glinfer.generation.cached import CachedSession
-from glinfer.generation.decode import DecodeSession
 from glinfer.gl.context import Device, Limits, open_device
-from glinfer.gl.layout import FORMATS
+from glinfer.gl.layouts.matrix import FORMATS
 from glinfer.gl.texture import Framebuffer, Texture
+from glinfer.inspect.verify import stress as module
+from glinfer.inspect.verify import stress_textures as textures
+from glinfer.inspect.verify.run import schema, verify_stress
+from glinfer.inspect.verify.stress import StressCheck
 from glinfer.models.session import Session
 from glinfer.tensors.device import Device as TensorDevice
-from glinfer.tools import verify_stress as module
-from glinfer.tools import verify_stress_textures as textures
 from glinfer.tools.kernel_cases.case import KernelCase
-from glinfer.tools.verify import schema, verify_stress
-from glinfer.tools.verify_stress import StressCheck
 
 GAB = "vocab=40,dim=16,heads=2,blocks=1,context=12"
 LLAMA = "family=llama,vocab=40,dim=16,heads=2,blocks=1,context=12,inner=24"

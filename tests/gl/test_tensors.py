@@ -15,7 +15,7 @@ import pytest
 import glinfer
 from glinfer.errors import ContextError, GlinferError, InputError, PlanError
 from glinfer.gl.context import Limits
-from glinfer.gl.layout import FORMATS
+from glinfer.gl.layouts.matrix import FORMATS
 from glinfer.ops.spec import DrawSpec
 from glinfer.tensors.device import Device, Memory
 from glinfer.tensors.ops import Ops
@@ -272,7 +272,7 @@ def test_a_tensor_is_no_array(dev: Device) -> None:
 @pytest.mark.parametrize("name", ["Q8_0", "q4_0", "Q8_ROW"])
 def test_packed_floats(dev: Device, name: str) -> None:
     pytest.importorskip("gguf", reason="the package gguf is not installed (pip install 'glinfer[gguf]')")
-    from glinfer.ggml import dequantize, pack
+    from glinfer.quant.ggml import dequantize, pack
 
     weights = np.random.default_rng(1).standard_normal((2, 3, 64)).astype(np.float32)
     tensor = dev.tensor(weights, name)

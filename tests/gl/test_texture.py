@@ -12,10 +12,10 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
 from glinfer.errors import GLError, PlanError
-from glinfer.gl.blocks import BlockLayout, RowLayout
 from glinfer.gl.context import Device, Limits, open_device
-from glinfer.gl.flat import FlatLayout
-from glinfer.gl.layout import Layout, TexelLayout
+from glinfer.gl.layouts.blocks import BlockLayout, RowLayout
+from glinfer.gl.layouts.flat import FlatLayout
+from glinfer.gl.layouts.matrix import Layout, TexelLayout
 from glinfer.gl.raw import (
     GL_IMPLEMENTATION_COLOR_READ_FORMAT,
     GL_IMPLEMENTATION_COLOR_READ_TYPE,

@@ -15,7 +15,7 @@ import pytest
 from glinfer.errors import InputError
 from glinfer.gl import timers
 from glinfer.gl.context import Device, open_device
-from glinfer.gl.layout import Layout
+from glinfer.gl.layouts.matrix import Layout
 from glinfer.gl.program import Program
 from glinfer.gl.replay import Draw
 from glinfer.gl.texture import Texture

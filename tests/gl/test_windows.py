@@ -14,10 +14,10 @@ from glinfer.errors import PlanError
 from glinfer.gl.context import Limits, open_device
 from glinfer.models.plan import Plan, PlanBuilder
 from glinfer.models.session import Session
-from glinfer.ops.attend import attend
+from glinfer.ops.flat.attend import attend
+from glinfer.ops.flat.matmul import matmul
+from glinfer.ops.flat.product import Finish, Product, Strategy
 from glinfer.ops.kernels import Kernels
-from glinfer.ops.matmul import matmul
-from glinfer.ops.product import Finish, Product, Strategy
 from glinfer.ops.spec import RunValue, TensorSpec
 
 Array = np.ndarray[Any, Any]

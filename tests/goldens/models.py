@@ -13,7 +13,7 @@ import numpy as np
 
 from glinfer.config import ModelConfig
 from glinfer.formats import weight_shapes
-from glinfer.formats.huggingface_config import read_config
+from glinfer.formats.huggingface.config import read_config
 
 from .given import SIZES
 

@@ -27,10 +27,10 @@ from typing import Any
 import numpy as np
 
 from glinfer.formats import bundled_models, load_checkpoint, random_checkpoint, write_gguf
-from glinfer.formats.gguf_write import DTYPES
-from glinfer.formats.huggingface_config import read_config
+from glinfer.formats.gguf.write import DTYPES
+from glinfer.formats.huggingface.config import read_config
 from glinfer.formats.tensors import weight_shapes
-from glinfer.generation.tokenizer import Tokenizer
+from glinfer.text.tokenizer import Tokenizer
 from glinfer.tools.peers import open_peers
 
 from . import HERE, digest, gguf_models, gift, given, smollm2_file, write_gab_model

@@ -9,7 +9,7 @@ from goldens import ModelWriter
 from scripted_models import SMALL, random_file
 
 from glinfer.formats import write_bpe
-from glinfer.tools.demo import demo_tokenizer
+from glinfer.inspect.demo import demo_tokenizer
 
 
 @pytest.fixture(scope="session")

@@ -9,13 +9,13 @@ from typing import Any
 import numpy as np
 
 from glinfer.config import ModelConfig
+from glinfer.engine.loading import Loaded, bind
+from glinfer.engine.model import Model
 from glinfer.families import FAMILIES
 from glinfer.formats import Checkpoint, random_checkpoint
 from glinfer.formats.packed import PackedTensor
-from glinfer.generation.loading import Loaded, bind
-from glinfer.generation.model import Model
-from glinfer.ggml import pack
 from glinfer.gl.context import open_device
+from glinfer.quant.ggml import pack
 from glinfer.tools.kernel_cases.embedding import random_blocks
 
 Array = np.ndarray[Any, Any]

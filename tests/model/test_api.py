@@ -13,12 +13,12 @@ import pytest
 from scripted_models import BYTES, FAST_SMALL_DRAWS, FAST_TAIL_DRAWS, SMALL, SMALL_DRAWS, random_file, saying
 
 import glinfer
+from glinfer.engine.model import Model
 from glinfer.errors import ContextError, FormatError, InputError, PlanError
 from glinfer.formats import save_checkpoint, write_bpe
-from glinfer.generation.model import Model
-from glinfer.generation.tokenizer import Tokenizer
 from glinfer.gl.context import Limits, open_device
-from glinfer.tools.demo import demo_tokenizer
+from glinfer.inspect.demo import demo_tokenizer
+from glinfer.text.tokenizer import Tokenizer
 
 PROMPT = [13, 132, 251, 70]
 

@@ -12,10 +12,10 @@ from made_models import mixed, of_family
 from tiers import tiered
 
 import glinfer
+from glinfer.engine import auto_weights
+from glinfer.engine.auto_weights import choose_weights, extra_bits
 from glinfer.errors import GlinferError
 from glinfer.formats import Checkpoint
-from glinfer.generation import auto_weights
-from glinfer.generation.auto_weights import choose_weights, extra_bits
 from glinfer.gl.context import open_device
 from glinfer.models.tuning import default_for
 

@@ -15,8 +15,7 @@ from tiers import tiered
 
 import glinfer
 from glinfer.config import ModelConfig
-from glinfer.errors import ContextError, GlinferError, InputError, PlanError
-from glinfer.generation.batch import (
+from glinfer.engine.batch import (
     DEFAULTS,
     MOST_SLOTS,
     Batch,
@@ -25,8 +24,9 @@ from glinfer.generation.batch import (
     places_for,
     sequence_bytes,
 )
-from glinfer.generation.model import Model
-from glinfer.generation.sampler import SamplingOptions
+from glinfer.engine.model import Model
+from glinfer.engine.sampler import SamplingOptions
+from glinfer.errors import ContextError, GlinferError, InputError, PlanError
 from glinfer.gl.context import Limits, open_device
 from glinfer.models.session import Session
 

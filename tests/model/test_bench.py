@@ -17,16 +17,15 @@ from scripted_models import SMALL_DRAWS, random_file
 import glinfer
 from glinfer.cli.app import run
 from glinfer.config import ModelConfig
+from glinfer.engine.batch import MEMORY, sequence_bytes
+from glinfer.engine.prefill import Chunks
 from glinfer.errors import InputError
 from glinfer.formats import load_checkpoint
-from glinfer.generation.batch import MEMORY, sequence_bytes
-from glinfer.generation.prefill import Chunks
 from glinfer.gl.context import Device
 from glinfer.gl.replay import Draw, replay
-from glinfer.tools import bench_turns as timing
-from glinfer.tools import ceiling, peers
-from glinfer.tools.bench import bench
-from glinfer.tools.bench_decoding import (
+from glinfer.inspect import ceiling
+from glinfer.inspect.bench import turns as timing
+from glinfer.inspect.bench.decoding import (
     DecodeReport,
     EngineReport,
     batch_context,
@@ -34,9 +33,11 @@ from glinfer.tools.bench_decoding import (
     load_fast,
     weight_bytes,
 )
-from glinfer.tools.bench_engines import BatchEngine, FastEngine, room_for, rotated
-from glinfer.tools.ceiling import CeilingReport, FetchRate, ProductRate, measure_ceilings, measure_products
-from glinfer.tools.draws import example_ids
+from glinfer.inspect.bench.engines import BatchEngine, FastEngine, room_for, rotated
+from glinfer.inspect.bench.reference import bench
+from glinfer.inspect.ceiling import CeilingReport, FetchRate, ProductRate, measure_ceilings, measure_products
+from glinfer.inspect.draws import example_ids
+from glinfer.tools import peers
 from glinfer.tools.peers import open_peers
 
 Capture = pytest.CaptureFixture[str]

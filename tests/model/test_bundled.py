@@ -12,9 +12,9 @@ import pytest
 
 from glinfer.cli.app import run
 from glinfer.formats import bundled_models, load_checkpoint
-from glinfer.generation.tokenizer import Tokenizer
+from glinfer.inspect.draws import planned
 from glinfer.models.choice import plan_for
-from glinfer.tools.draws import planned
+from glinfer.text.tokenizer import Tokenizer
 
 TRAIN = Path(__file__).resolve().parents[2] / "examples" / "train" / "train.py"
 CORPUS = Path(__file__).resolve().parents[3] / "shared" / "text" / "tinyshakespeare.txt"

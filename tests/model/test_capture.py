@@ -13,19 +13,19 @@ from made_models import mixed, unpacked
 from tiers import tiered
 
 from glinfer.config import ModelConfig
+from glinfer.engine import capture
+from glinfer.engine.capture import Seen
+from glinfer.engine.loading import Loaded, bind
+from glinfer.engine.model import Model
 from glinfer.errors import ContextError, InputError
 from glinfer.formats import Checkpoint, random_checkpoint
-from glinfer.generation import capture
-from glinfer.generation.capture import Seen
-from glinfer.generation.loading import Loaded, bind
-from glinfer.generation.model import Model
 from glinfer.gl.context import open_device
+from glinfer.inspect.draws import runs
+from glinfer.models.capture.names import CENTRED, probes_of
+from glinfer.models.capture.point import Matrices, span_of
 from glinfer.models.choice import plan_for, weights_for
 from glinfer.models.oracle import relative_error, run_plan
 from glinfer.models.plan import Plan
-from glinfer.models.probe import Matrices, span_of
-from glinfer.models.probes import CENTRED, probes_of
-from glinfer.tools.draws import runs
 
 Array = np.ndarray[Any, Any]
 TOLERANCE = 1e-4  # of a whole plan against float64, relative to the largest value of a tensor

@@ -18,9 +18,9 @@ import glinfer
 from glinfer.cli.app import cli, run
 from glinfer.errors import InputError
 from glinfer.formats import load_checkpoint, save_checkpoint, write_bpe
-from glinfer.models.recipe import WEIGHT_FORMATS
-from glinfer.tools.demo import demo_folder, demo_tokenizer, write_demo
-from glinfer.tools.draws import DrawReport
+from glinfer.inspect.demo import demo_folder, demo_tokenizer, write_demo
+from glinfer.inspect.draws import DrawReport
+from glinfer.models.transforms.recipe import WEIGHT_FORMATS
 
 COMMANDS = cli.list_commands(click.Context(cli))
 Capture = pytest.CaptureFixture[str]

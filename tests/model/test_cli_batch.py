@@ -11,9 +11,9 @@ import pytest
 from test_cli_process import interrupted
 
 import glinfer
+from glinfer.batch.files import ResultFile
 from glinfer.cli.app import run
-from glinfer.generation.model import Model
-from glinfer.tools.batch import ResultFile
+from glinfer.engine.model import Model
 
 Capture = pytest.CaptureFixture[str]
 PROMPTS: list[dict[str, Any]] = [

@@ -16,13 +16,13 @@ from scripted_models import BYTES, scripted
 from tokenizers import decoders, models, pre_tokenizers
 
 from glinfer.cli.app import run
+from glinfer.engine.cached import CachedSession
+from glinfer.engine.model import Model
+from glinfer.engine.prefill import FEWEST
 from glinfer.formats import save_checkpoint, weight_shapes, write_bpe
-from glinfer.generation.cached import CachedSession
-from glinfer.generation.model import Model
-from glinfer.generation.prefill import FEWEST
-from glinfer.generation.tokenizer import Tokenizer
+from glinfer.inspect.demo import demo_tokenizer
 from glinfer.models.session import Session
-from glinfer.tools.demo import demo_tokenizer
+from glinfer.text.tokenizer import Tokenizer
 
 Capture = pytest.CaptureFixture[str]
 WORDS = Tokenizer(demo_tokenizer(300))

@@ -15,7 +15,7 @@ from scripted_models import BYTES
 
 from glinfer.cli.app import run
 from glinfer.formats import write_bpe
-from glinfer.tools.demo import demo_tokenizer
+from glinfer.inspect.demo import demo_tokenizer
 
 Capture = pytest.CaptureFixture[str]
 Refused = Callable[..., str]

@@ -16,7 +16,7 @@ from glinfer.cli.app import run
 from glinfer.config import ModelConfig
 from glinfer.errors import ContextError
 from glinfer.formats import load_checkpoint, random_checkpoint, save_checkpoint
-from glinfer.tools.lens import lens_logits, logit_lens, softmax
+from glinfer.inspect.look.lens import lens_logits, logit_lens, softmax
 
 Capture = pytest.CaptureFixture[str]
 
@@ -130,7 +130,7 @@ def test_weights_alone_open_no_device(
     def refuse(*_: object, **__: object) -> None:
         raise ContextError("nobody may open a device")
 
-    monkeypatch.setattr("glinfer.generation.loading.open_device", refuse)
+    monkeypatch.setattr("glinfer.engine.loading.open_device", refuse)
     out, _ = ran(capsys, small, "--what", "weights", "--out", tmp_path / "out")
     assert out.startswith("wrote 3 pictures")
     assert "nobody" in ran(capsys, small, "text", "--out", tmp_path / "other", status=2)[1]

@@ -23,6 +23,7 @@ from tokenizers import decoders, models, pre_tokenizers, trainers
 import glinfer
 from glinfer.cli.app import run
 from glinfer.config import ModelConfig
+from glinfer.engine.model import Model
 from glinfer.errors import InputError
 from glinfer.formats import (
     Checkpoint,
@@ -32,9 +33,8 @@ from glinfer.formats import (
     write_gab,
     write_gguf,
 )
-from glinfer.generation.model import Model
-from glinfer.generation.tokenizer import Tokenizer
-from glinfer.tools.demo import demo_tokenizer
+from glinfer.inspect.demo import demo_tokenizer
+from glinfer.text.tokenizer import Tokenizer
 from glinfer.tools.peers import open_peers
 
 Capture = pytest.CaptureFixture[str]

@@ -12,10 +12,10 @@ import pytest
 from glinfer.cli import profile as command
 from glinfer.cli.app import run
 from glinfer.config import ModelConfig
+from glinfer.engine.loading import bind
 from glinfer.formats import random_checkpoint
-from glinfer.generation.loading import bind
 from glinfer.gl.context import open_device
-from glinfer.tools.profile import profile
+from glinfer.inspect.profile.run import profile
 
 SHAPE = ["--config", "blocks=1,dim=32,heads=4,vocab=300,context=64"]
 QUICK = ["--runs", "2", "--no-ceiling"]
@@ -175,7 +175,7 @@ class TestRefusals:
     def test_only_a_page_needs_matplotlib(
         self, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str], tmp_path: Path
     ) -> None:
-        monkeypatch.delitem(sys.modules, "glinfer.tools.profile_charts", raising=False)
+        monkeypatch.delitem(sys.modules, "glinfer.inspect.profile.charts", raising=False)
         monkeypatch.setitem(sys.modules, "matplotlib", None)
         output(capsys, *SHAPE, *QUICK)
         _, error = output(capsys, *SHAPE, *QUICK, "--html", tmp_path / "x.html", status=2)

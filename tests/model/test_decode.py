@@ -19,20 +19,20 @@ from tiers import tiered
 
 import glinfer
 from glinfer.config import ModelConfig
+from glinfer.engine.cached import CachedSession
+from glinfer.engine.decode import DecodeSession
+from glinfer.engine.model import Model
+from glinfer.engine.prefill import FEWEST
+from glinfer.engine.sampler import Sampler, SamplingOptions
 from glinfer.errors import ContextError, InputError, PlanError
 from glinfer.formats import find_model, load_checkpoint
-from glinfer.generation.cached import CachedSession
-from glinfer.generation.decode import DecodeSession
-from glinfer.generation.model import Model
-from glinfer.generation.prefill import FEWEST
-from glinfer.generation.sampler import Sampler, SamplingOptions
 from glinfer.gl.context import open_device
 from glinfer.gl.program import Program, ProgramCache
 from glinfer.gl.texture import Texture
 from glinfer.models.choice import PLANS, plan_for
-from glinfer.models.gab import LOGITS, TOKENS, reference_plan
-from glinfer.models.recipe import WEIGHT_FORMATS
+from glinfer.models.reference.gab import LOGITS, TOKENS, reference_plan
 from glinfer.models.session import Session
+from glinfer.models.transforms.recipe import WEIGHT_FORMATS
 from glinfer.ops.noise import gumbel
 
 PROMPT = [13, 132, 251, 70]

@@ -15,9 +15,9 @@ from glinfer.config import ModelConfig
 from glinfer.errors import ContextError, GlinferError, InputError
 from glinfer.formats import load_checkpoint, random_checkpoint, save_checkpoint
 from glinfer.gl.context import Limits
+from glinfer.inspect.diff.compare import OTHER_FORMAT, SAME_FORMAT, Side, diff
+from glinfer.inspect.diff.report import DiffReport
 from glinfer.models.oracle import relative_error
-from glinfer.tools.diff import OTHER_FORMAT, SAME_FORMAT, Side, diff
-from glinfer.tools.diff_report import DiffReport
 
 Array = np.ndarray[Any, Any]
 IDS = [13, 132, 251, 7, 7, 299]
@@ -189,7 +189,7 @@ class TestRefused:
 
     def test_tokenizers_that_split_a_text_differently(self, small: Path, tmp_path: Path) -> None:
         from glinfer.formats import write_bpe
-        from glinfer.generation.tokenizer import learn_bpe
+        from glinfer.text.tokenizer import learn_bpe
 
         other = tmp_path / "other.bpe"
         write_bpe(learn_bpe(["xyzzy xyzzyx plugh plover " * 20] * 3, 300, [chr(0x4E00 + n) for n in range(40)]), other)

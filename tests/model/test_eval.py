@@ -13,12 +13,12 @@ from goldens import recorded
 from goldens.given import VERSE
 
 from glinfer.cli.app import run
+from glinfer.engine.score import windows
 from glinfer.formats import load_checkpoint
-from glinfer.generation.score import windows
-from glinfer.generation.tokenizer import Tokenizer
-from glinfer.models.gab import LOGITS, TOKENS, reference_plan
+from glinfer.inspect.evaluate import log_likelihoods
 from glinfer.models.oracle import final_tensors
-from glinfer.tools.evaluate import log_likelihoods
+from glinfer.models.reference.gab import LOGITS, TOKENS, reference_plan
+from glinfer.text.tokenizer import Tokenizer
 
 
 @pytest.fixture

@@ -15,9 +15,9 @@ from goldens.figures import Array, Figures
 from goldens.models import GIFT, HALVES, MODELS, gift_tensors, save_tensors, write_recorded
 
 import glinfer
+from glinfer.engine.loading import Loaded, bind
+from glinfer.engine.model import Model
 from glinfer.formats import Checkpoint, load_checkpoint
-from glinfer.generation.loading import Loaded, bind
-from glinfer.generation.model import Model
 from glinfer.gl.context import open_device
 
 OF_RANGE = 1e-4  # of the logits' range, as float32 allows

@@ -10,13 +10,13 @@ import pytest
 from made_models import IDS, OF_RANGE, fresh, mixed, of_family, opened, packed, unpacked, worst
 from tiers import tiered
 
+from glinfer.engine.model import Model
 from glinfer.formats import Checkpoint, random_checkpoint
-from glinfer.generation.model import Model
 from glinfer.gl.context import open_device
+from glinfer.inspect.verify.draws import verify_draws
 from glinfer.models.choice import reference_plans, weights_for
-from glinfer.models.fast import fast_plan
+from glinfer.models.fast.token import fast_plan
 from glinfer.ops.kernels import Kernels
-from glinfer.tools.verify_draws import verify_draws
 
 PLANS = ("fast", "reference")
 

@@ -11,8 +11,8 @@ import pytest
 from goldens import GAB_MODELS, ModelWriter, gab_records
 
 import glinfer
+from glinfer.engine.model import Model
 from glinfer.formats import load_checkpoint, save_checkpoint
-from glinfer.generation.model import Model
 from glinfer.gl.context import Limits
 
 BROWSER_TOLERANCE = 5e-6  # the browser engine's own float32 is up to 4e-6 off a float64 computation

@@ -15,7 +15,7 @@ from glinfer.config import ModelConfig
 from glinfer.formats import load_checkpoint, save_checkpoint
 from glinfer.formats.checkpoint import Checkpoint, check_checkpoint
 from glinfer.formats.tensors import head_weight, weight_shapes
-from glinfer.ops.linear import ACTIVATIONS, activate
+from glinfer.ops.published.linear import ACTIVATIONS, activate
 from glinfer.tools.peers import open_peers
 
 Array = np.ndarray[Any, Any]

@@ -14,18 +14,18 @@ from tiers import tiered
 
 import glinfer
 from glinfer.cli.app import run
+from glinfer.engine.batch import BatchRequest, places_for, sequence_bytes
+from glinfer.engine.loading import prepare
+from glinfer.engine.model import Model
 from glinfer.errors import InputError, NumbersError, PlanError
 from glinfer.families import FAMILIES
 from glinfer.formats import Checkpoint
-from glinfer.generation.batch import BatchRequest, places_for, sequence_bytes
-from glinfer.generation.loading import prepare
-from glinfer.generation.model import Model
 from glinfer.gl.context import Limits, open_device
+from glinfer.inspect.verify.draws import verify_draws
+from glinfer.inspect.verify.greedy import verify_greedy
 from glinfer.models.choice import plan_for, weights_for
 from glinfer.models.session import Session
 from glinfer.ops.kernels import Kernels
-from glinfer.tools.verify_draws import verify_draws
-from glinfer.tools.verify_greedy import verify_greedy
 
 Array = np.ndarray[Any, Any]
 HALF_STEP = 2.0**-11

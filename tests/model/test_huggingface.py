@@ -12,7 +12,7 @@ from goldens.models import MODELS, Made, write_model, write_recorded
 
 import glinfer
 from glinfer.cli.app import run
-from glinfer.generation.tokenizer import Tokenizer
+from glinfer.text.tokenizer import Tokenizer
 
 IDS = [5, 6, 7, 90, 3, 41, 0]
 

@@ -12,12 +12,12 @@ from made_models import of_family, opened
 from tiers import tiered
 
 import glinfer
+from glinfer.engine import batch as batches
+from glinfer.engine import cached
+from glinfer.engine.batch import Batch, BatchRequest
+from glinfer.engine.model import Model
+from glinfer.engine.sampler import Sampler, SamplingOptions
 from glinfer.errors import NumbersError
-from glinfer.generation import batch as batches
-from glinfer.generation import cached
-from glinfer.generation.batch import Batch, BatchRequest
-from glinfer.generation.model import Model
-from glinfer.generation.sampler import Sampler, SamplingOptions
 from glinfer.gl.readback import Readback
 from glinfer.gl.texture import Texture
 

@@ -13,10 +13,10 @@ from scripted_models import BYTES
 import glinfer
 from glinfer.errors import FormatError, GlinferError, InputError
 from glinfer.formats import write_bpe
-from glinfer.generation.tokenizer import Tokenizer
 from glinfer.gl.context import Limits, open_device
+from glinfer.inspect.demo import demo_tokenizer
 from glinfer.ops.kernels import Kernels
-from glinfer.tools.demo import demo_tokenizer
+from glinfer.text.tokenizer import Tokenizer
 
 PROMPT = [13, 132, 251, 70]
 

@@ -15,14 +15,14 @@ from scripted_models import random_file
 
 import glinfer
 from glinfer.config import ModelConfig
+from glinfer.engine.batch import BatchRequest
+from glinfer.engine.loading import Loaded, bind
+from glinfer.engine.model import Model
 from glinfer.errors import GlinferError
 from glinfer.formats import random_checkpoint, write_bpe
-from glinfer.generation.batch import BatchRequest
-from glinfer.generation.loading import Loaded, bind
-from glinfer.generation.model import Model
-from glinfer.generation.tokenizer import Tokenizer
 from glinfer.gl.context import Device, open_device
-from glinfer.tools.demo import demo_tokenizer
+from glinfer.inspect.demo import demo_tokenizer
+from glinfer.text.tokenizer import Tokenizer
 
 ROOT = Path(__file__).resolve().parents[2]
 SHAPE = "vocab=300,dim=16,heads=2,blocks=1,context=64"

@@ -20,26 +20,26 @@ from tiers import tiered
 import glinfer
 from glinfer.cli.app import run
 from glinfer.config import ModelConfig
+from glinfer.engine import loading
+from glinfer.engine.batch import BatchRequest
+from glinfer.engine.fallback import plainest
+from glinfer.engine.loading import Loaded, bind, random_weights
+from glinfer.engine.model import Model
+from glinfer.engine.sampler import Sampler, SamplingOptions
 from glinfer.errors import ContextError, GLError, GlinferError, GlinferWarning, PlanError, ShaderError
 from glinfer.families import FAMILIES
 from glinfer.formats import Checkpoint, random_checkpoint, save_checkpoint
-from glinfer.generation import loading
-from glinfer.generation.batch import BatchRequest
-from glinfer.generation.fallback import plainest
-from glinfer.generation.loading import Loaded, bind, random_weights
-from glinfer.generation.model import Model
-from glinfer.generation.sampler import Sampler, SamplingOptions
 from glinfer.gl import memory
 from glinfer.gl.context import Device, Limits, open_device
-from glinfer.gl.layout import Layout
+from glinfer.gl.layouts.matrix import Layout
 from glinfer.gl.program import Program
 from glinfer.gl.raw import RawGL
+from glinfer.inspect.verify.run import Checks, Renderer, verify_everywhere
 from glinfer.models import session as session_module
 from glinfer.models.choice import plan_for
 from glinfer.models.session import check_fits
 from glinfer.models.tuning import default_for
 from glinfer.ops.kernels import Kernels
-from glinfer.tools.verify import Checks, Renderer, verify_everywhere
 
 ROOT = Path(__file__).resolve().parents[2]
 SHAPE = "vocab=48,dim=16,heads=2,blocks=1,context=96"

@@ -14,11 +14,11 @@ import pytest
 
 import glinfer
 from glinfer.config import ModelConfig
+from glinfer.engine.batch import BatchRequest
+from glinfer.engine.loading import Loaded, bind
+from glinfer.engine.model import Model
 from glinfer.errors import FormatError, GlinferWarning, NumbersError
 from glinfer.formats import Checkpoint, random_checkpoint, save_checkpoint
-from glinfer.generation.batch import BatchRequest
-from glinfer.generation.loading import Loaded, bind
-from glinfer.generation.model import Model
 from glinfer.gl.context import open_device
 from glinfer.models.choice import WEIGHTS
 

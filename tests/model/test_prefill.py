@@ -18,15 +18,15 @@ from scripted_models import random_file
 from tiers import tiered
 
 import glinfer
+from glinfer.engine.cached import CachedSession
+from glinfer.engine.decode import DecodeSession
+from glinfer.engine.model import Model
+from glinfer.engine.prefill import FEWEST
+from glinfer.engine.sampler import Sampler, SamplingOptions
 from glinfer.errors import PlanError
-from glinfer.generation.cached import CachedSession
-from glinfer.generation.decode import DecodeSession
-from glinfer.generation.model import Model
-from glinfer.generation.prefill import FEWEST
-from glinfer.generation.sampler import Sampler, SamplingOptions
 from glinfer.gl.context import Limits, open_device
-from glinfer.models.recipe import WEIGHT_FORMATS
 from glinfer.models.session import Session
+from glinfer.models.transforms.recipe import WEIGHT_FORMATS
 from glinfer.models.tuning import default_for
 from glinfer.ops.kernels import Kernels
 

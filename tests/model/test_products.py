@@ -7,8 +7,8 @@ import json
 import pytest
 
 from glinfer.cli.app import run
-from glinfer.ops.matmul_choice import LETTERS, MANY_ROWS, ONE_ROW, candidates, exact_place
-from glinfer.ops.product import STRATEGIES, Product
+from glinfer.ops.flat.matmul_choice import LETTERS, MANY_ROWS, ONE_ROW, candidates, exact_place
+from glinfer.ops.flat.product import STRATEGIES, Product
 from glinfer.tensors.device import Device
 from glinfer.tools.bench_matmul import (
     ShapeTimes,

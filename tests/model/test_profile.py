@@ -14,17 +14,17 @@ from scripted_models import SMALL
 from tiers import tiered
 
 from glinfer.config import ModelConfig
+from glinfer.engine.engine import Engine
+from glinfer.engine.loading import bind, read_model
+from glinfer.engine.model import load_model
 from glinfer.errors import InputError
 from glinfer.formats import load_checkpoint, random_checkpoint
-from glinfer.generation.engine import Engine
-from glinfer.generation.loading import bind, read_model
-from glinfer.generation.model import load_model
 from glinfer.gl.context import Device, open_device
 from glinfer.gl.texture import Texture
 from glinfer.gl.timers import FENCES, TIMESTAMPS, TimestampQueries
-from glinfer.tools import profile_measure
-from glinfer.tools.profile import profile
-from glinfer.tools.profile_report import ProfileReport
+from glinfer.inspect.profile import measure as profile_measure
+from glinfer.inspect.profile.report import ProfileReport
+from glinfer.inspect.profile.run import profile
 
 LLAMA = "family=llama,blocks=2,heads=4,kv_heads=2,dim=32,inner=48,vocab=97,context=80"
 

@@ -9,8 +9,8 @@ import numpy as np
 import pytest
 
 import glinfer
+from glinfer.engine.model import Model
 from glinfer.errors import InputError
-from glinfer.generation.model import Model
 
 PROMPT = [13, 132, 251, 70]
 

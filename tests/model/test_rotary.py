@@ -16,8 +16,8 @@ from glinfer.config import ModelConfig
 from glinfer.errors import ContextError, GlinferError, InputError
 from glinfer.formats import Checkpoint, random_checkpoint, save_checkpoint, write_bpe
 from glinfer.gl.context import Limits, open_device
+from glinfer.inspect.demo import demo_tokenizer
 from glinfer.models.choice import PLANS
-from glinfer.tools.demo import demo_tokenizer
 
 CONTEXT = 40
 LLAMA = ModelConfig(

@@ -13,9 +13,9 @@ from tiers import tiered
 
 from glinfer.cli.same import same_command
 from glinfer.config import ModelConfig
+from glinfer.engine.sampler import SamplingOptions
 from glinfer.errors import InputError
 from glinfer.formats import random_checkpoint, save_checkpoint
-from glinfer.generation.sampler import SamplingOptions
 from glinfer.gl.context import Limits
 from glinfer.tools.same import Question, Setting, compare_everywhere, question_of, recorded_texts
 

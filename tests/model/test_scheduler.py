@@ -14,10 +14,10 @@ from made_models import of_family, opened
 from tiers import tiered
 
 import glinfer
+from glinfer.engine.batch import BatchRequest, Running, sequence_bytes
+from glinfer.engine.model import Model
+from glinfer.engine.scheduler import FEWEST_REUSED, Event, Scheduler
 from glinfer.errors import ContextError, InputError, NumbersError
-from glinfer.generation.batch import BatchRequest, Running, sequence_bytes
-from glinfer.generation.model import Model
-from glinfer.generation.scheduler import FEWEST_REUSED, Event, Scheduler
 from glinfer.gl.context import Limits, open_device
 from glinfer.gl.readback import Readback
 from glinfer.models.session import Session

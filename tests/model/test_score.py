@@ -15,12 +15,12 @@ from scripted_models import random_file
 from tiers import tiered
 
 import glinfer
+from glinfer.engine.model import Model
+from glinfer.engine.score import TOGETHER, Scorer, TextScore, windows
 from glinfer.errors import ContextError, InputError
-from glinfer.generation.model import Model
-from glinfer.generation.score import TOGETHER, Scorer, TextScore, windows
 from glinfer.gl.context import Limits
+from glinfer.inspect.evaluate import log_likelihoods
 from glinfer.models.session import Session
-from glinfer.tools.evaluate import log_likelihoods
 
 CONTEXT = 64
 RELATIVE = 2e-6

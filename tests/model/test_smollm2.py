@@ -8,8 +8,8 @@ from typing import Any
 import pytest
 
 import glinfer
-from glinfer.generation.batch import BatchRequest
-from glinfer.generation.model import Model
+from glinfer.engine.batch import BatchRequest
+from glinfer.engine.model import Model
 from tests.goldens import recorded, smollm2_file
 
 pytestmark = pytest.mark.slow

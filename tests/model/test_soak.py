@@ -15,10 +15,10 @@ from click.testing import CliRunner
 import glinfer
 from glinfer.cli import soak as command
 from glinfer.cli.soak import soak_command
+from glinfer.engine.cached import CachedSession
+from glinfer.engine.decode import DecodeSession
+from glinfer.engine.model import Model
 from glinfer.errors import GLError, InputError
-from glinfer.generation.cached import CachedSession
-from glinfer.generation.decode import DecodeSession
-from glinfer.generation.model import Model
 from glinfer.gl.state import driver_objects
 from glinfer.tools.soak import Check, SoakReport, judge, soak
 from glinfer.tools.soak_traffic import Traffic

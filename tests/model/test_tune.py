@@ -18,16 +18,16 @@ from glinfer.cli.app import run
 from glinfer.config import ModelConfig
 from glinfer.errors import InputError, PlanError
 from glinfer.formats import load_checkpoint
-from glinfer.gl.blocks import BlockLayout
 from glinfer.gl.context import Device
+from glinfer.gl.layouts.blocks import BlockLayout
 from glinfer.gl.program import shader_root
+from glinfer.inspect.draws import example_ids
+from glinfer.inspect.tune import run as module
+from glinfer.inspect.tune.rows import ROW_FIELDS, RowsCandidate
+from glinfer.inspect.tune.run import MOVES, PLAINEST, Candidate, moves_for, row_moves_for, tune
+from glinfer.inspect.tune.search import Trial, descend, difference, ratios
 from glinfer.models.tuning import TuningKey, default_for, kernels_file, kernels_for, load_kernels
 from glinfer.ops.kernels import Kernels
-from glinfer.tools import tune as module
-from glinfer.tools.draws import example_ids
-from glinfer.tools.tune import MOVES, PLAINEST, Candidate, moves_for, row_moves_for, tune
-from glinfer.tools.tune_rows import ROW_FIELDS, RowsCandidate
-from glinfer.tools.tune_search import Trial, descend, difference, ratios
 
 Capture = pytest.CaptureFixture[str]
 Patch = pytest.MonkeyPatch

@@ -22,12 +22,7 @@ from glinfer.formats import Checkpoint, load_checkpoint, random_checkpoint, save
 from glinfer.gl import program
 from glinfer.gl.context import Device, Limits, open_device
 from glinfer.gl.texture import Texture
-from glinfer.models.choice import plan_for, weights_for
-from glinfer.models.plan import Plan
-from glinfer.models.shortlist import with_shortlist
-from glinfer.models.tuning import default_for
-from glinfer.ops.kernels import Kernels
-from glinfer.tools.verify import (
+from glinfer.inspect.verify.run import (
     SPECIAL_BITS,
     VerifyRun,
     schema,
@@ -35,6 +30,11 @@ from glinfer.tools.verify import (
     verify_special_values,
     verify_textures,
 )
+from glinfer.models.choice import plan_for, weights_for
+from glinfer.models.fast.shortlist import with_shortlist
+from glinfer.models.plan import Plan
+from glinfer.models.tuning import default_for
+from glinfer.ops.kernels import Kernels
 
 SHADERS = Path(__file__).resolve().parents[2] / "shaders"
 WRAPPING = Limits(112, 4, 16, 16384, 1.0)

@@ -20,8 +20,8 @@ from glinfer.gl import egl
 from glinfer.gl.context import open_device
 from glinfer.gl.egl import EglDevice
 from glinfer.gl.texture import Texture
-from glinfer.tools import verify as module
-from glinfer.tools.verify import schema
+from glinfer.inspect.verify import run as module
+from glinfer.inspect.verify.run import schema
 
 Told = Callable[..., dict[str, Any]]
 FORMATS = ["f32", "f16", "q16", "q8l", "q8"]
@@ -197,7 +197,7 @@ class TestStress:
     def test_a_fault_exits_1_and_says_how_to_repeat_it(
         self, small: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
     ) -> None:
-        from glinfer.tools import verify_stress_textures
+        from glinfer.inspect.verify import stress_textures as verify_stress_textures
 
         monkeypatch.setattr(verify_stress_textures, "difference", lambda found, expected: "planted")
         assert run(["verify", str(small), "--stress", "0", "--seed", "6", "--limits", "webgl2"]) == 1

@@ -20,11 +20,11 @@ from glinfer.cli.app import run
 from glinfer.config import ModelConfig
 from glinfer.formats import random_checkpoint
 from glinfer.gl.context import Device, open_device
+from glinfer.inspect.verify import run as module
+from glinfer.inspect.verify.run import DrawCheck, Finding, schema, verify_draws
 from glinfer.models.choice import plan_for, weights_for
 from glinfer.models.session import Session
 from glinfer.ops import DrawSpec
-from glinfer.tools import verify as module
-from glinfer.tools.verify import DrawCheck, Finding, schema, verify_draws
 
 IDS = [13, 132, 251]
 GL_TEXTURE_2D, GL_LINEAR, GL_MAG_FILTER, GL_WRAP_S, GL_REPEAT = 0x0DE1, 0x2601, 0x2800, 0x2802, 0x2901

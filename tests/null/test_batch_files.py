@@ -11,15 +11,8 @@ from typing import Any
 
 import pytest
 
-from glinfer.config import ModelConfig
-from glinfer.errors import FormatError, GlinferError, InputError
-from glinfer.formats import BpeModel
-from glinfer.formats.jsonl import parse_object, short
-from glinfer.generation.batch import BatchRequest, BatchResult
-from glinfer.generation.loop import GenerationStats
-from glinfer.generation.tokenizer import Tokenizer
-from glinfer.tools import batch
-from glinfer.tools.batch import (
+from glinfer.batch import files as batch
+from glinfer.batch.files import (
     BatchLine,
     BatchTotals,
     Finished,
@@ -31,6 +24,13 @@ from glinfer.tools.batch import (
     read_finished,
     run_batch,
 )
+from glinfer.config import ModelConfig
+from glinfer.engine.batch import BatchRequest, BatchResult
+from glinfer.engine.loop import GenerationStats
+from glinfer.errors import FormatError, GlinferError, InputError
+from glinfer.formats import BpeModel
+from glinfer.formats.jsonl import parse_object, short
+from glinfer.text.tokenizer import Tokenizer
 
 BYTES = Tokenizer(BpeModel((), tuple(bytes([value]) for value in range(256))))
 DEFAULTS: dict[str, Any] = {

@@ -7,8 +7,8 @@ from pathlib import Path
 
 import pytest
 
+from glinfer.batch.files import BatchLine, Finished, ResultFile, read_finished
 from glinfer.errors import InputError
-from glinfer.tools.batch import BatchLine, Finished, ResultFile, read_finished
 
 WHOLE = b'{"id": 1, "prompt_sha": "%s"}\n'
 MADE_WITH = ("model",)

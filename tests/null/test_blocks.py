@@ -11,7 +11,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from glinfer.errors import PlanError
-from glinfer.gl.blocks import BLOCK_EDGE, BLOCK_FLOATS, BlockLayout, RowLayout, blocks_for, lane_offsets
+from glinfer.gl.layouts.blocks import BLOCK_EDGE, BLOCK_FLOATS, BlockLayout, RowLayout, blocks_for, lane_offsets
 
 Array = np.ndarray[Any, Any]
 COLS = st.sampled_from([1, 3, 4, 15, 16, 36, 63, 64, 65, 128, 129, 300, 512, 1000])

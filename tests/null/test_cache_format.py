@@ -12,14 +12,14 @@ from tiny_models import in_floats, tiny
 
 from glinfer.errors import InputError, PlanError
 from glinfer.families import FAMILIES
-from glinfer.gl.blocks import BlockLayout
+from glinfer.gl.layouts.blocks import BlockLayout
 from glinfer.models.choice import check_choice, plan_for
-from glinfer.models.fast import fast_plan
+from glinfer.models.fast.rows import SCORES, batch_plan, chunk_plan
+from glinfer.models.fast.token import fast_plan
 from glinfer.models.feed import runs
-from glinfer.models.fold import FoldedWeights
 from glinfer.models.oracle import final_tensors, relative_error, rounding, stored
 from glinfer.models.plan import Plan
-from glinfer.models.rows import SCORES, batch_plan, chunk_plan
+from glinfer.models.transforms.fold import FoldedWeights
 from glinfer.ops.kernels import Kernels
 from glinfer.ops.spec import TensorSpec
 

@@ -18,7 +18,7 @@ from hypothesis import strategies as st
 
 from glinfer.config import ModelConfig
 from glinfer.errors import InputError
-from glinfer.generation.chat import (
+from glinfer.text.chat import (
     ChatPrompt,
     ChatTemplate,
     Conversation,
@@ -28,9 +28,9 @@ from glinfer.generation.chat import (
     find_chat,
     split_reply,
 )
-from glinfer.generation.template_worker import render
-from glinfer.generation.templates import JinjaTemplate
-from glinfer.generation.tokenizer import Tokenizer
+from glinfer.text.template_worker import render
+from glinfer.text.templates import JinjaTemplate
+from glinfer.text.tokenizer import Tokenizer
 
 CONTROLS = ("<|user|>", "<|end|>", "<|assistant|>", "<|think|>", "<|system|>")
 # Halves of control tokens, and pieces that would swallow a neighbour's edge if segments were joined as text.

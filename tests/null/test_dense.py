@@ -8,18 +8,18 @@ import numpy as np
 import pytest
 from tiny_models import packed_as, random_blocks
 
-from glinfer.ggml import dequantize, words_of
-from glinfer.ggml_groups import FORMS, WIDE, wide_words
-from glinfer.gl.blocks import BlockLayout, RowLayout
-from glinfer.gl.grouped import GroupedLayout
-from glinfer.gl.packing import ConstantLayout, GemvLayout
-from glinfer.models.parts import SCALED
+from glinfer.gl.layouts.blocks import BlockLayout, RowLayout
+from glinfer.gl.layouts.grouped import GroupedLayout
+from glinfer.gl.layouts.packing import ConstantLayout, GemvLayout
+from glinfer.models.fast.parts import SCALED
 from glinfer.models.plan import PlanBuilder
 from glinfer.ops import OPS
-from glinfer.ops.dense import WEIGHTS, Matrix, Turning, dense_rows, format_name, turned_rows, weights_of
-from glinfer.ops.gemv import gemv
+from glinfer.ops.fused.dense import WEIGHTS, Matrix, Turning, dense_rows, format_name, turned_rows, weights_of
+from glinfer.ops.fused.gemv import gemv
 from glinfer.ops.kernels import Kernels
 from glinfer.ops.quantise import FILE_BITS, encode, integer_words
+from glinfer.quant.ggml import dequantize, words_of
+from glinfer.quant.groups import FORMS, WIDE, wide_words
 
 Array = np.ndarray[Any, Any]
 RANDOM = np.random.default_rng(8)

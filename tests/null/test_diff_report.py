@@ -16,14 +16,14 @@ from glinfer.config import ModelConfig
 from glinfer.errors import InputError
 from glinfer.formats import Checkpoint, random_checkpoint
 from glinfer.formats.packed import PackedTensor
-from glinfer.ggml import pack
 from glinfer.gl.context import Limits
+from glinfer.inspect.diff import pictures as diff_pictures
+from glinfer.inspect.diff.compare import Side, Trace, compare_along, compare_passes, farthest, spread
+from glinfer.inspect.diff.pictures import check_picture, save_picture
+from glinfer.inspect.diff.report import DiffReport, Place, SideFacts
+from glinfer.inspect.diff.weights import compared, diff_weights
 from glinfer.models.oracle import relative_error
-from glinfer.tools import diff_pictures
-from glinfer.tools.diff import Side, Trace, compare_along, compare_passes, farthest, spread
-from glinfer.tools.diff_pictures import check_picture, save_picture
-from glinfer.tools.diff_report import DiffReport, Place, SideFacts
-from glinfer.tools.diff_weights import compared, diff_weights
+from glinfer.quant.ggml import pack
 
 Array = np.ndarray[Any, Any]
 GENERATOR = np.random.default_rng(11)
@@ -81,7 +81,7 @@ class TestTensors:
             assert found.largest == pytest.approx(float(np.abs(b.astype(np.float64) - a).max()))
 
     def test_a_large_matrix_is_looked_at_in_pieces(self, monkeypatch: pytest.MonkeyPatch) -> None:
-        monkeypatch.setattr("glinfer.tools.diff_weights._PIECE", 100)
+        monkeypatch.setattr("glinfer.inspect.diff.weights._PIECE", 100)
         for b, kind in ((MATRIX.T.copy(), "transposed"), (MATRIX * np.float32(3), "scaled")):
             assert compared("name", MATRIX, b).kind == kind
         late = MATRIX.T.copy()

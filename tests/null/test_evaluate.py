@@ -9,8 +9,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from glinfer.generation.score import windows
-from glinfer.tools.evaluate import log_likelihoods
+from glinfer.engine.score import windows
+from glinfer.inspect.evaluate import log_likelihoods
 
 
 @given(count=st.integers(0, 300), context=st.integers(1, 40), data=st.data())

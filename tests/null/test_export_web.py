@@ -24,19 +24,19 @@ from safetensors.numpy import load_file
 from glinfer.cli.app import run
 from glinfer.config import ModelConfig
 from glinfer.errors import FormatError, GlinferError, InputError, PlanError
+from glinfer.export import site as module
+from glinfer.export.page import renamed
+from glinfer.export.serve import HOST, site_server
+from glinfer.export.site import LIMITS, export_web, web_kernels, web_root
 from glinfer.formats import load_checkpoint, random_checkpoint, save_checkpoint, write_bpe
-from glinfer.gl.blocks import BlockLayout
-from glinfer.gl.flat import FlatLayout
-from glinfer.gl.layout import Layout
+from glinfer.gl.layouts.blocks import BlockLayout
+from glinfer.gl.layouts.flat import FlatLayout
+from glinfer.gl.layouts.matrix import Layout
 from glinfer.gl.program import load_source, shader_root
+from glinfer.inspect.demo import demo_tokenizer
 from glinfer.models.choice import plan_for, weights_for
 from glinfer.models.plan import Plan
 from glinfer.models.session import weight_matrix
-from glinfer.tools import export_web as module
-from glinfer.tools.demo import demo_tokenizer
-from glinfer.tools.export_page import renamed
-from glinfer.tools.export_web import LIMITS, export_web, web_kernels, web_root
-from glinfer.tools.serve_web import HOST, site_server
 
 GAB = ModelConfig.from_options("blocks=2,heads=3,dim=36,vocab=300,context=40")
 LLAMA = ModelConfig.from_options("family=llama,blocks=2,heads=4,kv_heads=2,dim=48,inner=72,vocab=301,context=48")

@@ -20,22 +20,22 @@ from glinfer.errors import InputError, PlanError
 from glinfer.families import FAMILIES
 from glinfer.formats.packed import PACKED_FORMATS
 from glinfer.formats.tensors import weight_shapes
-from glinfer.gl.blocks import BlockLayout, RowLayout
-from glinfer.gl.packing import ConstantLayout, GemvLayout
+from glinfer.gl.layouts.blocks import BlockLayout, RowLayout
+from glinfer.gl.layouts.packing import ConstantLayout, GemvLayout
 from glinfer.models.choice import WEIGHTS, plan_for
-from glinfer.models.fast import HEAD_DRAWS, LOGITS, PICKS, fast_plan, layer_draws, tail_draws
-from glinfer.models.gab import MAX_DRAWS
+from glinfer.models.fast.token import HEAD_DRAWS, LOGITS, PICKS, fast_plan, layer_draws, tail_draws
 from glinfer.models.plan import Plan, PlanBuilder, PlanLimits, draw_table
-from glinfer.models.recipe import WEIGHT_FORMATS
+from glinfer.models.reference.gab import MAX_DRAWS
+from glinfer.models.transforms.recipe import WEIGHT_FORMATS
 from glinfer.ops import DrawSpec
-from glinfer.ops.cached import Heads, cached_scores, cached_values
-from glinfer.ops.dense import Matrix, Turning, shared_parts
 from glinfer.ops.embed import embed_token
-from glinfer.ops.gemv import gemv
+from glinfer.ops.fused.cached import Heads, cached_scores, cached_values
+from glinfer.ops.fused.dense import Matrix, Turning, shared_parts
+from glinfer.ops.fused.gemv import gemv
+from glinfer.ops.fused.rows import Dealt
+from glinfer.ops.fused.sample import pick
+from glinfer.ops.fused.turn import turn_heads
 from glinfer.ops.kernels import Kernels, default_kernels
-from glinfer.ops.rows import Dealt
-from glinfer.ops.sample import pick
-from glinfer.ops.turn import turn_heads
 
 ROOT = Path(__file__).resolve().parents[2]
 GAB = ModelConfig.from_options("")
@@ -640,9 +640,9 @@ def test_an_absurd_model_is_refused_before_its_plan_is_built(blocks: int) -> Non
 
 def test_plans_need_no_opengl() -> None:
     code = (
-        "import sys\nfrom glinfer.config import ModelConfig\nfrom glinfer.models.fast import fast_plan\n"
+        "import sys\nfrom glinfer.config import ModelConfig\nfrom glinfer.models.fast.token import fast_plan\n"
         "from glinfer.models.plan import draw_table\nfrom glinfer.ops.kernels import Kernels\n"
-        "import glinfer.models.fold, glinfer.models.oracle\n"
+        "import glinfer.models.transforms.fold, glinfer.models.oracle\n"
         "plan = fast_plan(ModelConfig.from_options(''), weights='q8', kernels=Kernels(), max_texture_size=2048)\n"
         "assert draw_table(plan, 1).total == 39\n"
         "print(sorted({'moderngl', 'glcontext'} & set(sys.modules)))\n"

@@ -11,10 +11,10 @@ from tiny_models import tiny
 from glinfer.config import ModelConfig
 from glinfer.errors import PlanError
 from glinfer.models.choice import plan_for
+from glinfer.models.fast.rows import ROWS, chunk_plan
 from glinfer.models.feed import chunk_feed, chunk_values, runs
-from glinfer.models.rows import ROWS, chunk_plan
+from glinfer.ops.fused.rows import BASE, NOISE_KEY, POSITION, TOKEN, WANTED, row_table
 from glinfer.ops.kernels import Kernels
-from glinfer.ops.rows import BASE, NOISE_KEY, POSITION, TOKEN, WANTED, row_table
 
 IDS = [3, 1, 4, 1, 5, 9]
 

@@ -13,8 +13,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from glinfer.errors import PlanError
-from glinfer.gl.flat import FlatLayout, texels_for
-from glinfer.gl.layout import FORMATS
+from glinfer.gl.layouts.flat import FlatLayout, texels_for
+from glinfer.gl.layouts.matrix import FORMATS
 
 FLAT_FORMATS = ["rgba32f", "rgba16f", "rgba32i", "rgba32ui"]
 SHADER = Path(__file__).resolve().parents[2] / "shaders" / "common" / "flat.glsl"

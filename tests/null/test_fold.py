@@ -20,19 +20,19 @@ from glinfer.families import FAMILIES
 from glinfer.formats import Checkpoint, load_checkpoint
 from glinfer.formats.packed import PACKED_FORMATS
 from glinfer.formats.tensors import weight_shapes
-from glinfer.ggml import blocks_of, dequantize
-from glinfer.ggml_groups import WIDE, wide_values
 from glinfer.models.choice import plan_for, weights_for
-from glinfer.models.fast import LOGITS, fast_plan
+from glinfer.models.fast.token import LOGITS, fast_plan
 from glinfer.models.feed import runs
-from glinfer.models.fold import FoldedWeights
-from glinfer.models.gab import LOGITS as REFERENCE_LOGITS
-from glinfer.models.gab import TOKENS, reference_plan
 from glinfer.models.oracle import final_tensors, relative_error
-from glinfer.models.recipe import PADDING, WEIGHT_FORMATS, Recipes, head_floats, taken
+from glinfer.models.reference.gab import LOGITS as REFERENCE_LOGITS
+from glinfer.models.reference.gab import TOKENS, reference_plan
 from glinfer.models.session import weight_matrix
+from glinfer.models.transforms.fold import FoldedWeights
+from glinfer.models.transforms.recipe import PADDING, WEIGHT_FORMATS, Recipes, head_floats, taken
 from glinfer.ops.kernels import Kernels
 from glinfer.ops.quantise import decode
+from glinfer.quant.ggml import blocks_of, dequantize
+from glinfer.quant.groups import WIDE, wide_values
 
 Array = np.ndarray[Any, Any]
 ODD = ModelConfig(37, 15, 3, 2, 70)

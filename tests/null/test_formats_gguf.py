@@ -16,8 +16,8 @@ import pytest
 from glinfer.errors import FormatError, InputError
 from glinfer.formats import weight_shapes
 from glinfer.formats.checkpoint import check_checkpoint
-from glinfer.formats.gguf import read_gguf
-from glinfer.formats.gguf_file import read_gguf_file
+from glinfer.formats.gguf.file import read_gguf_file
+from glinfer.formats.gguf.model import read_gguf
 
 gguf = pytest.importorskip("gguf", reason="gguf is not installed (pip install 'glinfer[gguf]')")
 

@@ -17,11 +17,11 @@ from safetensors.numpy import load_file, save_file
 from glinfer.config import ModelConfig
 from glinfer.errors import FormatError
 from glinfer.formats import Checkpoint, load_checkpoint, read_huggingface, weight_shapes
-from glinfer.formats import huggingface as reader
-from glinfer.formats.huggingface_config import read_config
-from glinfer.formats.huggingface_files import find_tensors, map_bytes
-from glinfer.ops.linear import ACTIVATIONS as KINDS
-from glinfer.ops.linear import activate
+from glinfer.formats.huggingface import model as reader
+from glinfer.formats.huggingface.config import read_config
+from glinfer.formats.huggingface.files import find_tensors, map_bytes
+from glinfer.ops.published.linear import ACTIVATIONS as KINDS
+from glinfer.ops.published.linear import activate
 from glinfer.ops.rotary import rope_frequencies
 
 SHARDED_VALUES = {"dtype": "bfloat16", "head_dim": 10}

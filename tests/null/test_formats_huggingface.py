@@ -24,7 +24,7 @@ from glinfer.formats import (
     weight_shapes,
     write_safetensors,
 )
-from glinfer.formats.huggingface_files import load_tensor, read_header
+from glinfer.formats.huggingface.files import load_tensor, read_header
 
 VOCAB, WIDTH, HEADS, BLOCKS, CONTEXT, INNER = 7, 4, 2, 2, 5, 6
 SETTINGS: dict[str, Any] = {

@@ -14,7 +14,7 @@ import pytest
 from glinfer.config import ModelConfig
 from glinfer.errors import FormatError
 from glinfer.formats import Checkpoint, random_checkpoint, weight_shapes, write_safetensors
-from glinfer.formats.manifest import find_manifest, is_manifest, read_manifest
+from glinfer.formats.manifest.model import find_manifest, is_manifest, read_manifest
 
 CONFIG = ModelConfig(
     vocab_size=7,

@@ -30,7 +30,7 @@ from glinfer.formats import (
     write_safetensors,
 )
 from glinfer.formats.packed import PackedTensor
-from glinfer.ggml import pack
+from glinfer.quant.ggml import pack
 
 SMALL = ModelConfig.from_options("vocab=3,dim=2,heads=1,blocks=1,context=2")
 FLOATS = 89

@@ -11,8 +11,8 @@ from hypothesis import strategies as st
 from tiny_models import random_blocks
 
 from glinfer.errors import InputError
-from glinfer.ggml import BLOCK_FORMATS, GROUP, block_format, dequantize
-from glinfer.ggml_groups import (
+from glinfer.quant.ggml import BLOCK_FORMATS, GROUP, block_format, dequantize
+from glinfer.quant.groups import (
     BYTES,
     FORMS,
     FOUR_BITS,

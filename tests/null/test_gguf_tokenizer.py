@@ -22,10 +22,10 @@ from goldens.gguf_models import (
 
 from glinfer.config import ModelConfig
 from glinfer.errors import FormatError
-from glinfer.generation.gguf_tokenizer import gguf_ids, gguf_stops, gguf_tokenizer
-from glinfer.generation.stops import default_stops
-from glinfer.generation.templates import find_template
-from glinfer.generation.tokenizer import Tokenizer, find_tokenizer
+from glinfer.text.stops import default_stops
+from glinfer.text.templates import find_template
+from glinfer.text.tokenizer import Tokenizer, find_tokenizer
+from glinfer.text.tokenizers.gguf import gguf_ids, gguf_stops, gguf_tokenizer
 
 
 def made(metadata: Mapping[str, Any]) -> Tokenizer:

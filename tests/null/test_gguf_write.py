@@ -21,14 +21,14 @@ from tokenizers import models, normalizers, pre_tokenizers, processors, trainers
 from glinfer.config import ModelConfig
 from glinfer.errors import FormatError, InputError
 from glinfer.formats import Checkpoint, load_checkpoint, random_checkpoint, weight_shapes
-from glinfer.formats.bpe import BpeModel
-from glinfer.formats.gguf import read_gguf
-from glinfer.formats.gguf_file import read_gguf_file
-from glinfer.formats.gguf_vocabulary import _PATTERNS
-from glinfer.formats.gguf_write import DTYPES, as_relative, write_gguf
+from glinfer.formats.gab.bpe import BpeModel
+from glinfer.formats.gguf.file import read_gguf_file
+from glinfer.formats.gguf.model import read_gguf
+from glinfer.formats.gguf.vocabulary import _PATTERNS
+from glinfer.formats.gguf.write import DTYPES, as_relative, write_gguf
 from glinfer.formats.packed import PackedTensor
-from glinfer.generation.tokenizer import Tokenizer, learn_bpe
 from glinfer.ops.rotary import rope_table
+from glinfer.text.tokenizer import Tokenizer, learn_bpe
 
 gguf = pytest.importorskip("gguf", reason="gguf is not installed (pip install 'glinfer[gguf]')")
 

@@ -11,9 +11,9 @@ import pytest
 
 from glinfer.config import ModelConfig
 from glinfer.errors import FormatError, InputError
-from glinfer.formats.bpe import is_merges_json, read_merges_json
-from glinfer.generation.chat import Conversation, find_chat, split_reply
-from glinfer.generation.tokenizer import Tokenizer, find_tokenizer
+from glinfer.formats.gab.bpe import is_merges_json, read_merges_json
+from glinfer.text.chat import Conversation, find_chat, split_reply
+from glinfer.text.tokenizer import Tokenizer, find_tokenizer
 
 # The order of the published file: longest first, which is not the order in which the merges make them.
 RESERVED = ["<|assistant|>", "<|endoftext|>", "<|user|>", "</think>", "<|end|>", "<think>"]

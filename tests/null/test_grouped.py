@@ -11,9 +11,9 @@ from hypothesis import strategies as st
 from tiny_models import random_blocks
 
 from glinfer.errors import InputError, PlanError
-from glinfer.ggml import block_format, words_of
-from glinfer.ggml_groups import FORMS, WIDE, groups_of, wide_words
-from glinfer.gl.grouped import GroupedLayout, line_texels, rounds_for, words_for
+from glinfer.gl.layouts.grouped import GroupedLayout, line_texels, rounds_for, words_for
+from glinfer.quant.ggml import block_format, words_of
+from glinfer.quant.groups import FORMS, WIDE, groups_of, wide_words
 
 Array = np.ndarray[Any, Any]
 ROWS = st.sampled_from([1, 3, 15, 16, 17, 63, 64, 65, 129, 200])

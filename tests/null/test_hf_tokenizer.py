@@ -19,10 +19,10 @@ from tokenizers import AddedToken, decoders, models, normalizers, pre_tokenizers
 from glinfer.config import ModelConfig
 from glinfer.errors import FormatError, InputError
 from glinfer.formats import BpeModel, write_bpe
-from glinfer.generation.hf_tokenizer import read_hf_tokenizer
-from glinfer.generation.stops import default_stops, stop_ids_of
-from glinfer.generation.text import TextAssembler
-from glinfer.generation.tokenizer import Tokenizer, find_tokenizer
+from glinfer.text.assembler import TextAssembler
+from glinfer.text.stops import default_stops, stop_ids_of
+from glinfer.text.tokenizer import Tokenizer, find_tokenizer
+from glinfer.text.tokenizers.huggingface import read_hf_tokenizer
 
 PLAIN_BYTES = BpeModel((), tuple(bytes([value]) for value in range(256)))
 AFTER_S = "<s> $A"

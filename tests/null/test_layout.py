@@ -10,7 +10,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from glinfer.errors import PlanError
-from glinfer.gl.layout import FORMATS, Layout
+from glinfer.gl.layouts.matrix import FORMATS, Layout
 
 Array = np.ndarray[Any, Any]
 EDGE = st.integers(1, 40)

@@ -23,19 +23,19 @@ from glinfer.config import ModelConfig
 from glinfer.errors import FormatError, InputError
 from glinfer.formats import BpeModel, Checkpoint, random_checkpoint
 from glinfer.formats.packed import PackedTensor
-from glinfer.generation.tokenizer import Tokenizer
+from glinfer.inspect.look import lens as lens_module
+from glinfer.inspect.look import weights as look_weights
+from glinfer.inspect.look.folder import check_folder, filling
+from glinfer.inspect.look.lens import final_norm, lens_logits, likeliest, logit_lens
+from glinfer.inspect.look.numbers import attention_numbers, statistics
+from glinfer.inspect.look.page import page
+from glinfer.inspect.look.run import Wanted, look, prompt_ids
+from glinfer.inspect.look.sheet import DPI, Sheet, drawable, plain_style, short, thinned
+from glinfer.inspect.look.tokens import look_tokens, token_label, visible
+from glinfer.inspect.look.weights import block_of, look_at_weight, textures_of
 from glinfer.models.choice import plan_for
 from glinfer.models.oracle import run_plan
-from glinfer.tools import lens as lens_module
-from glinfer.tools import look_weights
-from glinfer.tools.lens import final_norm, lens_logits, likeliest, logit_lens
-from glinfer.tools.look import Wanted, look, prompt_ids
-from glinfer.tools.look_folder import check_folder, filling
-from glinfer.tools.look_numbers import attention_numbers, statistics
-from glinfer.tools.look_page import page
-from glinfer.tools.look_sheet import DPI, Sheet, drawable, plain_style, short, thinned
-from glinfer.tools.look_tokens import look_tokens, token_label, visible
-from glinfer.tools.look_weights import block_of, look_at_weight, textures_of
+from glinfer.text.tokenizer import Tokenizer
 
 Array = np.ndarray[Any, Any]
 
@@ -485,7 +485,7 @@ class TestLook:
     def test_layers_that_take_much_memory_are_captured_one_after_the_other(
         self, model: OracleModel, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
     ) -> None:
-        from glinfer.tools import look_drawing
+        from glinfer.inspect.look import drawing as look_drawing
 
         model.asked.clear()
         monkeypatch.setattr(look_drawing, "_MEMORY", 1)
@@ -561,7 +561,7 @@ class TestLook:
     def test_matplotlib_is_imported_late_and_never_pyplot(self, tmp_path: Path) -> None:
         program = (
             "import sys; from glinfer.cli import look; assert 'matplotlib' not in sys.modules;"
-            "from glinfer.tools.look import Wanted, look; from glinfer.formats import random_checkpoint;"
+            "from glinfer.inspect.look.run import Wanted, look; from glinfer.formats import random_checkpoint;"
             "from glinfer.config import ModelConfig;"
             "config = ModelConfig.from_options('vocab=256,dim=8,heads=1,blocks=1');"
             "look(random_checkpoint(config), sys.argv[1], Wanted.of(config, 'weights'));"

@@ -13,14 +13,14 @@ from hypothesis import strategies as st
 
 from glinfer.config import ModelConfig
 from glinfer.formats import load_checkpoint, random_checkpoint
-from glinfer.models.gab import LOGITS, PROBS, TOKENS, reference_plan
 from glinfer.models.oracle import final_tensors, relative_error, run_draw, run_plan
 from glinfer.models.plan import PlanBuilder
-from glinfer.ops.attention import attention_scores, attention_values, concat_head
+from glinfer.models.reference.gab import LOGITS, PROBS, TOKENS, reference_plan
 from glinfer.ops.embed import embed
-from glinfer.ops.linear import ACTIVATIONS, linear
 from glinfer.ops.norm import layer_norm
-from glinfer.ops.softmax import softmax
+from glinfer.ops.published.attention import attention_scores, attention_values, concat_head
+from glinfer.ops.published.linear import ACTIVATIONS, linear
+from glinfer.ops.published.softmax import softmax
 from glinfer.ops.spec import DrawSpec, RunValue
 
 Array = np.ndarray[Any, Any]

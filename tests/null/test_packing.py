@@ -11,7 +11,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from glinfer.errors import PlanError
-from glinfer.gl.packing import PIECES, ConstantLayout, GemvLayout
+from glinfer.gl.layouts.packing import PIECES, ConstantLayout, GemvLayout
 
 Array = np.ndarray[Any, Any]
 EDGES = st.sampled_from([1, 2, 3, 4, 5, 15, 16, 17, 36, 63, 64, 65, 127, 129, 200, 301])

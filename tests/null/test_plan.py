@@ -17,17 +17,17 @@ from hypothesis import strategies as st
 from glinfer.config import ModelConfig
 from glinfer.errors import PlanError
 from glinfer.formats.tensors import weight_shapes
-from glinfer.gl.flat import FlatLayout
-from glinfer.models import gab
-from glinfer.models.fast import fast_plan
-from glinfer.models.gab import MAX_DRAWS, reference_plan
+from glinfer.gl.layouts.flat import FlatLayout
+from glinfer.models.fast.rows import batch_plan, chunk_plan
+from glinfer.models.fast.shortlist import shortlist_plan
+from glinfer.models.fast.token import fast_plan
 from glinfer.models.plan import Plan, PlanBuilder, PlanLimits, draw_table
-from glinfer.models.rows import batch_plan, chunk_plan
-from glinfer.models.shortlist import shortlist_plan
+from glinfer.models.reference import gab
+from glinfer.models.reference.gab import MAX_DRAWS, reference_plan
 from glinfer.ops import OPS, DrawSpec, TensorSpec
-from glinfer.ops.elementwise import scale
+from glinfer.ops.flat.elementwise import scale
 from glinfer.ops.kernels import Kernels
-from glinfer.ops.linear import linear
+from glinfer.ops.published.linear import linear
 from glinfer.ops.spec import Op, RunValue, register
 
 ROOT = Path(__file__).resolve().parents[2]
@@ -705,7 +705,7 @@ def test_the_longest_plan_is_still_built(monkeypatch: pytest.MonkeyPatch) -> Non
 
 def test_plans_need_no_opengl() -> None:
     code = (
-        "import sys\nfrom glinfer.config import ModelConfig\nfrom glinfer.models.gab import reference_plan\n"
+        "import sys\nfrom glinfer.config import ModelConfig\nfrom glinfer.models.reference.gab import reference_plan\n"
         "from glinfer.models.plan import draw_table\nimport glinfer.models.oracle\n"
         "assert draw_table(reference_plan(ModelConfig.from_options('')), 1).total == 244\n"
         "print(sorted({'moderngl', 'glcontext'} & set(sys.modules)))\n"

@@ -19,18 +19,18 @@ import pytest
 from glinfer.config import ModelConfig
 from glinfer.errors import FormatError, InputError
 from glinfer.gl.timers import FENCES, TIMESTAMPS, Timeline
+from glinfer.inspect.bench.turns import Spread
+from glinfer.inspect.ceiling import FetchRate
+from glinfer.inspect.profile.bytes import Read, TextureUse, Traffic, least_seconds, part_of, traffic
+from glinfer.inspect.profile.compare import compare, read_side
+from glinfer.inspect.profile.measure import Measured, places
+from glinfer.inspect.profile.page import charts, comparison_page, profile_page
+from glinfer.inspect.profile.report import DrawProfile, GrowthPoint, ProfileReport
+from glinfer.inspect.profile.trace import CPU_TRACK, DRAW_TRACK, trace, write_trace
 from glinfer.models.choice import plan_for
+from glinfer.models.fast.rows import chunk_plan
 from glinfer.models.plan import Plan
-from glinfer.models.rows import chunk_plan
 from glinfer.ops.kernels import Kernels
-from glinfer.tools.bench_turns import Spread
-from glinfer.tools.ceiling import FetchRate
-from glinfer.tools.profile_bytes import Read, TextureUse, Traffic, least_seconds, part_of, traffic
-from glinfer.tools.profile_compare import compare, read_side
-from glinfer.tools.profile_measure import Measured, places
-from glinfer.tools.profile_page import charts, comparison_page, profile_page
-from glinfer.tools.profile_report import DrawProfile, GrowthPoint, ProfileReport
-from glinfer.tools.profile_trace import CPU_TRACK, DRAW_TRACK, trace, write_trace
 
 jsonschema = pytest.importorskip("jsonschema")
 SCHEMA = json.loads((Path(__file__).parent / "chrome_trace.schema.json").read_text(encoding="utf-8"))
@@ -417,7 +417,7 @@ def test_without_growth_and_ceilings_there_are_fewer_pictures() -> None:
 
 
 def test_without_matplotlib_it_says_what_to_install(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.delitem(sys.modules, "glinfer.tools.profile_charts", raising=False)
+    monkeypatch.delitem(sys.modules, "glinfer.inspect.profile.charts", raising=False)
     monkeypatch.setitem(sys.modules, "matplotlib", None)
     with pytest.raises(InputError, match=r"needs matplotlib.*pip install 'glinfer\[plots\]'"):
         charts()

@@ -10,7 +10,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from glinfer.errors import PlanError
-from glinfer.gl.packing import PIECES
+from glinfer.gl.layouts.packing import PIECES
 from glinfer.ops.quantise import BITS, ENCODINGS, FILE_BITS, GROUPS, decode, encode, integer_words
 
 Array = np.ndarray[Any, Any]

@@ -17,11 +17,11 @@ from glinfer.errors import InputError, PlanError
 from glinfer.families import FAMILIES
 from glinfer.formats.tensors import weight_shapes
 from glinfer.models.choice import ReferencePlans, is_published, plan_for, reference_plans, weights_for, weights_named
-from glinfer.models.decoder import DecoderWeights, stored_formats
 from glinfer.models.feed import runs
-from glinfer.models.gab import reference_plan
 from glinfer.models.oracle import final_tensors
 from glinfer.models.plan import Plan, PlanLimits, draw_table
+from glinfer.models.reference.gab import reference_plan
+from glinfer.models.reference.parts import DecoderWeights, stored_formats
 from glinfer.ops.kernels import Kernels
 
 ROOT = Path(__file__).resolve().parents[2]
@@ -217,8 +217,8 @@ def test_gpt2_by_both_reference_plans() -> None:
 def test_reference_plans_need_no_opengl() -> None:
     code = (
         "import sys\nfrom glinfer.config import ModelConfig\n"
-        "from glinfer.models.decoder import Setting, stored_formats\n"
-        "from glinfer.models.decoder_reference import reference_decoder_plan\n"
+        "from glinfer.models.reference.parts import Setting, stored_formats\n"
+        "from glinfer.models.reference.decoder import reference_decoder_plan\n"
         "from glinfer.ops.kernels import Kernels\n"
         "config = ModelConfig(31, 20, 2, 2, 48, 24, model_type='llama', hidden_act='silu')\n"
         "setting = Setting(config, stored_formats(config, 'f32'), Kernels(), 2048)\n"

@@ -20,26 +20,24 @@ from glinfer.config import ModelConfig
 from glinfer.errors import PlanError
 from glinfer.families import FAMILIES
 from glinfer.formats import Checkpoint, random_checkpoint
-from glinfer.gl.blocks import BLOCK_FLOATS, BlockLayout, RowLayout
-from glinfer.gl.packing import ConstantLayout, GemvLayout
+from glinfer.gl.layouts.blocks import BLOCK_FLOATS, BlockLayout, RowLayout
+from glinfer.gl.layouts.packing import ConstantLayout, GemvLayout
 from glinfer.gl.replay import Cells
-from glinfer.models.fast import HIDDEN, fast_plan
+from glinfer.models.fast.rows import LOGITS, PICKS, ROWS, SCORES, batch_plan, chunk_plan, fitting_chunk_plan, slots_for
+from glinfer.models.fast.token import HIDDEN, fast_plan
 from glinfer.models.feed import TOKENS, chunk_feed, runs
-from glinfer.models.fold import FoldedWeights
-from glinfer.models.gab import LOGITS as REFERENCE_LOGITS
-from glinfer.models.gab import reference_plan
 from glinfer.models.oracle import final_tensors, run_plan
 from glinfer.models.plan import Plan, PlanBuilder, PlanLimits, draw_table
-from glinfer.models.recipe import WEIGHT_FORMATS, Recipes
-from glinfer.models.rows import LOGITS, PICKS, ROWS, SCORES, batch_plan, chunk_plan, fitting_chunk_plan, slots_for
+from glinfer.models.reference.gab import LOGITS as REFERENCE_LOGITS
+from glinfer.models.reference.gab import reference_plan
+from glinfer.models.transforms.fold import FoldedWeights
+from glinfer.models.transforms.recipe import WEIGHT_FORMATS, Recipes
 from glinfer.ops import DrawSpec
-from glinfer.ops.cached import Heads, cached_scores, score_slots
-from glinfer.ops.dense import Matrix, Turning
 from glinfer.ops.embed import embed_rows
-from glinfer.ops.gemm import gemm
-from glinfer.ops.kernels import Kernels, default_kernels
-from glinfer.ops.norm import row_norms
-from glinfer.ops.rows import (
+from glinfer.ops.fused.cached import Heads, cached_scores, score_slots
+from glinfer.ops.fused.dense import Matrix, Turning
+from glinfer.ops.fused.gemm import gemm
+from glinfer.ops.fused.rows import (
     BASE,
     CHOSEN,
     NOISE,
@@ -52,10 +50,12 @@ from glinfer.ops.rows import (
     row_table,
     table_layout,
 )
-from glinfer.ops.sample import best_candidate, pick_rows
-from glinfer.ops.score import log_probabilities
+from glinfer.ops.fused.sample import best_candidate, pick_rows
+from glinfer.ops.fused.score import log_probabilities
+from glinfer.ops.fused.tiles import store_rows, tile_scores, tile_values
+from glinfer.ops.kernels import Kernels, default_kernels
+from glinfer.ops.norm import row_norms
 from glinfer.ops.spec import TensorSpec
-from glinfer.ops.tiles import store_rows, tile_scores, tile_values
 
 Array = np.ndarray[Any, Any]
 GAB = ModelConfig.from_options("")

@@ -10,16 +10,16 @@ import pytest
 from tiers import tiered
 
 from glinfer.config import ModelConfig
+from glinfer.engine.sampler import Sampler, SamplingOptions
+from glinfer.engine.shortlist import _Listed, sample_shortlist
 from glinfer.errors import InputError, PlanError
-from glinfer.generation.sampler import Sampler, SamplingOptions
-from glinfer.generation.shortlist import _Listed, sample_shortlist
 from glinfer.models.choice import plan_for
-from glinfer.models.shortlist import BEST, fill_table, shortlist_plan, with_shortlist
+from glinfer.models.fast.shortlist import BEST, fill_table, shortlist_plan, with_shortlist
 from glinfer.ops import OPS
+from glinfer.ops.fused.rows import row_table
+from glinfer.ops.fused.sample import NO_SCORE
+from glinfer.ops.fused.shortlist import Shortlist, pieces_for
 from glinfer.ops.kernels import Kernels
-from glinfer.ops.rows import row_table
-from glinfer.ops.sample import NO_SCORE
-from glinfer.ops.shortlist import Shortlist, pieces_for
 
 Floats = np.ndarray[Any, Any]
 VOCABS = (1, 2, 3, 4, 5, 63, 64, 65, 257, 500, 2047, 2048, 2049, 3001, 5256, 49152, 151_936)

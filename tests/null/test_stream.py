@@ -12,13 +12,13 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from glinfer.config import ModelConfig
+from glinfer.engine.decode import RecomputeSession
+from glinfer.engine.loop import TokenStream
+from glinfer.engine.sampler import SamplingOptions
+from glinfer.engine.stream import TextStream
 from glinfer.errors import InputError
 from glinfer.formats import BpeModel
-from glinfer.generation.decode import RecomputeSession
-from glinfer.generation.loop import TokenStream
-from glinfer.generation.sampler import SamplingOptions
-from glinfer.generation.stream import TextStream
-from glinfer.generation.tokenizer import Tokenizer
+from glinfer.text.tokenizer import Tokenizer
 
 BYTES = Tokenizer(BpeModel((), tuple(bytes([value]) for value in range(256))))
 GREEDY = SamplingOptions(temperature=0)

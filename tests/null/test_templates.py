@@ -13,9 +13,9 @@ from goldens import recorded
 from goldens.given import CHATML, CONVERSATIONS, TEMPLATES, TOKENS, USER
 
 from glinfer.errors import FormatError, InputError
-from glinfer.generation import templates
-from glinfer.generation.template_worker import render
-from glinfer.generation.templates import LONGEST_TEMPLATE, JinjaTemplate, find_template
+from glinfer.text import templates
+from glinfer.text.template_worker import render
+from glinfer.text.templates import LONGEST_TEMPLATE, JinjaTemplate, find_template
 
 
 def made(source: Any) -> JinjaTemplate:

@@ -11,7 +11,7 @@ from hypothesis import example, given
 from hypothesis import strategies as st
 
 from glinfer.errors import InputError
-from glinfer.generation.text import TextAssembler
+from glinfer.text.assembler import TextAssembler
 
 
 def expected(data: bytes, stop: list[str]) -> tuple[str, str | None]:

@@ -15,7 +15,7 @@ from tiers import tiered
 
 from glinfer.errors import FormatError, InputError
 from glinfer.formats import BpeModel, read_bpe, write_bpe
-from glinfer.generation.tokenizer import Tokenizer
+from glinfer.text.tokenizer import Tokenizer
 from tests.counting import calls_of
 
 ROOT = Path(__file__).resolve().parents[2]
@@ -253,7 +253,7 @@ def test_a_megabyte_of_repetition_is_one_call_of_the_library(unit: str) -> None:
 _MEASURE = """
 import re, sys
 from pathlib import Path
-from glinfer.generation.tokenizer import Tokenizer
+from glinfer.text.tokenizer import Tokenizer
 tokenizer = Tokenizer.from_file(sys.argv[1])
 def anonymous():
     return int(re.search(r"RssAnon:\\s+(\\d+)", Path("/proc/self/status").read_text())[1])

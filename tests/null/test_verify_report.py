@@ -11,9 +11,9 @@ from tiny_models import in_formats, tiny
 
 from glinfer.config import ModelConfig
 from glinfer.formats import random_checkpoint
-from glinfer.gl.layout import FORMATS
-from glinfer.models.choice import PLANS
-from glinfer.tools.verify import (
+from glinfer.gl.layouts.matrix import FORMATS
+from glinfer.inspect.verify.report import VERSION
+from glinfer.inspect.verify.run import (
     APIS,
     DrawCheck,
     Finding,
@@ -28,8 +28,8 @@ from glinfer.tools.verify import (
     every_format,
     schema,
 )
-from glinfer.tools.verify_report import VERSION
-from glinfer.tools.verify_state import KINDS
+from glinfer.inspect.verify.state import KINDS
+from glinfer.models.choice import PLANS
 
 TEXTURE = TextureCheck("wte", 4, 300, "rgba32f", 19200, True, 0.0)
 SPECIAL = SpecialCheck("denormals", True, False)

@@ -5,8 +5,8 @@ from __future__ import annotations
 import numpy as np
 import pytest
 
-from glinfer.gl.layout import FORMATS
-from glinfer.tools.verify_stress_textures import MOST_BYTES, SIZES, comparable, difference, random_size, random_texels
+from glinfer.gl.layouts.matrix import FORMATS
+from glinfer.inspect.verify.stress_textures import MOST_BYTES, SIZES, comparable, difference, random_size, random_texels
 
 
 @pytest.mark.parametrize("edge", [1, 2, 3, 64, 2048, 16384, 32768])

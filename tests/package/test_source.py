@@ -33,9 +33,9 @@ SWITCHES = {"shell": False, "allow_pickle": False, "weights_only": True, "trust_
 
 ALLOWED = {
     # The process in which a chat template is rendered, by an argument list and never by a shell.
-    ("generation/templates.py", "subprocess"),
+    ("text/templates.py", "subprocess"),
     # `glinfer serve-web` answers browsers on the loopback address.
-    ("tools/serve_web.py", "http"),
+    ("export/serve.py", "http"),
     # Names from a table beside the call.
     ("__init__.py", "import_module"),
     ("tools/peers.py", "import_module"),

@@ -14,7 +14,7 @@ from typing import Any
 
 import pytest
 
-from glinfer.tools.serve_web import address, site_server
+from glinfer.export.serve import address, site_server
 
 HERE = Path(__file__).resolve().parent
 BROWSERS = ("chromium", "chromium-browser", "google-chrome")

@@ -13,10 +13,10 @@ from goldens import ModelWriter, gab_records
 
 import glinfer
 from glinfer.config import ModelConfig
+from glinfer.engine.model import Model
+from glinfer.export.site import Exported, export_web
 from glinfer.formats import Checkpoint, random_checkpoint, save_checkpoint
 from glinfer.formats.packed import PackedTensor
-from glinfer.generation.model import Model
-from glinfer.tools.export_web import Exported, export_web
 from glinfer.tools.kernel_cases.embedding import random_blocks
 
 PROMPT = "ROMEO:\nWhat light"

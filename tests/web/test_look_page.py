@@ -11,7 +11,7 @@ import pytest
 
 import glinfer
 from glinfer.formats import load_checkpoint
-from glinfer.tools.look import Wanted, look
+from glinfer.inspect.look.run import Wanted, look
 
 DRIVER = Path(__file__).with_name("look_page.mjs")
 BLOCKS = (0, 1, 4)

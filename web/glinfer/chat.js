@@ -1,6 +1,6 @@
 /**
  * Conversations as token ids, so that no message can forge a control token: Gab's chat form, and plain continuation
- * for models without one. The browser's side of glinfer/generation/chat.py.
+ * for models without one. The browser's side of glinfer/text/chat.py.
  */
 
 import { GlinferError } from "./errors.js";

@@ -1,4 +1,4 @@
-/** Chooses the next token from a row of logits, by the rules of glinfer/generation/sampler.py. */
+/** Chooses the next token from a row of logits, by the rules of glinfer/engine/sampler.py. */
 
 import { GlinferError } from "./errors.js";
 import { gumbelAt, noiseKey } from "./noise.js";

@@ -1,6 +1,6 @@
 /**
  * Gab's byte-level BPE: no pre-tokeniser, merges in file order over the whole text. The browser's side of
- * glinfer/generation/tokenizer.py.
+ * glinfer/text/tokenizer.py.
  */
 
 import { GlinferError } from "./errors.js";

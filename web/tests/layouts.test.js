@@ -55,11 +55,11 @@ test("regions, places and cells are those of Python", { skip: noPython }, () => 
   const program = `
 import json
 import numpy as np
-from glinfer.gl.blocks import BlockLayout
-from glinfer.gl.flat import FlatLayout
-from glinfer.gl.layout import Layout
+from glinfer.gl.layouts.blocks import BlockLayout
+from glinfer.gl.layouts.flat import FlatLayout
+from glinfer.gl.layouts.matrix import Layout
 from glinfer.gl.replay import Cells
-from glinfer.tools.export_plan import layout_entry
+from glinfer.export.plan import layout_entry
 cases = []
 layouts = [Layout.of((5, 7), "r32f", 64), Layout.of((5, 70), "r32f", 64), FlatLayout.of((9, 30), "rgba32f", 64)]
 layouts += [BlockLayout.of((3, 700), 512, tiles=tiles, pitch=pitch) for tiles in (1, 2, 4) for pitch in (16, 64)]

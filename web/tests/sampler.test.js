@@ -62,7 +62,7 @@ test("tokens are those that Python draws", { skip: noPython }, () => {
   const program = `
 import json, sys
 import numpy as np
-from glinfer.generation.sampler import Sampler, SamplingOptions
+from glinfer.engine.sampler import Sampler, SamplingOptions
 logits = np.array(json.loads(sys.argv[1]), dtype=np.float32)
 found = []
 for temperature, top_k, top_p in ((1.0, 0, 1.0), (0.7, 5, 1.0), (1.3, 0, 0.6), (0.9, 20, 0.8)):

@@ -6,7 +6,7 @@ from collections.abc import Callable, Sequence
 
 import numpy as np
 
-from glinfer.ops.linear import ACTIVATIONS, activate
+from glinfer.ops.published.linear import ACTIVATIONS, activate
 from glinfer.ops.spec import Array
 from glinfer.tensors.device import Device
 from glinfer.tools.kernel_cases.case import Check, Found, KernelCase, Timed, normal

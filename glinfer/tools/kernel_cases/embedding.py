@@ -6,8 +6,8 @@ from collections.abc import Callable, Sequence
 
 import numpy as np
 
-from glinfer.ggml import BLOCK_FORMATS, Bytes, block_format, dequantize
 from glinfer.ops.spec import Array
+from glinfer.quant.ggml import BLOCK_FORMATS, Bytes, block_format, dequantize
 from glinfer.tensors.device import Device
 from glinfer.tensors.tensor import Tensor
 from glinfer.tools.kernel_cases.case import Found, KernelCase, normal

@@ -1,0 +1,1 @@
+"""Batch files: prompts from one JSON-lines file, results into another."""

@@ -1,0 +1,138 @@
+"""Choosing the weight format by itself: the fastest that changes the model's predictions too little to matter.
+
+The model writes a short text in float32; each format then predicts every token of it. What its predictions cost
+more than the model's own, in bits, is the mean Kullback–Leibler divergence, and over the entropy that is the
+change in bits per byte on text of the model's own kind. No text has to be given, and because whole distributions
+are compared and not single tokens, a few hundred of them are enough.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import json
+from collections.abc import Sequence
+
+import numpy as np
+import numpy.typing as npt
+
+from glinfer.engine.cached import CachedSession
+from glinfer.engine.prefill import Prefill
+from glinfer.engine.sampler import Sampler, SamplingOptions
+from glinfer.errors import GlinferError, PlanError
+from glinfer.formats import Checkpoint
+from glinfer.formats.files import memory_folder, opened, replacing
+from glinfer.gl.context import Device
+from glinfer.models.choice import fast_session
+from glinfer.models.transforms.recipe import WEIGHT_FORMATS
+from glinfer.ops.kernels import Kernels
+
+FASTEST_FIRST = ("q8", "q8l", "q16", "f16")
+"""The formats beside float32, fastest first on every renderer measured so far (docs/performance.md)."""
+MOST_EXTRA = 1e-3
+"""How many more bits than float32's a format may need, as a share."""
+TOKENS = 192
+_MAX_BYTES = 1 << 12
+_VERSION = 1
+
+Rows = npt.NDArray[np.float64]
+
+
+def choose_weights(checkpoint: Checkpoint, device: Device, kernels: Kernels) -> str:
+    """The fastest format within :data:`MOST_EXTRA` of float32; remembered for this checkpoint.
+
+    Raises:
+        PlanError: the model does not fit the renderer.
+    """
+    known = _remembered(checkpoint)
+    if known is not None:
+        return known
+    with _Predictions(checkpoint, device, kernels, "f32") as exact:
+        ids, expected = exact.write(min(TOKENS, checkpoint.config.max_position_embeddings))
+    chosen = "f32"
+    for name in FASTEST_FIRST:
+        try:
+            with _Predictions(checkpoint, device, kernels, name) as candidate:
+                found = candidate.of(ids)
+        except PlanError:  # a weight beyond the range of half floats
+            continue
+        if extra_bits(expected, found) <= MOST_EXTRA:
+            chosen = name
+            break
+    _remember(checkpoint, chosen)
+    return chosen
+
+
+def extra_bits(expected: Rows, found: Rows) -> float:
+    """Mean divergence over mean entropy of rows of log-probabilities [n, vocab]: the share of extra bits."""
+    probabilities = np.exp(expected)
+    divergence = float((probabilities * (expected - found)).sum())
+    entropy = float(-(probabilities * expected).sum())
+    return divergence / max(entropy, 1e-9 * len(expected))
+
+
+class _Predictions:
+    """One weight format of a model, run from position 0."""
+
+    def __init__(self, checkpoint: Checkpoint, device: Device, kernels: Kernels, weights: str) -> None:
+        bound = fast_session(checkpoint, device, weights, kernels)
+        self.session = CachedSession(Prefill(checkpoint.config, weights, kernels, checkpoint.formats()), bound)
+
+    def __enter__(self) -> _Predictions:
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self.session.close()
+
+    def _after(self, token: int) -> Rows:
+        self.session.step(token)
+        logits = self.session.logits().astype(np.float64)
+        logits -= logits.max()
+        return np.asarray(logits - np.log(np.exp(logits).sum()))
+
+    def write(self, count: int) -> tuple[list[int], Rows]:
+        """``count`` tokens that the model writes, and the log-probabilities [count, vocab] after each."""
+        sampler = Sampler(SamplingOptions(seed=0))
+        rows, token = [], 0
+        for _ in range(count):
+            rows.append(self._after(token))
+            token = sampler.sample(rows[-1])
+        return self.session.ids, np.array(rows)
+
+    def of(self, ids: Sequence[int]) -> Rows:
+        """The log-probabilities [n, vocab] after each of the tokens."""
+        return np.array([self._after(token) for token in ids])
+
+
+def _digest(checkpoint: Checkpoint) -> str:
+    """Tells checkpoints apart by their shape and a sample of every tensor."""
+    digest = hashlib.sha256(f"{_VERSION} {MOST_EXTRA} {checkpoint.config.to_json()}".encode())
+    arrays = {**checkpoint.tensors, **{name: packed.blocks for name, packed in checkpoint.packed.items()}}
+    for name in sorted(arrays):
+        flat = np.ascontiguousarray(arrays[name]).reshape(-1)
+        digest.update(name.encode() + flat[:: max(1, flat.size // 1024)].tobytes())
+    return digest.hexdigest()[:24]
+
+
+def _remembered(checkpoint: Checkpoint) -> str | None:
+    folder = memory_folder("weights")
+    if folder is None:
+        return None
+    try:
+        with opened(folder / f"{_digest(checkpoint)}.json") as (file, size):
+            found = json.loads(file.read(_MAX_BYTES)) if size <= _MAX_BYTES else None
+    except (GlinferError, ValueError, RecursionError):
+        return None
+    name = found.get("weights") if isinstance(found, dict) else None
+    return name if isinstance(name, str) and name in WEIGHT_FORMATS else None
+
+
+def _remember(checkpoint: Checkpoint, name: str) -> None:
+    folder = memory_folder("weights")
+    if folder is None:
+        return
+    try:
+        folder.mkdir(parents=True, exist_ok=True)
+        with replacing(folder / f"{_digest(checkpoint)}.json") as temporary:
+            temporary.write_text(json.dumps({"weights": name}) + "\n", encoding="utf-8")
+    except (GlinferError, OSError):
+        return  # it is measured again next time

@@ -1,0 +1,170 @@
+"""Sequences of the fast plan: each token once, keys and values kept in textures, tokens chosen there or by NumPy."""
+
+from __future__ import annotations
+
+import numpy as np
+import numpy.typing as npt
+
+from glinfer.engine.decode import DecodeSession, Floats
+from glinfer.engine.prefill import FEWEST, Chunks, Prefill
+from glinfer.engine.sampler import Sampler, SamplingOptions, gpu_chooses
+from glinfer.engine.shortlist import Shortlists, sample_shortlist
+from glinfer.gl.layouts.blocks import BLOCK_EDGE, BLOCK_FLOATS, BlockLayout
+from glinfer.models.fast.token import HEAD_DRAWS, LOGITS, PICKS, tail_draws
+from glinfer.models.session import Session
+from glinfer.ops.fused.cached import score_slots
+from glinfer.ops.fused.sample import best_candidate
+
+
+class CachedSession(DecodeSession):
+    """The fast plan: one token a run, keys and values in textures, tokens chosen on the GPU or out of its shortlist.
+
+    Per token only the numbers in one dictionary change: no GL object is made and none is looked up.
+    """
+
+    def __init__(self, prefill: Prefill, bound: Session, *, owns: bool = True) -> None:
+        """Nothing is held.
+
+        Args:
+            prefill: takes prompts in for this model; has the model's shape and its kernels.
+            bound: the fast plan, bound; its caches are this session's alone.
+            owns: whether ``bound`` is released with this session.
+        """
+        super().__init__(prefill.config)
+        self._prefill, self._bound, self._owns = prefill, bound, owns
+        self._flush_every = prefill.kernels.flush_every
+        self._chunks: Chunks | None = None
+        self._shortlists: Shortlists | None = None
+        self._picks, self._logits_texture = bound.texture(PICKS), bound.texture(LOGITS)
+        assert isinstance(self._picks.layout, BlockLayout)
+        self._places = self._picks.layout
+        # How many of the first tokens are in the caches.
+        self._cached = 0
+        # For how many tokens the last one's stream lies where the last block takes it from; 0 for none.
+        self._handed_over = 0
+        self._body, self._head = len(bound.draws) - HEAD_DRAWS, len(bound.draws) - HEAD_DRAWS + 1
+        self._tail = len(bound.draws) - tail_draws(prefill.config)
+        self._values = bound.plan.values_for(1)
+
+    @property
+    def draws_issued(self) -> int:
+        """Draw calls issued so far."""
+        others = (each.session.draws_issued for each in (self._chunks, self._shortlists) if each is not None)
+        return self._bound.draws_issued + sum(others)
+
+    def chooses(self, options: SamplingOptions) -> bool:
+        """Whether a token is chosen from all tokens, by their logits alone: what the plan's last pass can do."""
+        return gpu_chooses(options, self._config)
+
+    def _run(self, position: int, token: int, draws: int | None = None) -> None:
+        """Run one token, or the first draws of it; -1 is the token that the run before chose.
+
+        Of a token that a chunk left half done, only the rest is run.
+        """
+        values = self._values
+        half_done = self._handed_over == position + 1 and not self._bound.observers
+        first = self._tail if half_done else 0
+        self._handed_over = 0
+        self.draws_ahead += first
+        values["position"], values["token"] = position, token
+        values["score_slots"] = score_slots(position + 1)
+        self._bound.run(values, first=first, draws=draws, flush_every=self._flush_every)
+
+    def _forget(self, length: int) -> None:
+        super()._forget(length)
+        self._cached = min(self._cached, length)
+        self._handed_over = 0
+
+    def _catch_up(self) -> None:
+        # The last one too, as far as a chunk goes, unless it has no place in the context.
+        end = min(len(self._ids), self._context)
+        if end - self._cached > FEWEST and not self._bound.observers:  # who are told of one token at a time
+            if self._chunks is None:
+                self._chunks = self._prefill.into(self._bound)
+            self._handed_over = 0
+            while self._cached < end:
+                self._cached += self._chunks.run(self._ids[self._cached : end], self._cached)
+            self._handed_over = self._cached
+        end = len(self._ids) - 1
+        for position in range(self._cached, end):
+            self._run(position, self._ids[position], self._body)
+            self._cached = position + 1
+
+    def _compute_logits(self) -> Floats:
+        self._run_head()
+        return self._read_logits()
+
+    def _run_head(self) -> None:
+        """Run all tokens, the last one up to its logits."""
+        self._catch_up()
+        last = len(self._ids) - 1
+        self._run(last, self._ids[last], self._head)
+        self._cached = last + 1
+
+    def _read_logits(self) -> Floats:
+        return np.array(self._logits_texture.read()[0], dtype=np.float32)
+
+    def _choose_listed(self, sampler: Sampler) -> int | None:
+        """A token out of a shortlist; None where it takes the logits, which are kept then."""
+        if self._logits is not None:
+            return None
+        if self._shortlists is None:
+            self._shortlists = self._prefill.shortlists(self._bound)
+        self._run_head()
+        token = sample_shortlist(sampler, self._shortlists.run([0], [sampler.draw])[0], self._ids)
+        if token is None:
+            self._keep(self._read_logits())
+        return token
+
+    def _choose(self, count: int, sampler: Sampler) -> list[int]:
+        if not self.chooses(sampler.options):
+            token = self._choose_listed(sampler)
+            return super()._choose(count, sampler) if token is None else self._append([token])
+        self._catch_up()
+        values, first, step = self._values, len(self._ids) - 1, sampler.step
+        values["noise"] = 0.0 if sampler.options.greedy else 1.0
+        values["inverse_temperature"] = sampler.options.inverse_temperature
+        try:
+            for number in range(count):
+                values["noise_key"] = 0 if sampler.options.greedy else sampler.noise_key()
+                self._run(first + number, -1 if number else self._ids[first])
+                sampler.advance()
+            chosen: list[int] = []
+            for candidates in self._candidates(first, count):
+                chosen.append(self._chosen(candidates, chosen))
+        except BaseException:
+            sampler.step = step  # nothing was chosen
+            raise
+        self._append(chosen)
+        self._cached = first + count
+        return chosen
+
+    def _chosen(self, candidates: Floats, before: list[int]) -> int:
+        """The token that a run left to choose, after those that were chosen ``before`` it in the same go."""
+        if self.numbers is None:
+            return best_candidate(candidates)
+        return self.numbers.choice(candidates, self._ids, before)
+
+    def _candidates(self, first: int, count: int) -> npt.NDArray[np.float32]:
+        """What ``count`` runs left to choose from, [count, 64]."""
+        if count > 1:
+            return self._picks.read_rows(first, count)
+        # A block is a square of texels, and the best of them is the best in any order.
+        x, y = self._places.origin(first, 0)
+        return self._picks.framebuffer.read(0, BLOCK_EDGE, BLOCK_EDGE, int(x), int(y)).reshape(1, BLOCK_FLOATS)
+
+    def _copy(self) -> CachedSession:
+        bound = self._bound.sharer()
+        bound.copy_caches(self._bound)
+        made = CachedSession(self._prefill, bound)
+        # The stream is not copied: what a chunk left half done is run once more where its logits are asked for.
+        made._cached = self._cached
+        return made
+
+    def _release(self) -> None:
+        if self._shortlists is not None:
+            self._shortlists.session.release()
+        if self._chunks is not None:
+            self._prefill.give_back(self._chunks)
+        if self._owns:
+            self._bound.release()

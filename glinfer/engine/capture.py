@@ -1,0 +1,315 @@
+"""Looking into a model while it runs, and changing what it computes: names, captures, watches and patches.
+
+What can be named is in :mod:`glinfer.models.capture.names`.
+"""
+
+from __future__ import annotations
+
+from abc import ABC, abstractmethod
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
+from dataclasses import dataclass
+
+import numpy as np
+import numpy.typing as npt
+
+from glinfer.config import ModelConfig
+from glinfer.engine.decode import DecodeSession
+from glinfer.engine.ids import check_ids
+from glinfer.errors import InputError
+from glinfer.models.capture.names import chosen, probes_of
+from glinfer.models.capture.point import Probe, Span, Textures, span_of
+from glinfer.models.plan import Plan
+from glinfer.models.session import Observer, Session
+from glinfer.ops import DrawSpec
+from glinfer.ops.flat.product import MASKED
+from glinfer.text.tokenizer import Tokenizer
+
+Floats = npt.NDArray[np.float32]
+MOST_BYTES = 1 << 32
+"""Of all arrays of one capture together."""
+
+
+@dataclass(frozen=True)
+class Seen:
+    """Something that a model computed in one run.
+
+    Attributes:
+        name: what it is, see :mod:`glinfer.models.capture.names`.
+        array: float32; the tokens of the run along the axis that the name has for them.
+        first: position in the sequence of the first of these tokens.
+        head: the first head in it: beyond 0 only for patches of plans that compute one head after the other.
+    """
+
+    name: str
+    array: Floats
+    first: int
+    head: int = 0
+
+
+Hook = Callable[[Seen], None]
+Change = Callable[[Seen], npt.ArrayLike]
+
+
+class _Sites:
+    """Of each plan of a model, the probes by the draw that completes them."""
+
+    def __init__(self, config: ModelConfig, names: frozenset[str]) -> None:
+        self._config, self._names = config, names
+        self._known: dict[int, tuple[Plan, dict[str, list[tuple[Probe, int]]]]] = {}
+
+    def at(self, plan: Plan, draw: str) -> list[tuple[Probe, int]]:
+        """(probe, number of its site) behind a draw."""
+        if id(plan) not in self._known:
+            sites: dict[str, list[tuple[Probe, int]]] = {}
+            for probe in probes_of(plan, self._config).values():
+                if probe.name in self._names:
+                    for number, (name, _) in enumerate(probe.sites):
+                        sites.setdefault(name, []).append((probe, number))
+            self._known[id(plan)] = plan, sites  # with the plan, so that nothing else gets its id
+        return self._known[id(plan)][1].get(draw, [])
+
+
+class _Watcher(Observer):
+    """Reads what has a name, and hands it on when it is complete."""
+
+    def __init__(self, config: ModelConfig, names: frozenset[str], hook: Hook) -> None:
+        self._sites, self._hook = _Sites(config, names), hook
+        self._parts: dict[str, list[Floats]] = {}
+
+    def drawn(self, session: Session, spec: DrawSpec, values: Mapping[str, int | float]) -> None:
+        for probe, number in self._sites.at(session.plan, spec.name):
+            span = span_of(session.plan, values)
+            parts = self._parts.setdefault(probe.name, [])
+            if number == 0:
+                parts.clear()
+            parts.append(probe.read(Textures(session), number, span))
+            if len(parts) == len(probe.sites):
+                whole = parts[0] if len(parts) == 1 else np.concatenate(parts)
+                parts.clear()
+                self._hook(Seen(probe.name, whole, probe.span(span).first))
+
+
+class _Patcher(Observer):
+    """Overwrites one thing each time it was computed."""
+
+    def __init__(self, config: ModelConfig, name: str, change: Change) -> None:
+        self._sites, self._change = _Sites(config, frozenset([name])), change
+
+    def drawn(self, session: Session, spec: DrawSpec, values: Mapping[str, int | float]) -> None:
+        for probe, number in self._sites.at(session.plan, spec.name):
+            span, textures = span_of(session.plan, values), Textures(session)
+            found = probe.read(textures, number, span)
+            first = probe.span(span).first
+            changed = np.asarray(self._change(Seen(probe.name, found.copy(), first, number)), dtype=np.float32)
+            if changed.shape != found.shape:
+                raise InputError(
+                    f"the change of {probe.name} gave an array {list(changed.shape)}; expected {list(found.shape)}"
+                )
+            if not np.array_equal(changed, found, equal_nan=True):  # what is the same stays bit for bit
+                probe.write(textures, number, span, changed)
+
+
+class Inspected(ABC):
+    """What a model offers for looking inside; :class:`glinfer.engine.model.Model` is one."""
+
+    config: ModelConfig
+    bound: Session
+    _own: DecodeSession
+
+    @property
+    @abstractmethod
+    def plan(self) -> Plan:
+        """What one run draws."""
+
+    @abstractmethod
+    def session(self) -> DecodeSession:
+        """A new sequence of tokens."""
+
+    @abstractmethod
+    def require_tokenizer(self) -> Tokenizer:
+        """The tokenizer."""
+
+    @abstractmethod
+    def _require_open(self) -> None: ...
+
+    def names(self) -> list[str]:
+        """What can be captured, watched and patched, in the order of its computation; it depends on the plan.
+
+        What each name means, and the shape of its array: :mod:`glinfer.models.capture.names`.
+        """
+        return list(probes_of(self.plan, self.config))
+
+    def capture(self, patterns: str | Sequence[str], prompt: str | Sequence[int]) -> dict[str, Floats]:
+        """Run a prompt anew and keep what is computed on the way: float32 arrays by name, in order of computation.
+
+        Args:
+            patterns: names such as ``blocks.3.mlp.hidden``, or with ``*`` for any of them, ``blocks.*.attn.probs``.
+            prompt: text (needs a tokenizer), or ids.
+
+        The sequence that :meth:`stream` and :meth:`logits` go on with stays as it is. Patches that are in force count.
+        The fast plans run one token at a time here, so that each has its place.
+
+        Raises:
+            InputError: the plan has no such name (the message offers the nearest), a prompt that cannot be run, or
+                arrays of more than 4 GiB together.
+        """
+        self._require_open()
+        probes = chosen(probes_of(self.plan, self.config), patterns, self.plan.name)
+        ids = check_ids(self.require_tokenizer().encode(prompt) if isinstance(prompt, str) else prompt, self.config)
+        size = sum(4 * int(np.prod(_whole_shape(probe, len(ids)), dtype=np.float64)) for probe in probes.values())
+        if size > MOST_BYTES:
+            raise InputError(
+                f"{len(probes)} arrays over {len(ids)} tokens take {size / 2**30:,.1f} GiB; expected at most "
+                f"{MOST_BYTES >> 30}, so name fewer or run a shorter prompt"
+            )
+        runs: dict[str, list[Floats]] = {name: [] for name in probes}
+        watcher = _Watcher(self.config, frozenset(probes), lambda seen: runs[seen.name].append(seen.array))
+        # The fast plans run one token at a time, and logits only where they are asked for.
+        parts = [ids] if self.plan.name == "reference" else [[token] for token in ids]
+        with self._observing(watcher), self.session() as session:
+            for part in parts:
+                session.prefill(part)
+                session.logits()
+        return {name: _together(probes[name], arrays, len(ids)) for name, arrays in runs.items()}
+
+    @contextmanager
+    def watch(self, patterns: str | Sequence[str], hook: Hook) -> Iterator[None]:
+        """Within the block, call ``hook(seen)`` each time something with such a name was computed.
+
+        The hook is told the name, the array and the position of its first token, see :class:`Seen`: token by token
+        while text is generated by a fast plan, the whole sequence each time by the reference plan. What the hook raises
+        ends the run.
+
+        Raises:
+            InputError: the plan has no such name; within the block, what runs several sequences at once is refused.
+        """
+        self._require_open()
+        names = frozenset(chosen(probes_of(self.plan, self.config), patterns, self.plan.name))
+        with self._from_the_start(_Watcher(self.config, names, hook)):
+            yield
+
+    @contextmanager
+    def patch(self, name: str, change: npt.ArrayLike | Change) -> Iterator[None]:
+        """Within the block, put something else in the place of what the model computes, and go on with that.
+
+        Args:
+            name: one of :meth:`names`.
+            change: an array as :meth:`capture` gives it, of a whole sequence or of its first tokens (others stay as
+                they are computed); or a function of a :class:`Seen` that gives an array of the same shape, for each
+                run. Gab's reference plan computes one head after the other: of scores, probs and mixed the function is
+                given one head at a time.
+
+        All that the model computes in the block is computed anew with the change, and behind it anew without, bit
+        for bit as before. A session that was made in the block keeps the keys and values that it has.
+
+        Raises:
+            InputError: the plan has no such name, or has it in another shape; within the block, what runs several
+                sequences at once is refused.
+        """
+        self._require_open()
+        probes = probes_of(self.plan, self.config)
+        if name not in probes:
+            chosen(probes, [_literal(name)], self.plan.name)
+        function = change if callable(change) else _replacement(probes[name], change)
+        with self._from_the_start(_Patcher(self.config, name, function)):
+            yield
+
+    @contextmanager
+    def _from_the_start(self, observer: Observer) -> Iterator[None]:
+        """Observe, and let go of what was computed without or with the observer."""
+        self._own.rewind(len(self._own))
+        try:
+            with self._observing(observer):
+                yield
+        finally:
+            if not self._own.closed:
+                self._own.rewind(len(self._own))
+
+    @contextmanager
+    def _observing(self, observer: Observer) -> Iterator[None]:
+        observers = self.bound.observers
+        # Patches come first, so that what is captured is what the next draw finds.
+        observers.insert(0 if isinstance(observer, _Patcher) else len(observers), observer)
+        try:
+            yield
+        finally:
+            observers.remove(observer)
+
+    def _require_unobserved(self, what: str) -> None:
+        """Refuse what runs plans in which nothing has a name.
+
+        Raises:
+            InputError: something is watched or patched.
+        """
+        if self.bound.observers:
+            raise InputError(
+                f"{what} runs several sequences at once, in which nothing is watched or patched; "
+                "leave the block of watch or patch first"
+            )
+
+
+def _literal(name: str) -> str:
+    """A name as a pattern that means nothing else."""
+    return "".join(f"[{letter}]" if letter in "*?[" else letter for letter in name)
+
+
+def _whole_shape(probe: Probe, tokens: int) -> tuple[int, ...]:
+    """Of an array over a whole sequence."""
+    shape = list(probe.shape(Span(0, 1)))
+    if not probe.last_only:
+        shape[probe.axis] = tokens
+    if probe.keys:
+        shape[-1] = tokens
+    return tuple(shape)
+
+
+def _together(probe: Probe, arrays: Sequence[Floats], tokens: int) -> Floats:
+    """The arrays of all runs in one; keys that a query could not see yet are filled up."""
+    if len(arrays) == 1:
+        return arrays[0]
+    if probe.keys:
+        unseen = MASKED if probe.name.endswith("scores") else 0.0
+        widths = [[(0, 0)] * (array.ndim - 1) + [(0, tokens - array.shape[-1])] for array in arrays]
+        pairs = zip(arrays, widths, strict=True)
+        arrays = [np.pad(array, width, constant_values=unseen) for array, width in pairs]
+    return np.concatenate(arrays, axis=probe.axis)
+
+
+def _replacement(probe: Probe, array: npt.ArrayLike) -> Change:
+    """The function that an array stands for.
+
+    Raises:
+        InputError: it is no array of numbers, or has another shape than the thing.
+    """
+    try:
+        wanted = np.asarray(array, dtype=np.float32)
+    except (TypeError, ValueError):
+        raise InputError(f"found {type(array).__name__} for {probe.name}; expected an array or a function") from None
+    shape, free = probe.shape(Span(0, 1)), {probe.axis}
+    if probe.last_only:
+        free = set()
+    if probe.keys:
+        free.add(len(shape) - 1)
+    agrees = wanted.ndim == len(shape) and all(
+        place in free or edge == wanted.shape[place] for place, edge in enumerate(shape)
+    )
+    if agrees and probe.keys:
+        agrees = wanted.shape[probe.axis] == wanted.shape[-1]
+    if not agrees:
+        expected = ", ".join("tokens" if place in free else str(edge) for place, edge in enumerate(shape))
+        raise InputError(f"the array for {probe.name} is {list(wanted.shape)}; expected [{expected}]")
+
+    def change(seen: Seen) -> Floats:
+        first = 0 if probe.last_only else seen.first
+        part = wanted[seen.head : seen.head + len(seen.array)] if len(probe.sites) > 1 else wanted
+        place = [slice(None)] * part.ndim
+        place[probe.axis] = slice(first, first + seen.array.shape[probe.axis])
+        part = part[tuple(place)]
+        if probe.keys:
+            part = part[..., : seen.array.shape[-1]]
+        changed = seen.array
+        changed[tuple(map(slice, part.shape))] = part
+        return changed
+
+    return change

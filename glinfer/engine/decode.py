@@ -1,0 +1,327 @@
+"""A sequence of tokens that grows, is cut back and is copied, over any plan; no OpenGL here.
+
+:class:`DecodeSession` is what all plans offer. :class:`RecomputeSession` runs the reference plan: the whole sequence
+each time. The fast plan's is in :mod:`glinfer.engine.cached`.
+"""
+
+from __future__ import annotations
+
+from abc import ABC, abstractmethod
+from collections.abc import Callable, Sequence
+from typing import TYPE_CHECKING
+
+import numpy as np
+import numpy.typing as npt
+
+from glinfer.config import ModelConfig
+from glinfer.engine.ids import check_tokens, whole_number, whole_numbers
+from glinfer.engine.sampler import Sampler, SamplingOptions
+from glinfer.errors import ContextError, InputError
+
+if TYPE_CHECKING:
+    from typing_extensions import Self
+
+    from glinfer.engine.nan_guard import Numbers
+
+Floats = npt.NDArray[np.float32]
+Forward = Callable[[Sequence[int]], Floats]
+"""Token ids of a whole sequence → one float32 number [vocab] for each token that may come next."""
+
+
+class DecodeSession(ABC):
+    """Tokens held by a model, and what it says of the next one; made by :meth:`glinfer.engine.model.Model.session`.
+
+    Appending is cheap, cutting back is free, and nothing that is still held is computed again. Close a session when
+    it is no longer needed, or use it in a ``with`` block.
+
+    A model holds ``context`` tokens. When that is full and one more has to be run, the oldest half is dropped and
+    the rest is run again from position 0, so that a sequence may go on for ever. A token that was only chosen needs
+    no place yet: a session may hold one token more than the context until then.
+
+    Attributes:
+        dropped: how many tokens were dropped so far because the context was full.
+        draws_ahead: draws that were not issued because a chunk of the prompt had done their work.
+        logit_reads: how many times a whole row of logits was read back; choosing a token seldom needs it.
+        numbers: the watch over what is read back, of the model that has made the session.
+        usable: raises ContextError where the model's device can be used no more, or not from here.
+    """
+
+    numbers: Numbers | None = None
+    usable: Callable[[], None] | None = None
+
+    def __init__(self, config: ModelConfig) -> None:
+        """An empty session; use :meth:`glinfer.engine.model.Model.session`."""
+        self._config = config
+        self._context = config.max_position_embeddings
+        self._ids: list[int] = []
+        self._logits: Floats | None = None
+        self._closed = ""
+        self.dropped = self.draws_ahead = self.logit_reads = 0
+
+    @property
+    def ids(self) -> list[int]:
+        """The tokens that are held, oldest first (a copy)."""
+        return list(self._ids)
+
+    def __len__(self) -> int:
+        """How many tokens are held."""
+        return len(self._ids)
+
+    @property
+    def room(self) -> int:
+        """How many tokens can be chosen one after the other before the next ones are dropped; at least 1."""
+        held = len(self._ids) if len(self._ids) <= self._context else self._context // 2 + 1
+        return self._context + 1 - held
+
+    @property
+    def closed(self) -> bool:
+        """Whether :meth:`close` was called."""
+        return bool(self._closed)
+
+    @property
+    @abstractmethod
+    def draws_issued(self) -> int:
+        """Draw calls issued so far."""
+
+    def chooses(self, options: SamplingOptions) -> bool:
+        """Whether the GPU can choose tokens by itself as ``options`` say, several without a readback in between."""
+        return False
+
+    def prefill(self, ids: Sequence[int]) -> None:
+        """Append tokens, and run all of them but the last, which waits until something is asked of it.
+
+        Raises:
+            InputError: an id is no whole number, or outside the vocabulary.
+            ContextError: the session was closed.
+        """
+        self._require_open()
+        self._extend(check_tokens("the tokens", ids, self._config))
+
+    def _extend(self, tokens: list[int]) -> None:
+        for token in tokens:
+            if len(self._ids) >= self._context:
+                self._drop_oldest()
+            self._logits = None
+            self._ids.append(token)
+        self._catch_up()
+
+    def step(self, token: int) -> None:
+        """Append one token; errors as in :meth:`prefill`."""
+        self.prefill([token])
+
+    def rewind(self, count: int) -> None:
+        """Forget the last ``count`` tokens; all of them leave an empty session.
+
+        What the context has dropped before does not come back.
+
+        Raises:
+            InputError: ``count`` is no whole number from 0 to the tokens held.
+            ContextError: the session was closed.
+        """
+        self._require_not_closed()
+        number = whole_number("to rewind by", count)
+        if number > len(self._ids):
+            raise InputError(f"cannot rewind by {number} tokens; the session holds {len(self._ids)}")
+        if number:
+            self._cut(len(self._ids) - number)
+
+    def hold(self, ids: Sequence[int]) -> None:
+        """Hold exactly these tokens, ready to go on: what is the same at the beginning is not run again.
+
+        Errors as in :meth:`prefill`.
+        """
+        self._require_open()
+        wanted = ids if isinstance(ids, list) else whole_numbers("the tokens", ids)
+        common = common_prefix(self._ids, wanted)
+        new = check_tokens("the tokens", wanted[common:], self._config, first=common)
+        if common < len(self._ids):
+            self._cut(common)
+        self._extend(new)
+        if len(self._ids) > self._context:
+            self._make_room()
+            self._catch_up()
+
+    def logits(self) -> Floats:
+        """Logits [vocab] of the next token, float32; computed once, a copy each time.
+
+        Raises:
+            InputError: no token is held.
+            NumbersError: the model's output is broken, see :mod:`glinfer.engine.nan_guard`.
+            ContextError: the session was closed.
+        """
+        self._require_tokens()
+        return (self._keep(self._compute_logits()) if self._logits is None else self._logits).copy()
+
+    def _keep(self, logits: Floats) -> Floats:
+        """Look at logits that were read back, and keep them until the tokens change."""
+        self.logit_reads += 1
+        if self.numbers is not None:
+            self.numbers.look(logits, self._ids)
+        self._logits = logits
+        return logits
+
+    def probs(self) -> Floats:
+        """Softmax probabilities [vocab] of the next token, float32; errors as in :meth:`logits`."""
+        logits = self.logits().astype(np.float64)
+        weights = np.exp(logits - logits.max())
+        return np.asarray(weights / weights.sum(), dtype=np.float32)
+
+    def generate_ids(self, count: int, sampler: Sampler | None = None) -> list[int]:
+        """Choose and append ``count`` tokens, with one readback where the GPU can choose; greedy without a sampler.
+
+        The choices are those of ``sampler.sample`` on :meth:`logits`, token by token. No token stops it: read what
+        was chosen, and :meth:`rewind` what is too much.
+
+        Raises:
+            InputError: no token is held, or the model's output is broken (NaN).
+            ContextError: the session was closed.
+        """
+        wanted = whole_number("of tokens to generate", count)
+        sampler = Sampler(SamplingOptions(temperature=0)) if sampler is None else sampler
+        chosen: list[int] = []
+        while len(chosen) < wanted:
+            self._require_tokens()
+            chosen += self._choose(min(wanted - len(chosen), self.room), sampler)
+        return chosen
+
+    def fork(self) -> Self:
+        """An independent session that holds the same tokens; both go on by themselves, and either may close first."""
+        self._require_open()
+        made = self._copy()
+        made._ids, made._logits, made.dropped = list(self._ids), self._logits, self.dropped
+        made.numbers, made.usable = self.numbers, self.usable
+        return made
+
+    def close(self, reason: str = "this session was closed; make another one with model.session()") -> None:
+        """Release what is the session's own; harmless when repeated. ``reason`` is what later uses are told."""
+        if not self._closed:
+            self._release()
+            self._closed = reason
+
+    def __enter__(self) -> Self:
+        """Use as a context manager: closed at the end of the block."""
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        """Close."""
+        self.close()
+
+    def _require_not_closed(self) -> None:
+        if self._closed:
+            raise ContextError(self._closed)
+
+    def _require_open(self) -> None:
+        self._require_not_closed()
+        if self.usable is not None:
+            self.usable()  # before anything changes
+
+    def _require_tokens(self) -> None:
+        """Refuse an empty session, and make room for the newest token."""
+        self._require_open()
+        if not self._ids:
+            raise InputError("the session holds no tokens; prefill at least one")
+        self._make_room()
+
+    def _make_room(self) -> None:
+        if len(self._ids) > self._context:
+            self._drop_oldest()
+
+    def _drop_oldest(self) -> None:
+        """Drop the oldest half of a full context, at least one token."""
+        count = (self._context + 1) // 2
+        self._forget(0)
+        del self._ids[:count]
+        self.dropped += count
+
+    def _cut(self, length: int) -> None:
+        self._forget(length)
+        del self._ids[length:]
+
+    def _forget(self, length: int) -> None:
+        """Of what was computed, keep only what the first ``length`` tokens gave.
+
+        Always before the tokens themselves change: a Ctrl-C in between must leave nothing that is not true.
+        """
+        self._logits = None
+
+    @abstractmethod
+    def _catch_up(self) -> None:
+        """Run the tokens that were not run yet, but for the last."""
+
+    def _choose(self, count: int, sampler: Sampler) -> list[int]:
+        """Choose and append 1 to ``count`` tokens; called with tokens held, and room for so many more."""
+        logits = self.logits()
+        if self.numbers is not None:
+            logits = self.numbers.usable(logits)
+        return self._append([sampler.sample(logits, self._ids)])
+
+    def _append(self, chosen: list[int]) -> list[int]:
+        self._logits = None
+        self._ids += chosen
+        return chosen
+
+    @abstractmethod
+    def _release(self) -> None:
+        """Release what is the session's own."""
+
+    @abstractmethod
+    def _compute_logits(self) -> Floats: ...
+
+    @abstractmethod
+    def _copy(self) -> Self:
+        """Another session of the same model, with what this one has computed."""
+
+
+class RecomputeSession(DecodeSession):
+    """The reference plan, or any function of the whole sequence: nothing is kept but the last logits."""
+
+    def __init__(
+        self,
+        config: ModelConfig,
+        logits: Forward,
+        probs: Forward | None = None,
+        *,
+        count_draws: Callable[[], int] = lambda: 0,
+    ) -> None:
+        """Nothing is held.
+
+        Args:
+            config: the model's shape.
+            logits: ids of the whole sequence → logits of the next token.
+            probs: ids → probabilities; left out, the softmax of the logits.
+            count_draws: the running count of draw calls.
+        """
+        super().__init__(config)
+        self._forward, self._forward_probs, self._count_draws = logits, probs, count_draws
+
+    @property
+    def draws_issued(self) -> int:
+        """Draw calls issued so far, by every session of the model."""
+        return self._count_draws()
+
+    def probs(self) -> Floats:
+        """Softmax probabilities [vocab] of the next token, float32, computed where the logits are."""
+        if self._forward_probs is None:
+            return super().probs()
+        self._require_tokens()
+        return self._forward_probs(self.ids)
+
+    def _catch_up(self) -> None:
+        """Nothing is kept of one token for the next."""
+
+    def _release(self) -> None:
+        """There is nothing of its own."""
+
+    def _compute_logits(self) -> Floats:
+        return self._forward(self.ids)
+
+    def _copy(self) -> RecomputeSession:
+        return RecomputeSession(self._config, self._forward, self._forward_probs, count_draws=self._count_draws)
+
+
+def common_prefix(held: list[int], wanted: list[int]) -> int:
+    """How many tokens at the beginning are the same."""
+    if held == wanted[: len(held)]:  # mostly so, and fast
+        return len(held)
+    pairs = zip(held, wanted, strict=False)
+    return next((place for place, (one, other) in enumerate(pairs) if one != other), len(wanted))

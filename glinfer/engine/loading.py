@@ -1,0 +1,298 @@
+"""From a checkpoint's file to its plan bound to a device: what a model is made of."""
+
+from __future__ import annotations
+
+import dataclasses
+import math
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
+from functools import partial
+from os import PathLike
+from pathlib import Path
+from typing import Any
+
+from glinfer.config import ModelConfig
+from glinfer.engine.auto_weights import choose_weights
+from glinfer.engine.engine import Engine, FastEngine, WholeEngine
+from glinfer.engine.fallback import KernelChoice
+from glinfer.engine.whole import WholeSequences
+from glinfer.errors import InputError, PlanError
+from glinfer.formats import Checkpoint, find_model, load_checkpoint, random_checkpoint, weight_shapes
+from glinfer.formats.checkpoint import with_context
+from glinfer.gl.context import Device, Limits, open_device
+from glinfer.gl.faults import bytes_text
+from glinfer.gl.memory import check_room
+from glinfer.models.choice import (
+    AUTO,
+    DEFAULT_PLAN,
+    DEFAULT_WEIGHTS,
+    USUAL_TEXTURE_SIZE,
+    ReferencePlans,
+    check_choice,
+    is_published,
+    plan_for,
+    reference_plans,
+    weights_for,
+    weights_named,
+)
+from glinfer.models.plan import Plan
+from glinfer.models.session import LESS, Session, check_textures_fit
+from glinfer.models.transforms.recipe import DEFAULT_CACHE
+from glinfer.models.tuning import kernels_for
+from glinfer.ops.kernels import Kernels
+from glinfer.ops.spec import Array
+from glinfer.text.stops import default_stops
+from glinfer.text.tokenizer import Tokenizer, find_tokenizer
+
+USUAL_CONTEXT = 4096
+"""Tokens of the longest sequence of a model with rotary positions, which may have many more, where nobody says."""
+
+
+@dataclass(frozen=True)
+class Loaded:
+    """The parts of a model.
+
+    Attributes:
+        engine: the plan, bound to a device, and what runs it.
+        tokenizer: the tokenizer that fits it, or None.
+        no_tokenizer_reason: why there is none.
+        stop_ids: the ids that end a text where nobody says which.
+        owns_device: whether the device was opened for this model.
+    """
+
+    engine: Engine
+    tokenizer: Tokenizer | None
+    no_tokenizer_reason: str
+    stop_ids: tuple[int, ...]
+    owns_device: bool
+
+
+def read_model(
+    path: str | PathLike[str], *, gelu: str | None = None, context: int | None = None
+) -> tuple[str | PathLike[str], Checkpoint]:
+    """A checkpoint as it is going to be run, with the path of its file.
+
+    Args:
+        path: a file, a directory, or the name of a bundled model.
+        gelu: ``tanh`` or ``erf`` to override the checkpoint's own form.
+        context: tokens of the longest sequence; left out, all positions of the model, or :data:`USUAL_CONTEXT`.
+
+    Raises:
+        GlinferError: a bad file, or one without such a form or so many positions.
+    """
+    path = find_model(path)
+    checkpoint = load_checkpoint(path)
+    config = checkpoint.config.with_gelu(gelu)
+    positions = usual_context(config, context).max_position_embeddings
+    return path, with_context(dataclasses.replace(checkpoint, config=config), positions)
+
+
+def usual_context(config: ModelConfig, context: int | None) -> ModelConfig:
+    """The shape for sequences of so many tokens; left out, of all positions of the model, or :data:`USUAL_CONTEXT`.
+
+    Raises:
+        ConfigError: the model has no such positions.
+    """
+    if context is None and config.family.rotary:
+        context = min(config.max_position_embeddings, USUAL_CONTEXT)
+    return config.with_context(context)
+
+
+def load_parts(
+    path: str | PathLike[str],
+    *,
+    tokenizer: str | PathLike[str] | Tokenizer | None,
+    plan: str,
+    weights: str,
+    cache: str,
+    kernels: Kernels | None,
+    gelu: str | None,
+    context: int | None,
+    device: Device | str | int | None,
+    api: str | None,
+    limits: Limits | None,
+    shader_root: Path | None,
+    on_upload: Callable[[int, int], None] | None,
+) -> Loaded:
+    """Read a checkpoint, open a device, bind the plan; all as :func:`glinfer.engine.model.load_model` says."""
+    if isinstance(device, Device) and (api is not None or limits is not None):
+        raise InputError("api and limits belong to opening a device; an open Device has its own, so leave them out")
+    check_choice(plan, "f32" if (plan, weights) == ("fast", AUTO) else weights, cache)
+    if plan == "reference" and kernels is not None:
+        raise InputError("kernels shape the fast plan's passes; leave them out or use the fast plan")
+    path, checkpoint = read_model(path, gelu=gelu, context=context)
+    checkpoint.check_finite()
+    config = checkpoint.config
+    found, reason = find_tokenizer(path, tokenizer, config)
+    stop_ids = default_stops(path, found, config)
+    opened = device if isinstance(device, Device) else open_device(device, api=api, limits=limits)
+    try:
+        if weights == AUTO:
+            exact = KernelChoice(kernels or kernels_for(opened, config, "f32"), fixed=kernels is not None)
+            weights = exact.make(partial(choose_weights, checkpoint, opened))
+        prepared = prepare(checkpoint, opened, plan, weights, kernels, cache)
+        del checkpoint  # folded weights are a copy, and textures may be a third one in the same memory
+        engine = prepared.bind(opened, shader_root=shader_root, on_upload=on_upload)
+    except BaseException as error:
+        if opened is not device:
+            opened.close()
+        if isinstance(error, MemoryError):
+            raise PlanError(f"Python has no memory left for this model ({error or 'none at all'}); {LESS}") from None
+        raise
+    return Loaded(engine, found, reason, stop_ids, opened is not device)
+
+
+@dataclass(frozen=True)
+class Prepared:
+    """A plan and the arrays that it uploads, ready to be bound; the checkpoint itself is needed no more.
+
+    Attributes:
+        config: the model's shape.
+        plan: what is going to be bound.
+        arrays: its weights, by tensor name.
+        weights: their format.
+        cache: the format of keys and values.
+        kernels: how passes are shaped.
+        fixed: whether the caller has asked for exactly these; otherwise plainer ones take their place where the driver
+            refuses a shader, see :mod:`glinfer.engine.fallback`.
+        formats: of the file's tensors.
+        whole: the reference plans by length, of a model without a published one.
+        shaped: the same with other kernels: (plan, reference plans).
+    """
+
+    config: ModelConfig
+    plan: Plan
+    arrays: Mapping[str, Array]
+    weights: str
+    cache: str
+    kernels: Kernels
+    fixed: bool
+    formats: Mapping[str, str]
+    whole: ReferencePlans | None
+    shaped: Callable[[Kernels], tuple[Plan, ReferencePlans | None]]
+
+    def bind(
+        self,
+        device: Device,
+        *,
+        shader_root: Path | None = None,
+        on_upload: Callable[[int, int], None] | None = None,
+    ) -> Engine:
+        """Upload the weights and compile; ``on_upload`` is told (bytes uploaded so far, bytes in all).
+
+        Raises:
+            PlanError: the plan does not fit the device.
+            ShaderError: the driver refuses a shader, in its plainest form too. Of another ``shader_root`` the first.
+        """
+        fixed = self.fixed or shader_root is not None
+
+        def bound(kernels: Kernels) -> Engine:
+            plan, whole = self.shaped(kernels) if kernels != self.kernels else (self.plan, self.whole)
+            total = plan.texture_bytes(device.limits.max_texture_size, "weight")
+            report = None if on_upload is None else _running_total(total, on_upload)
+            session = Session(plan, self.arrays, device, shader_root=shader_root, on_upload=report)
+            if plan.name == "reference":
+                return WholeEngine(self.config, session, self.weights, kernels, whole)
+            return FastEngine(self.config, session, self.weights, kernels, self.formats, self.cache, fixed=fixed)
+
+        return KernelChoice(self.kernels, fixed=fixed).make(bound)
+
+
+def prepare(
+    checkpoint: Checkpoint,
+    device: Device,
+    plan: str,
+    weights: str = DEFAULT_WEIGHTS,
+    kernels: Kernels | None = None,
+    cache: str = DEFAULT_CACHE,
+) -> Prepared:
+    """Choose and build the plan of a checkpoint for a device, and make its weights ready.
+
+    Args:
+        checkpoint: the model.
+        device: where it is to run.
+        plan: one of :data:`glinfer.models.choice.PLANS`.
+        weights: one of :data:`glinfer.models.choice.WEIGHTS`.
+        kernels: how passes are shaped; left out, a good choice for the device.
+        cache: one of :data:`glinfer.models.choice.CACHES`.
+
+    Raises:
+        PlanError: the plan does not fit the device or its memory, or a weight the format.
+    """
+    config, formats, edge = checkpoint.config, checkpoint.formats(), device.limits.max_texture_size
+    weights = weights_named(weights, formats)
+    fixed, kernels = kernels is not None, kernels or kernels_for(device, config, weights)
+    rows = WholeSequences.shortest(config.max_position_embeddings)
+
+    def shaped(kernels: Kernels) -> tuple[Plan, ReferencePlans | None]:
+        if plan == "fast" or is_published(config, formats):
+            how: dict[str, Any] = {"weights": weights, "cache": cache, "formats": formats, "kernels": kernels}
+            return plan_for(config, plan, max_texture_size=edge, **how), None
+        plans = reference_plans(config, weights, formats, kernels, edge)
+        return plans.of(rows), plans
+
+    made, whole = shaped(kernels)
+    if device.in_main_memory:
+        check_textures_fit(made, edge, beside=_folded_bytes(made, edge) if plan == "fast" else 0)
+    arrays = weights_for(checkpoint, plan, weights)
+    return Prepared(config, made, arrays, weights, cache, kernels, fixed, formats, whole, shaped)
+
+
+def _folded_bytes(plan: Plan, max_texture_size: int) -> int:
+    """What folding takes at most: the largest array, and that in float64 on the way."""
+    return 5 * max(tensor.layout_within(max_texture_size).nbytes for tensor in plan.of_kind("weight"))
+
+
+def random_weights(
+    config: ModelConfig,
+    plan: str = DEFAULT_PLAN,
+    weights: str = DEFAULT_WEIGHTS,
+    cache: str = DEFAULT_CACHE,
+    *,
+    seed: int = 0,
+) -> Checkpoint:
+    """Random weights of a shape, see :func:`glinfer.formats.random_checkpoint`, if a plan of them fits the memory.
+
+    Args:
+        config: the shape.
+        plan: the plan that they are for, one of :data:`glinfer.models.choice.PLANS`.
+        weights: the format in which it keeps them.
+        cache: that of its keys and values.
+        seed: of the weights.
+
+    Raises:
+        PlanError: there can be no such plan, or there is no memory for the weights.
+    """
+    edge = USUAL_TEXTURE_SIZE
+    made = plan_for(config, plan, weights=weights, cache=cache, max_texture_size=edge)
+    sizes = [4 * math.prod(shape) for shape in weight_shapes(config).values()]
+    folded = _folded_bytes(made, edge) if plan == "fast" else 0
+    _check_arrays(sum(sizes) + max(4 * max(sizes), folded), "random weights")  # which are drawn in float64
+    return random_checkpoint(config, seed)
+
+
+def _check_arrays(needed: int, what: str) -> None:
+    check_room(needed, f"{what} takes {bytes_text(needed)}", LESS)
+
+
+def bind(
+    checkpoint: Checkpoint,
+    device: Device,
+    plan: str,
+    weights: str = DEFAULT_WEIGHTS,
+    kernels: Kernels | None = None,
+    cache: str = DEFAULT_CACHE,
+) -> Engine:
+    """Bind a plan of a checkpoint to a device; see :func:`prepare`."""
+    return prepare(checkpoint, device, plan, weights, kernels, cache).bind(device)
+
+
+def _running_total(total: int, report: Callable[[int, int], None]) -> Callable[[int], None]:
+    done = 0
+
+    def add(count: int) -> None:
+        nonlocal done
+        done += count
+        report(min(done, total), total)
+
+    return add

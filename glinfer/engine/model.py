@@ -1,0 +1,446 @@
+"""The model as a user sees it: text or ids in, text, ids, logits or probabilities out."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from os import PathLike
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, TypedDict, overload
+
+import numpy as np
+import numpy.typing as npt
+
+from glinfer.engine.batch import MOST_SLOTS, BatchRequest, BatchResult, Running, check_request
+from glinfer.engine.capture import Inspected
+from glinfer.engine.decode import DecodeSession
+from glinfer.engine.ids import check_ids, check_stop_ids, check_tokens, whole_number
+from glinfer.engine.loading import Loaded, load_parts
+from glinfer.engine.loop import TokenStream
+from glinfer.engine.sampler import SamplingOptions
+from glinfer.engine.scheduler import Scheduler
+from glinfer.engine.score import TextScore
+from glinfer.engine.stream import TextStream
+from glinfer.errors import ContextError, InputError
+from glinfer.gl.context import Device, Limits
+from glinfer.models.choice import DEFAULT_PLAN, DEFAULT_WEIGHTS
+from glinfer.models.plan import DrawTable, Plan, draw_table
+from glinfer.models.session import Session
+from glinfer.models.transforms.recipe import DEFAULT_CACHE
+from glinfer.ops.kernels import Kernels
+from glinfer.text.tokenizer import Tokenizer
+
+if TYPE_CHECKING:
+    from typing_extensions import Unpack
+
+CHUNK = 8
+"""How many tokens :meth:`Model.generate` has the GPU choose before it looks at them."""
+
+_CLOSED = "this model was closed; load it again"
+
+
+class StreamOptions(TypedDict, total=False):
+    """The options of :meth:`Model.stream` and :meth:`Model.generate`; explained at ``stream``."""
+
+    max_tokens: int
+    temperature: float
+    top_k: int
+    top_p: float
+    min_p: float
+    repetition_penalty: float
+    seed: int | None
+    stop: Sequence[str]
+    stop_ids: Sequence[int] | None
+    on_end: Callable[[], None] | None
+
+
+class Model(Inspected):
+    """A checkpoint bound to a device; made by :func:`glinfer.load`.
+
+    Streams, :meth:`logits` and :meth:`probs` share one sequence of tokens: with the fast plan, what the last use left
+    in it and the next one begins with is not computed again. :meth:`session` makes sequences of their own.
+
+    Attributes:
+        config: the model's shape.
+        tokenizer: the tokenizer, or None when there is none and only ids can be used.
+        device: the open OpenGL device.
+        engine: what runs the model.
+        bound: the plan, bound to the device.
+        weights: the format of the weights, such as ``f32``.
+        cache: that of keys and values.
+        kernels: how the fast plan's passes are shaped; the reference plan has no such choice.
+    """
+
+    def __init__(self, loaded: Loaded, *, strict: bool = False) -> None:
+        """Use :func:`load_model`."""
+        self.config, self.tokenizer, self.engine = loaded.engine.config, loaded.tokenizer, loaded.engine
+        self.weights, self.cache, self.kernels = loaded.engine.weights, loaded.engine.cache, loaded.engine.kernels
+        self.bound: Session = loaded.engine.bound
+        self.device = self.bound.device
+        self.engine.numbers.strict = strict
+        self._no_tokenizer_reason = loaded.no_tokenizer_reason
+        self._stop_ids = loaded.stop_ids
+        self._owns_device = loaded.owns_device
+        self._closed = False
+        self._own = self.engine.session(own=True)
+
+    @property
+    def plan(self) -> Plan:
+        """What one run draws."""
+        return self.bound.plan
+
+    def session(self) -> DecodeSession:
+        """A new sequence of tokens over the same weights, empty; close it, or use it in a ``with`` block.
+
+        Raises:
+            ContextError: the model was closed.
+        """
+        self._require_open()
+        return self.engine.session()
+
+    def _require_open(self) -> None:
+        if self._closed:
+            raise ContextError(_CLOSED)
+        self.device.require_usable()
+
+    def forward(self, ids: Sequence[int]) -> int:
+        """Run one pass of the reference plan over the whole sequence; returns the draw calls issued.
+
+        Raises:
+            InputError: ids that the model cannot run, or another plan, which runs token by token.
+        """
+        self._require_open()
+        return self.engine.forward(check_ids(ids, self.config))
+
+    def logits(self, ids: Sequence[int]) -> npt.NDArray[np.float32]:
+        """Logits [vocab] of the token that follows ``ids``, float32."""
+        self._require_open()
+        self._own.hold(check_ids(ids, self.config))
+        return self._own.logits()
+
+    def probs(self, ids: Sequence[int]) -> npt.NDArray[np.float32]:
+        """Softmax probabilities [vocab] of the token that follows ``ids``, float32."""
+        self._require_open()
+        self._own.hold(check_ids(ids, self.config))
+        return self._own.probs()
+
+    @overload
+    def stream(self, prompt: str, **options: Unpack[StreamOptions]) -> TextStream: ...
+    @overload
+    def stream(self, prompt: Sequence[int], **options: Unpack[StreamOptions]) -> TokenStream: ...
+    def stream(
+        self,
+        prompt: str | Sequence[int],
+        *,
+        max_tokens: int = 128,
+        temperature: float = 1.0,
+        top_k: int = 0,
+        top_p: float = 1.0,
+        min_p: float = 0.0,
+        repetition_penalty: float = 1.0,
+        seed: int | None = None,
+        stop: Sequence[str] = (),
+        stop_ids: Sequence[int] | None = None,
+        on_end: Callable[[], None] | None = None,
+    ) -> TextStream | TokenStream:
+        """Continue a prompt piece by piece: text for a text prompt, ids for a prompt of ids.
+
+        Args:
+            prompt: text (needs a tokenizer; control tokens such as ``<|user|>`` are recognised), or ids.
+            max_tokens: how many tokens at most. When the context is full the oldest half of its tokens is dropped,
+                see ``stats.dropped``, and generation goes on.
+            temperature: 0 takes the likeliest token every time.
+            top_k: only the k likeliest tokens (0: all).
+            top_p: only the likeliest tokens whose probabilities reach this sum.
+            min_p: only tokens at least this fraction as likely as the likeliest.
+            repetition_penalty: above 1 makes tokens already in the sequence less likely.
+            seed: the same seed gives the same tokens; None draws a new one.
+            stop: strings that end a text stream; they are not part of the text.
+            stop_ids: ids that end the stream (default: for text the tokenizer's ``<|end|>``, or the ``eos_token_id`` of
+                a Hugging Face model; none for ids).
+            on_end: called once when the stream ends.
+
+        A stream that is not read to its end goes on holding what it holds: close it, or use it in a ``with``
+        block.
+
+        Raises:
+            InputError: a prompt or an option that cannot be run.
+        """
+        self._require_open()
+        sampling = SamplingOptions(temperature, top_k, top_p, min_p, repetition_penalty, seed)
+        is_text = isinstance(prompt, str)
+        if isinstance(prompt, str):
+            ids: Sequence[int] = self.require_tokenizer().encode(prompt)
+            default_stops = self._stop_ids
+        else:
+            ids, default_stops = prompt, ()
+            if stop:
+                raise InputError("stop strings need a text prompt; use stop_ids with a prompt of ids")
+        tokens = TokenStream(
+            self._own,
+            check_ids(ids, self.config),
+            sampling,
+            max_tokens=max_tokens,
+            stop_ids=default_stops if stop_ids is None else check_stop_ids(stop_ids, self.config),
+            on_end=on_end,
+        )
+        return TextStream(tokens, self.require_tokenizer(), stop) if is_text else tokens
+
+    @overload
+    def generate(self, prompt: str, **options: Unpack[StreamOptions]) -> str: ...
+    @overload
+    def generate(self, prompt: Sequence[int], **options: Unpack[StreamOptions]) -> list[int]: ...
+    @overload
+    def generate(self, prompt: list[str], **options: Unpack[StreamOptions]) -> list[str]: ...
+    @overload
+    def generate(self, prompt: list[list[int]], **options: Unpack[StreamOptions]) -> list[list[int]]: ...
+    def generate(
+        self, prompt: str | Sequence[int] | list[str] | list[list[int]], **options: Unpack[StreamOptions]
+    ) -> str | list[int] | list[str] | list[list[int]]:
+        """The whole continuation at once: a string for text, a list of ids for ids; options as in stream.
+
+        For a list of prompts a list of continuations, decoded together; each is what it would be alone.
+        """
+        # Anything else, such as an array or no sequence at all, is a single prompt, and may be refused as one.
+        many = isinstance(prompt, (list, tuple)) and len(prompt) > 0
+        if many and all(isinstance(each, (str, list, tuple)) for each in prompt):
+            return self._generate_many(prompt, options)  # type: ignore[arg-type]
+        if isinstance(prompt, str):
+            text = self.stream(prompt, **options)
+            text.chunk = CHUNK
+            return "".join(text)
+        ids = self.stream(prompt, **options)  # type: ignore[arg-type]
+        ids.chunk = CHUNK
+        return list(ids)
+
+    def _generate_many(
+        self, prompts: Sequence[str | Sequence[int]], options: StreamOptions
+    ) -> list[str] | list[list[int]]:
+        then = options.pop("on_end", None)
+        found: list[Any] = [None] * len(prompts)
+        for result in self.batch([BatchRequest(each, options, place) for place, each in enumerate(prompts)]):
+            assert isinstance(result.request.key, int)
+            found[result.request.key] = result.ids if result.text is None else result.text
+        if then is not None:
+            then()
+        return found
+
+    def batch(
+        self, requests: Iterable[BatchRequest], *, slots: int | None = None, memory: int | None = None
+    ) -> Iterator[BatchResult]:
+        """Continue many prompts together; results come in the order in which they are finished.
+
+        Each is what :meth:`stream` gives alone with the same options and seed. When one is finished the next takes its
+        place. Nothing is run, and no memory taken, before the first result is asked for. A list is checked as a whole
+        at once, and its longest prompt says how large the caches are; of anything else each request is taken and
+        checked when there is a place for it, and every cache has room for a whole context.
+
+        Args:
+            requests: the prompts with their options.
+            slots: how many sequences at once at most; left out, 32 or as many as there are.
+            memory: bytes of texture memory for their caches; left out, 1 GiB.
+
+        Raises:
+            InputError: a prompt or an option that cannot be run, no memory for a single sequence, or the reference
+                plan, which keeps no keys and values.
+        """
+        longest, bounds = None, self._bounds("batch", slots=slots, memory=memory)
+        if isinstance(requests, (list, tuple)):
+            running = [self._checked(request, f"request {place}: ") for place, request in enumerate(requests)]
+            if not running:
+                return iter(())
+            longest = max(len(each.prompt) + each.max_tokens for each in running)
+            bounds["slots"] = min(bounds.get("slots", MOST_SLOTS), len(running))
+            waiting = iter(running)
+        elif isinstance(requests, Iterable):
+            waiting = map(self._checked, requests)
+        else:
+            raise InputError(f"the requests are {type(requests).__name__}; expected a list or an iterator of them")
+        make = self.engine.scheduler(self._checked, self._require_open, longest=longest, **bounds)
+
+        def results() -> Iterator[BatchResult]:
+            # In here, so that an iterator that is never asked for anything holds nothing.
+            yield from make().results(waiting)
+
+        return results()
+
+    def scheduler(
+        self,
+        *,
+        slots: int | None = None,
+        memory: int | None = None,
+        longest: int | None = None,
+        piece: int | None = None,
+    ) -> Scheduler:
+        """Continue prompts that come and go at any time: insert, next, cancel; use it in a ``with`` block.
+
+        Each gives what :meth:`stream` gives alone with the same options and seed, whatever else runs. What does not fit
+        waits. A prompt that begins like one before, such as with the same system prompt, is run from where they part.
+
+        Args:
+            slots: how many sequences at once at most; left out, 32.
+            memory: bytes of texture memory for their caches; left out, 1 GiB.
+            longest: tokens of the longest sequence, prompt and continuation; left out, a whole context.
+            piece: how many tokens of prompts are run between two tokens of the other sequences; left out, 512 or what
+                the kernels say. Fewer keep the others going evenly, more take prompts in faster.
+
+        Raises:
+            InputError: a number is 0, no memory for a single sequence, or the reference plan, which keeps no keys and
+                values.
+        """
+        bounds = self._bounds("scheduler", slots=slots, memory=memory, longest=longest, piece=piece)
+        return self.engine.scheduler(self._checked, self._require_open, **bounds)()
+
+    def _bounds(self, what: str, **given: int | None) -> dict[str, int]:
+        """Those of several numbers that are given, if sequences can be run together now."""
+        self._require_open()
+        self._require_unobserved(what)
+        bounds = {name: whole_number(f"for {name}", number) for name, number in given.items() if number is not None}
+        for name, number in bounds.items():
+            if number < 1:
+                raise InputError(f"{name} is 0; expected at least 1")
+        return bounds
+
+    def score(self, texts: Sequence[str | Sequence[int]], *, stride: int | None = None) -> list[TextScore]:
+        """How likely the model finds each of several texts: the log-probability of every token but the first.
+
+        Many tokens are run at once, and short texts together.
+
+        Args:
+            texts: strings (needs a tokenizer), or lists of ids; of at least two tokens each.
+            stride: a text longer than the context is read in windows, each beginning so many tokens after the one
+                before; left out, half of the context.
+
+        Raises:
+            InputError: a text that cannot be run, or the reference plan, which keeps no keys and values.
+        """
+        self._require_open()
+        self._require_unobserved("score")
+        if isinstance(texts, (str, bytes)) or not isinstance(texts, Iterable):
+            raise InputError(f"score takes a list of texts, and found {type(texts).__name__}; put a text into a list")
+        ids = []
+        for place, text in enumerate(texts):
+            tokens: Sequence[int] = self.require_tokenizer().encode(text) if isinstance(text, str) else text
+            ids.append(check_tokens(f"text {place}", tokens, self.config))
+        if self.plan.name != "fast":
+            raise InputError("score needs the fast plan; load the model without plan='reference'")
+        return self.engine.score(ids, stride=stride) if ids else []
+
+    def _checked(self, request: BatchRequest, which: str = "") -> Running:
+        if not isinstance(request, BatchRequest):
+            raise InputError(f"{which}a request is {type(request).__name__}; expected BatchRequest(prompt, options)")
+        is_text = isinstance(request.prompt, str)
+        try:
+            return check_request(request, self.config, self.require_tokenizer() if is_text else None, self._stop_ids)
+        except InputError as error:
+            raise InputError(f"{which}{error}") from None
+
+    def draws(self, tokens: int = 1) -> DrawTable:
+        """The passes that the last of ``tokens`` tokens costs, by kind, with ``.total`` draw calls.
+
+        The reference plan runs all of the tokens in them again, the fast plan that one alone.
+        """
+        return draw_table(self.plan, tokens)
+
+    def require_tokenizer(self) -> Tokenizer:
+        """The tokenizer.
+
+        Raises:
+            InputError: there is none.
+        """
+        if self.tokenizer is None:
+            raise InputError(self._no_tokenizer_reason)
+        return self.tokenizer
+
+    def close(self) -> None:
+        """Release every GL object, those of its sessions too, and the device if this model opened it.
+
+        Harmless when repeated.
+        """
+        if not self._closed:
+            if not self.device.closed:
+                self.device.activate()  # from another thread this fails, and the model stays as it was
+            self._closed = True
+            try:
+                self._own.close(_CLOSED)
+                self.bound.release()
+            finally:
+                if self._owns_device:  # after a Ctrl-C too: it releases whatever is left
+                    self.device.close()
+
+    def __enter__(self) -> Model:
+        """Use as a context manager: closed at the end of the block."""
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        """Close."""
+        self.close()
+
+
+def load_model(
+    path: str | PathLike[str],
+    *,
+    tokenizer: str | PathLike[str] | Tokenizer | None = None,
+    plan: str = DEFAULT_PLAN,
+    weights: str = DEFAULT_WEIGHTS,
+    cache: str = DEFAULT_CACHE,
+    kernels: Kernels | None = None,
+    gelu: str | None = None,
+    context: int | None = None,
+    device: Device | str | int | None = None,
+    api: str | None = None,
+    limits: Limits | None = None,
+    shader_root: Path | None = None,
+    strict: bool = False,
+    on_upload: Callable[[int, int], None] | None = None,
+) -> Model:
+    """Read a checkpoint, open a device, bind the plan.
+
+    Args:
+        path: a ``.gab``, ``.safetensors`` or ``.gguf`` checkpoint, the directory of a Hugging Face model, the manifest
+            of a second-generation Gab, or the name of a bundled model such as ``shakespeare``.
+        tokenizer: a ``.bpe`` file, a ``tokenizer.json`` or the directory that has it, or a Tokenizer. Left out, the
+            vocabulary of a ``.gguf``, or ``<checkpoint>.bpe``, ``model.bpe`` or ``tokenizer.json`` beside the
+            checkpoint is used when there is one that fits the model.
+        plan: ``fast``, each token once, or ``reference``, the published passes over the whole sequence each time.
+        weights: how weights are kept: ``file`` as the file has them, ``f32`` as floats, or in fewer bits, a key of
+            :data:`glinfer.models.transforms.recipe.WEIGHT_FORMATS`; ``auto`` for the fastest whose predictions cost at
+            most 0.1% more bits than float32's, measured once for a checkpoint.
+        cache: how the fast plan keeps keys and values: ``f32``, or ``f16`` in half floats, which take half the memory;
+            a model whose keys or values are beyond 65504 is told to have broken output.
+        kernels: how its passes are shaped, which changes speed and no more than last digits; left out, a good choice
+            for the renderer.
+        gelu: ``tanh`` or ``erf`` to override the checkpoint's own form.
+        context: tokens of the longest sequence, at most the model's own positions; left out, those, but of models with
+            rotary positions no more than :data:`glinfer.engine.loading.USUAL_CONTEXT`, as each takes memory.
+        device: an open Device to share (it stays open, and has its own ``api`` and ``limits``), or what
+            :func:`glinfer.gl.context.open_device` takes.
+        api: ``es`` or ``desktop``; see open_device.
+        limits: pretend that the renderer allows no more, for example ``Limits.webgl2_minimum()``.
+        shader_root: another folder of shader files, for trying out changed shaders.
+        strict: whether NaN or an infinity among the logits ends a run with a NumbersError; otherwise they are warned of
+            once, with the pass where they began, and such tokens are never chosen. Where nothing is left to choose, a
+            run ends in any case. Weights that are no numbers are always refused.
+        on_upload: told (bytes uploaded so far, bytes in all) while weights go to the GPU.
+
+    Raises:
+        GlinferError: one of its children for a bad file, bad weights, a tokenizer that does not fit, a
+            missing context, or a model too large for the renderer.
+    """
+    return Model(
+        load_parts(
+            path,
+            tokenizer=tokenizer,
+            plan=plan,
+            weights=weights,
+            cache=cache,
+            kernels=kernels,
+            gelu=gelu,
+            context=context,
+            device=device,
+            api=api,
+            limits=limits,
+            shader_root=shader_root,
+            on_upload=on_upload,
+        ),
+        strict=strict,
+    )

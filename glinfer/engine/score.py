@@ -1,0 +1,255 @@
+"""How likely a model finds texts: log-probabilities of every token, many tokens in a run and many texts at once."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from dataclasses import dataclass
+from typing import TYPE_CHECKING
+
+import numpy as np
+import numpy.typing as npt
+
+from glinfer.config import ModelConfig
+from glinfer.errors import InputError, NumbersError
+from glinfer.models.fast.parts import cache_slots
+from glinfer.models.fast.rows import ROWS, SCORES, fitting_chunk_plan, slots_for
+from glinfer.models.feed import chunk_values
+from glinfer.models.session import Session
+from glinfer.models.transforms.recipe import DEFAULT_CACHE, Formats
+from glinfer.ops.fused.cached import SLOT_TOKENS
+from glinfer.ops.fused.rows import BASE, POSITION, TOKEN, WANTED, interleaved, row_table
+from glinfer.ops.fused.score import log_probabilities
+from glinfer.ops.kernels import Kernels
+
+if TYPE_CHECKING:
+    from typing_extensions import Self
+
+TOGETHER = 16
+"""A sequence begins at a cache slot that is a multiple of this."""
+
+Numbers = npt.NDArray[np.float64]
+Tokens = npt.NDArray[np.intp]
+
+
+@dataclass(frozen=True)
+class TextScore:
+    """How likely the tokens of one text are.
+
+    Attributes:
+        ids: the tokens.
+        logprobs: natural logarithm of the probability of each token but the first, given those before it, float64.
+        likeliest: the token that the model found likeliest in each of those places.
+    """
+
+    ids: list[int]
+    logprobs: Numbers
+    likeliest: Tokens
+
+    @property
+    def total(self) -> float:
+        """The logarithm of the probability of the whole text after its first token."""
+        return float(self.logprobs.sum())
+
+    @property
+    def perplexity(self) -> float:
+        """exp of the mean negative log-probability."""
+        return math.exp(-self.total / len(self.logprobs))
+
+
+@dataclass(frozen=True)
+class Window:
+    """Tokens [start, stop) of a text, whose predictions of tokens [scored, stop] are asked for."""
+
+    text: int
+    start: int
+    stop: int
+    scored: int
+
+
+def windows(count: int, context: int, stride: int) -> Iterator[tuple[int, int, int]]:
+    """Sliding windows over ``count`` tokens: (start, stop, scored), stepping by ``stride``.
+
+    The model reads tokens [start, stop); the window scores its predictions of tokens [scored, stop]. Over all
+    windows every token but the first is scored exactly once.
+    """
+    start, scored = 0, 1
+    while scored < count:
+        stop = min(start + context, count - 1)
+        yield start, stop, scored
+        scored, start = stop + 1, start + stride
+
+
+def windows_of(texts: Sequence[Sequence[int]], context: int, stride: int | None) -> list[Window]:
+    """The windows over all texts; ``stride`` left out is half of the context.
+
+    Raises:
+        InputError: a text is too short, or the stride is outside the context.
+    """
+    stride = check_stride(stride, context)
+    for place, ids in enumerate(texts):
+        if len(ids) < 2:
+            raise InputError(f"text {place} has {len(ids)} tokens; expected at least 2, one to predict from another")
+    return [Window(place, *span) for place, ids in enumerate(texts) for span in windows(len(ids), context, stride)]
+
+
+def check_likelihoods(logprobs: Numbers) -> None:
+    """Refuse logarithms of probabilities that are none.
+
+    Raises:
+        NumbersError: one is not finite.
+    """
+    if not np.isfinite(logprobs).all():
+        raise NumbersError("a likelihood is no finite number; expected finite logits: the model's output is broken")
+
+
+@dataclass(frozen=True)
+class _Piece:
+    """Rows [row, row + length) of a run: tokens from ``first`` on of a window that begins at cache slot ``base``."""
+
+    window: Window
+    first: int
+    length: int
+    row: int
+    base: int
+
+
+class Scorer:
+    """Says how likely a model finds texts, by the plan ``score``, many tokens of many texts at once.
+
+    Close it, or use it in a ``with`` block.
+    """
+
+    def __init__(
+        self,
+        config: ModelConfig,
+        root: Session,
+        weights: str,
+        kernels: Kernels,
+        formats: Formats | None = None,
+        cache: str = DEFAULT_CACHE,
+    ) -> None:
+        """Bind the plan over the weights of ``root``.
+
+        Raises:
+            PlanError: it does not fit the renderer.
+        """
+        self.config, self._kernels = config, kernels
+        rows = max(min(kernels.chunk, config.max_position_embeddings), kernels.targets)
+        plan = fitting_chunk_plan(
+            config,
+            weights=weights,
+            formats=formats,
+            cache=cache,
+            kernels=kernels,
+            max_texture_size=root.device.limits.max_texture_size,
+            rows=rows,
+            cache_slots=max(cache_slots(config), -(-(rows + kernels.targets) // SLOT_TOKENS) * SLOT_TOKENS),
+            likelihoods=True,
+        )
+        self.session = root.companion(plan, ("weight",))
+        self.rows = plan.max_rows
+        self._table = row_table(plan.table[ROWS].shape[0])
+
+    def score(
+        self,
+        texts: Sequence[Sequence[int]],
+        *,
+        stride: int | None = None,
+        on_window: Callable[[int, int], None] = lambda done, total: None,
+    ) -> list[TextScore]:
+        """Log-probabilities of every token of every text but its first.
+
+        A text of more tokens than the context is read in windows of the whole context, each beginning ``stride`` tokens
+        after the one before (default: half of the context).
+
+        Args:
+            texts: checked token ids, at least two in each.
+            stride: 1 to the context.
+            on_window: told (windows done, windows in all).
+
+        Raises:
+            InputError: a text is too short, the stride is outside the context, or the model's output is broken (NaN).
+        """
+        jobs = windows_of(texts, self.config.max_position_embeddings, stride)
+        found = [(np.zeros(len(ids) - 1), np.zeros(len(ids) - 1, dtype=np.intp)) for ids in texts]
+        done = 0
+        for run in self._runs(jobs):
+            logprobs, likeliest = self._run(texts, run)
+            for piece in run:
+                window = piece.window
+                first = max(piece.first, window.scored - 1)  # the row of a token predicts the next one
+                rows = slice(piece.row + first - piece.first, piece.row + piece.length)
+                found[window.text][0][first : piece.first + piece.length] = logprobs[rows]
+                found[window.text][1][first : piece.first + piece.length] = likeliest[rows]
+                done += piece.first + piece.length == window.stop
+            on_window(done, len(jobs))
+        return [TextScore(list(ids), *numbers) for ids, numbers in zip(texts, found, strict=True)]
+
+    def _runs(self, jobs: Iterable[Window]) -> Iterator[list[_Piece]]:
+        """The windows dealt to runs: long ones by themselves, in several runs; short ones together."""
+        together: list[_Piece] = []
+        row = 0
+        for window in jobs:
+            length = window.stop - window.start
+            if row + length > self.rows and together:
+                yield together
+                together, row = [], 0
+            if length > self.rows:
+                for first in range(window.start, window.stop, self.rows):
+                    yield [_Piece(window, first, min(self.rows, window.stop - first), 0, 0)]
+                continue
+            together.append(_Piece(window, window.start, length, row, row))
+            row = -(-(row + length) // TOGETHER) * TOGETHER
+        if together:
+            yield together
+
+    def _run(self, texts: Sequence[Sequence[int]], run: Sequence[_Piece]) -> tuple[Numbers, Tokens]:
+        """(log-probability of the next token, likeliest) of every row of one run."""
+        table, targets = self._table, self._kernels.targets
+        for piece in run:
+            # Padding rows continue the positions; their results and cache slots are ignored.
+            positions = np.arange(len(table) - piece.row) + piece.first - piece.window.start
+            table[piece.row :, POSITION] = positions
+            table[piece.row :, BASE] = piece.base
+            ids = texts[piece.window.text][piece.first : piece.first + piece.length + 1]
+            table[piece.row : piece.row + piece.length, TOKEN] = ids[: piece.length]
+            table[piece.row : piece.row + piece.length, WANTED] = ids[1:]
+        rows = run[-1].row + run[-1].length
+        longest = max(piece.first - piece.window.start + piece.length for piece in run) + targets - 1
+        strip_first = run[0].base + run[0].first - run[0].window.start
+        self.session.write(ROWS, table)
+        values = chunk_values(rows, longest, targets, strip_first)
+        self.session.run(values, flush_every=self._kernels.flush_every)
+        slots = slots_for(rows, targets)
+        parts = [self.session.read(f"{SCORES}.{number}", rows=slots) for number in range(targets)]
+        with np.errstate(divide="ignore", invalid="ignore"):  # what is no number is refused below
+            logprobs, likeliest = log_probabilities(interleaved(parts)[:rows])
+        for piece in run:
+            check_likelihoods(logprobs[piece.row : piece.row + piece.length])
+        return logprobs, likeliest
+
+    def close(self) -> None:
+        """Release what is its own; harmless when repeated."""
+        self.session.release()
+
+    def __enter__(self) -> Self:
+        """Use as a context manager: closed at the end of the block."""
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        """Close."""
+        self.close()
+
+
+def check_stride(stride: int | None, context: int) -> int:
+    """How far apart windows begin; left out, half of the context.
+
+    Raises:
+        InputError: it is no whole number from 1 to the context.
+    """
+    stride = max(1, context // 2) if stride is None else stride
+    whole = isinstance(stride, (int, np.integer)) and not isinstance(stride, bool)
+    if not whole or not 1 <= stride <= context:
+        raise InputError(f"the stride is {stride!r}; expected 1 to {context}, the context of this model")
+    return int(stride)

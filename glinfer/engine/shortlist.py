@@ -1,0 +1,174 @@
+"""The sampler's choice out of a shortlist: the token that the whole row of logits gives, or none where that is open.
+
+The pass ``shortlist`` leaves the four largest logits of each piece of the vocabulary
+(:mod:`glinfer.ops.fused.shortlist`). No other token of a piece is above the fourth, so tokens above the largest fourth
+have their true ranks. The others are out of the question as soon as these fill what top-k, top-p or min-p let through.
+Where they do not, two more facts are known of each piece, the weight of its other tokens and the largest score drawn in
+it. They nearly always suffice to say that the best score on the list is the best of all, and that no filter drops it.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+import numpy as np
+
+from glinfer.engine.sampler import BoolArray, FloatArray, History, Sampler, checked_history
+from glinfer.models.fast.shortlist import BEST, FACTS, TABLE, Drawn, fill_table, logits_of, shortlist_plan
+from glinfer.models.session import Session
+from glinfer.ops.fused.rows import row_table
+from glinfer.ops.fused.shortlist import LISTED, Shortlist
+from glinfer.ops.kernels import Kernels
+
+# Relative error of the weights that a GPU adds up, an upper bound.
+_MASS_ERROR = 1e-4
+# By how much the scores of one token differ between renderers at most: the noise itself, and rounding for each unit.
+_NOISE_ERROR, _ROUNDING = 1e-5, 1e-6
+# At temperatures with a smaller inverse even logits of -3.4e38 have a weight, and those are never listed.
+_LEAST_INVERSE = 1e-20
+# Weights below this may vanish when they are divided by the sum of all, and the token is dropped then.
+_VANISHING = 1e-290
+# Pieces that are searched for a higher score at most; the whole row takes no longer than more of them.
+_MOST_PIECES = 16
+
+
+class Shortlists:
+    """The plan ``shortlist`` over the logits of another session; release its session when that one is released."""
+
+    def __init__(self, bound: Session, kernels: Kernels) -> None:
+        """Bind it.
+
+        Raises:
+            PlanError: it does not fit the renderer.
+            ShaderError: its shader does not compile.
+        """
+        logits, edge = logits_of(bound.plan), bound.device.limits.max_texture_size
+        plan = shortlist_plan(bound.plan, kernels=kernels, max_texture_size=edge)
+        self.session = bound.companion(plan, (), names=[tensor.name for tensor in logits])
+        self._vocab, self._table = logits[0].shape[1], row_table(plan.table[TABLE].shape[0])
+        self._texture, *self._found = (self.session.texture(name) for name in (TABLE, BEST, FACTS))
+
+    def run(self, rows: Sequence[int], draws: Sequence[Drawn]) -> list[Shortlist]:
+        """The shortlists of some rows of the logits, by one draw and two small readbacks for all of them.
+
+        Args:
+            rows: which, at most as many as there are.
+            draws: how the token of each is drawn.
+        """
+        count = len(rows)
+        fill_table(self._table, rows, draws)
+        self.session.require_alive()
+        self._texture.upload(self._table)
+        self.session.run({"rows": count})
+        best, facts = (texture.read(count).reshape(count, -1, LISTED) for texture in self._found)
+        return [Shortlist(self._vocab, best[row], facts[row]) for row in range(count)]
+
+
+def sample_shortlist(sampler: Sampler, found: Shortlist, history: History = ()) -> int | None:
+    """The token that ``sampler.sample`` finds in the row of logits that a shortlist was made of, if that can be told.
+
+    Args:
+        sampler: goes on to the next step if the token can be told, and stays otherwise.
+        found: the shortlist, made with ``sampler.draw``.
+        history: as for :meth:`Sampler.sample`.
+
+    Returns:
+        The token's id, or None where the whole row has to be read.
+
+    Raises:
+        InputError: the history holds something that is not a token id.
+    """
+    if not found.sound or sampler.options.inverse_temperature < _LEAST_INVERSE:
+        return None
+    with np.errstate(over="ignore"):  # a weight of exp(-inf) is 0, as it should be
+        token = _Listed(sampler, found, history).choice()
+    if token is not None:
+        sampler.advance()
+    return token
+
+
+class _Listed:
+    """The tokens of a list with their penalties, and what may be said of all others."""
+
+    def __init__(self, sampler: Sampler, found: Shortlist, history: History) -> None:
+        self.sampler, self.found = sampler, found
+        self.ids, logits = found.tokens()
+        self.scores = logits.astype(np.float64)
+        self.plain = found.bounds.astype(np.float64)
+        self.bounds = self.plain
+        # Tokens of the context that are not on the list.
+        self.seen = np.zeros(0, dtype=np.int64)
+        penalty = sampler.options.repetition_penalty
+        if penalty != 1.0:
+            seen = np.zeros(found.vocab, dtype=bool)
+            seen[checked_history(history, found.vocab)] = True
+            listed = seen[self.ids]
+            self.scores[listed] = sampler.penalised(self.scores[listed])
+            seen[self.ids] = False
+            self.seen = np.flatnonzero(seen)
+            # A penalty below 1 raises logits; those of tokens that are not on the list no further than to this.
+            self.bounds = np.maximum(self.plain, sampler.penalised(self.plain))
+
+    def choice(self) -> int | None:
+        bound, options = float(self.bounds.max()), self.sampler.options
+        above = self.scores > bound
+        if not above.any():
+            return None
+        if options.greedy:
+            return int(self.ids[self.scores == self.scores.max()].min())
+        if options.ranks(self.found.vocab):
+            known = np.flatnonzero(above)
+            known = known[np.argsort(self.ids[known])]
+        else:  # whether a token is kept does not depend on those before it
+            above[:], known = True, np.arange(above.size)
+        ids, scores = self.ids[known], self.scores[known]
+        kept = self.sampler.filtered(scores, self.found.vocab, bound, lambda largest: self.mass(~above, largest))
+        possible = np.flatnonzero(kept.possible)
+        drawn = self.sampler.perturbed(scores[possible], ids[possible])
+        best = float(drawn.max())
+        equal = possible[drawn == best]
+        winner = equal[ids[equal].argmin()]
+        if not kept.certain[winner] or kept.weights[winner] < _VANISHING or not np.isfinite(best):
+            return None
+        if kept.others and not self.beats_others(best, ~above):
+            return None
+        return int(ids[winner])
+
+    def mass(self, below: BoolArray, largest: float) -> tuple[float, float]:
+        """The least and the greatest weight of all tokens but those above the bounds, given the largest score.
+
+        ``below`` are the tokens of the list that are counted here.
+        """
+        temperature, pieces = self.sampler.options.temperature, self.found.pieces
+        edges = np.exp((self.plain - largest) / temperature)
+        rest = self.found.rest.astype(np.float64)
+        low = high = float((rest * edges).sum())
+        low, high = low * (1.0 - _MASS_ERROR), high * (1.0 + _MASS_ERROR) + pieces * float(np.finfo(np.float32).tiny)
+        if self.seen.size:
+            # Each may have any weight up to its piece's bound, before the penalty and after it.
+            count = np.bincount(self.seen % pieces, minlength=pieces)
+            low -= float((np.minimum(count, rest * (1.0 + _MASS_ERROR)) * edges).sum())
+            if self.sampler.options.repetition_penalty < 1.0:
+                high += float((count * np.exp((self.bounds - largest) / temperature)).sum())
+        known = float(np.exp((self.scores[below] - largest) / temperature).sum())
+        return max(0.0, low) + known, high + known
+
+    def beats_others(self, best: float, below: BoolArray) -> bool:
+        """Whether a drawn score is larger than those of all tokens but those above the bounds."""
+        found, pieces = self.found, self.found.pieces
+        if below.any() and self.perturbed_max(self.scores[below], self.ids[below]) >= best:
+            return False
+        margin = _NOISE_ERROR + _ROUNDING * (abs(best) + 20.0)
+        near = np.flatnonzero(found.drawn >= best - margin)
+        if near.size > _MOST_PIECES:
+            return False
+        # The largest score of such a piece may be one of the list's, before its penalty, or that of a token which was
+        # dropped. So each of its other tokens is tried, with the largest logit that it may have.
+        whole = (near[:, None] + np.arange(0, found.vocab, pieces)).reshape(-1)
+        others = np.setdiff1d(whole[whole < found.vocab], self.ids)
+        if self.sampler.options.repetition_penalty < 1.0:
+            others = np.union1d(others, self.seen)
+        return others.size == 0 or self.perturbed_max(self.bounds[others % pieces], others) < best
+
+    def perturbed_max(self, scores: FloatArray, ids: np.ndarray) -> float:
+        return float(self.sampler.perturbed(scores, ids).max())

@@ -1,0 +1,209 @@
+"""A plan as plain JSON, for the WebGL2 runtime in ``web/``: everything that a session binds and the replay loop does.
+
+What the runtime needs to know of a layout, to compute viewports and vertex counts as :mod:`glinfer.gl.replay` does:
+
+========== =========================================================================================
+kind       further keys, beside rows, cols, width, height (texels)
+========== =========================================================================================
+``matrix`` ``wrapped``
+``flat``   ``row_texels``
+``block``  ``blocks``, ``tiles``, ``pitch``, ``columns``, ``slot_step``, ``block_step``, ``aside``, ``every``
+``packed`` none: weights that only shaders look into
+========== =========================================================================================
+
+JSON cannot tell 1.0 from 1 as GLSL does, so that defines which are floats are texts, spelt as in the shader.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Any
+
+import numpy as np
+
+from glinfer.gl.context import Limits
+from glinfer.gl.layouts.blocks import BLOCK_EDGE, BlockLayout
+from glinfer.gl.layouts.flat import FlatLayout
+from glinfer.gl.layouts.matrix import Layout, TexelLayout
+from glinfer.gl.program import load_source
+from glinfer.models.plan import Plan, PlanLimits
+from glinfer.models.session import FIRST_SLOT, shading
+from glinfer.ops.spec import Array, DrawSpec, RunValue, TensorSpec
+
+_PICTURES = ("attn.probs", "attn.scores")
+_BLOCK_KEYS = ("blocks", "tiles", "pitch", "columns", "slot_step", "block_step", "aside", "every")
+
+
+class PlanExport:
+    """The tables of one plan laid out for renderers with these limits.
+
+    Attributes:
+        plan: what is exported.
+        weights: the weights in the order in which they are uploaded.
+        shaders: the shader files that the plan uses, includes too, by their names in the shader folder.
+    """
+
+    def __init__(self, plan: Plan, limits: Limits) -> None:
+        """Lay the plan out.
+
+        Raises:
+            PlanError: the plan breaks the limits.
+            ShaderError: a shader file is missing or damaged.
+        """
+        plan.validate(
+            PlanLimits(
+                limits.max_texture_size, limits.max_draw_buffers, limits.max_texture_units, limits.max_point_size
+            )
+        )
+        self.plan, self._size = plan, limits.max_texture_size
+        self._roots = [tensor for tensor in plan.tensors if not tensor.view_of]
+        self._index = {tensor.name: place for place, tensor in enumerate(self._roots)}
+        self._programs: dict[tuple[object, ...], int] = {}
+        self._program_table: list[dict[str, Any]] = []
+        self.weights = plan.of_kind("weight")
+        self.draws = [self._draw(draw) for draw in plan.draws]
+        self.shaders = sorted(
+            {name for entry in self._program_table for name in _files(entry["fragment"]) | _files(entry["vertex"])}
+        )
+
+    def layout(self, name: str) -> TexelLayout:
+        """Where the elements of a tensor lie."""
+        return self.plan.table[name].layout_within(self._size)
+
+    def texture(self, name: str) -> int:
+        """The place of a tensor's texture in the table of textures."""
+        return self._index[self.plan.root(name)]
+
+    def tables(self) -> dict[str, Any]:
+        """``requires``, ``run_values``, ``textures``, ``programs`` and ``draws``."""
+        return {
+            "requires": self._requires(),
+            "run_values": [_run_value(value) for value in self.plan.run_values],
+            "textures": [self._texture_entry(tensor) for tensor in self._roots],
+            "programs": self._program_table,
+            "draws": self.draws,
+        }
+
+    def logits(self, name: str) -> tuple[dict[str, int], Array]:
+        """Which texels of the logits [1, vocab] to read, and for each id its place among their numbers as RGBA."""
+        layout, (rows, cols) = self.layout(name), self.plan.table[name].shape
+        width, height = layout.region(rows, cols)
+        places = np.arange(4 * width * height, dtype=np.int32).reshape(height, width, 4)
+        texels = places if layout.format.channels == 4 else np.ascontiguousarray(places[:, :, 0])
+        order = np.ascontiguousarray(layout.unpack(texels, rows, cols)[0], dtype=np.int32)
+        return {"texture": self.texture(name), "width": width, "height": height}, order
+
+    def pictures(self) -> list[dict[str, Any]]:
+        """The textures in which attention can be seen: probabilities where the plan has them, else scores."""
+        kinds = {draw.kind for draw in self.plan.draws}
+        wanted = next((kind for kind in _PICTURES if kind in kinds), None)
+        return [
+            {"name": draw.name, "texture": self.texture(draw.outputs[0]), "draw": place}
+            for place, draw in enumerate(self.plan.draws)
+            if draw.kind == wanted and not draw.op.endswith("_stats")  # what softmax needs of a row is no picture
+        ]
+
+    def _requires(self) -> dict[str, Any]:
+        layouts = [self.layout(tensor.name) for tensor in self._roots]
+        draws = self.plan.draws
+        points = [BLOCK_EDGE * max(1, draw.largest_cell) for draw in draws if draw.cover == "points"]
+        blending = ["EXT_float_blend"] if any(draw.adds for draw in draws) else []
+        return {
+            "max_texture_size": max(max(layout.width, layout.height) for layout in layouts),
+            "draw_buffers": max(len(draw.outputs) for draw in draws),
+            "texture_units": max(len(draw.inputs) for draw in draws),
+            "point_size": max([1, *points]),
+            "extensions": ["EXT_color_buffer_float", *blending],
+        }
+
+    def _texture_entry(self, tensor: TensorSpec) -> dict[str, Any]:
+        layout = self.layout(tensor.name)
+        return {
+            "name": tensor.name,
+            "kind": tensor.kind,
+            "format": tensor.format,
+            "width": layout.width,
+            "height": layout.height,
+            "layout": layout_entry(layout),
+            "tensor": tensor.name if tensor.kind == "weight" else None,
+        }
+
+    def _draw(self, draw: DrawSpec) -> dict[str, Any]:
+        """What :meth:`glinfer.models.session.Session._bind` makes of a draw, as numbers."""
+        vertex, defines, by_cover = shading(draw)
+        target = self.layout(self.plan.root(draw.outputs[0]))
+        used = [self.layout(self.plan.root(name)) for name in (*draw.outputs, *draw.reads)]
+        if any(isinstance(layout, Layout) and layout.wrapped for layout in used):
+            defines.update(WRAPPED=1, OUT_WIDTH=target.width, OUT_ROWS=target.rows)
+        uniforms, per_run = dict(draw.uniforms), dict(draw.per_run)
+        if FIRST_SLOT in by_cover:
+            if isinstance(draw.first, int):
+                uniforms[FIRST_SLOT] = draw.first
+            else:
+                per_run[FIRST_SLOT] = draw.first
+        return {
+            "name": draw.name,
+            "kind": draw.kind,
+            "program": self._program(draw, vertex, defines),
+            "inputs": [self.texture(name) for name in draw.reads],
+            "outputs": [self.texture(name) for name in draw.outputs],
+            "uniforms": uniforms,
+            "per_run": per_run,
+            "size": list(draw.size),
+            "cover": draw.cover,
+            "instances": draw.instances,
+            "points": draw.points,
+            "adds": draw.adds,
+            "clears": draw.clears,
+            "largest_cell": draw.largest_cell,
+            "layout": layout_entry(self.layout(draw.outputs[0])),
+        }
+
+    def _program(self, draw: DrawSpec, vertex: str, defines: Mapping[str, int | float]) -> int:
+        entry: dict[str, Any] = {
+            "fragment": f"{draw.shader}.frag",
+            "vertex": vertex,
+            "defines": {name: _spelt(value) for name, value in sorted(defines.items())},
+            "samplers": [sampler for sampler, _ in draw.inputs],
+        }
+        key = (entry["fragment"], vertex, tuple(entry["defines"].items()), tuple(entry["samplers"]))
+        if key not in self._programs:
+            self._programs[key] = len(self._program_table)
+            self._program_table.append(entry)
+        return self._programs[key]
+
+
+def layout_entry(layout: TexelLayout) -> dict[str, Any]:
+    """The numbers of a layout that the runtime computes with; see the module's text."""
+    entry: dict[str, Any] = {
+        "rows": layout.rows,
+        "cols": layout.cols,
+        "width": layout.width,
+        "height": layout.height,
+    }
+    if isinstance(layout, Layout):
+        return {"kind": "matrix", **entry, "wrapped": layout.wrapped}
+    if isinstance(layout, FlatLayout):
+        return {"kind": "flat", **entry, "row_texels": layout.row_texels}
+    if isinstance(layout, BlockLayout):
+        return {"kind": "block", **entry, **{key: getattr(layout, key) for key in _BLOCK_KEYS}}
+    return {"kind": "packed", **entry}
+
+
+def _spelt(value: int | float) -> int | str:
+    """A define as JSON keeps it: whole numbers as such, floats as GLSL has them."""
+    return int(value) if isinstance(value, (int, np.integer)) else repr(float(value))
+
+
+def _run_value(value: RunValue) -> dict[str, Any]:
+    return {
+        "name": value.name,
+        "smallest": value.smallest,
+        "largest": value.largest,
+        "whole": isinstance(value.smallest, int),
+    }
+
+
+def _files(shader: str) -> set[str]:
+    """A shader file and all that it includes."""
+    return {file for file, line in load_source(shader, {}, api="es").origin if line}

@@ -1,0 +1,412 @@
+"""A model as a folder of static files that runs it in a browser: page, runtime, shaders, plan and packed weights.
+
+No OpenGL is needed: a plan is data, and is laid out here for what nearly every browser has, or for what WebGL2
+guarantees. Nobody knows the browser, so the passes leave out what not every one can: blending of floats, points larger
+than a pixel, exact derivatives. ``plan.json`` is described in :mod:`glinfer.export.plan` and docs/web.md.
+"""
+
+from __future__ import annotations
+
+import base64
+import contextlib
+import dataclasses
+import json
+import os
+import secrets
+import shutil
+import struct
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass
+from os import PathLike
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+from glinfer.engine.loading import read_model
+from glinfer.errors import FormatError, InputError, PlanError
+from glinfer.export.page import single_file, single_file_note
+from glinfer.export.plan import PlanExport
+from glinfer.formats import BpeModel, Checkpoint, read_bpe
+from glinfer.formats.files import reason, shown
+from glinfer.formats.gab.bpe import is_merges_json, read_merges_json
+from glinfer.gl.context import Limits
+from glinfer.gl.program import shader_root
+from glinfer.models.choice import (
+    DEFAULT_PLAN,
+    DEFAULT_WEIGHTS,
+    check_choice,
+    plan_for,
+    weights_for,
+    weights_named,
+)
+from glinfer.models.fast.token import HEAD_DRAWS
+from glinfer.models.plan import Plan
+from glinfer.models.reference.parts import LOGITS, TOKENS
+from glinfer.models.session import weight_matrix
+from glinfer.models.transforms.recipe import DEFAULT_CACHE
+from glinfer.ops.kernels import Kernels, default_kernels
+from glinfer.ops.spec import Array
+from glinfer.text.chat import ChatTemplate, find_chat
+from glinfer.text.stops import default_stops
+from glinfer.text.templates import find_template
+from glinfer.text.tokenizer import Tokenizer, find_tokenizer
+
+FORMAT, VERSION = "glinfer-web", 1
+PLAN, WEIGHTS, TOKENIZER, PAGE = "plan.json", "weights.safetensors", "tokenizer.json", "index.html"
+LOGITS_ORDER = "logits_order"
+LIMITS: Mapping[str, Limits] = {
+    "usual": dataclasses.replace(Limits.webgl2_minimum(), max_texture_size=4096),
+    "webgl2": Limits.webgl2_minimum(),
+}
+"""What plans are laid out for: what nearly every browser has, or what WebGL2 guarantees."""
+_SITE = (PAGE, "app.js", "style.css", "glinfer")
+_FETCH = "embedded.js"
+_OWN = {*_SITE, "shaders", PLAN, WEIGHTS, TOKENIZER}
+_LARGEST_SINGLE = 350_000_000  # bytes of weights: browsers hold no longer text than 512 MiB, and base64 adds a third
+_HEADER = struct.Struct("<Q")
+
+
+@dataclass(frozen=True)
+class Exported:
+    """What was written.
+
+    Attributes:
+        folder: where.
+        bytes: of all files together.
+        draws: of one token.
+        plan: what is in ``plan.json``.
+        notes: what the site cannot do that the model could, a line each.
+    """
+
+    folder: Path
+    bytes: int
+    draws: int
+    plan: dict[str, Any]
+    notes: tuple[str, ...]
+
+
+def web_root() -> Path:
+    """The folder of the page and its runtime: inside the installed package, or beside it in a source checkout.
+
+    Raises:
+        FormatError: it is in neither place.
+    """
+    package = Path(__file__).resolve().parent.parent
+    for folder in (package / "web", package.parent / "web"):
+        if all((folder / name).exists() for name in _SITE):
+            return folder
+    raise FormatError(f"the web page is missing: neither {package}/web nor {package.parent}/web has {', '.join(_SITE)}")
+
+
+def web_kernels(weights: str = "f32") -> Kernels:
+    """How passes are shaped for browsers nobody has seen: as for GPUs, without what not every browser can do.
+
+    Blocks in one tile, and read by texture(), take two thirds of the time on Chromium's software renderer.
+    """
+    usual = default_kernels("browser", 1.0, weights)
+    able = dataclasses.replace(usual, part_steps=0, split_values=False, blends=False, quad=False, targets=4)
+    return dataclasses.replace(able, tiles=1, lookup_texture=True)
+
+
+def export_web(
+    path: str | PathLike[str],
+    folder: str | PathLike[str],
+    *,
+    plan: str = DEFAULT_PLAN,
+    weights: str = DEFAULT_WEIGHTS,
+    cache: str = DEFAULT_CACHE,
+    context: int | None = None,
+    gelu: str | None = None,
+    tokenizer: str | PathLike[str] | None = None,
+    limits: str = "usual",
+    kernels: Kernels | None = None,
+    single: bool = False,
+) -> Exported:
+    """Write a model as static files; ``folder`` appears, or is replaced, only when they are complete.
+
+    Tokenizers other than Gab's (BPE1 and the JSON of its second generation) and Jinja templates stay out, with a note:
+    the site then takes token ids, or continues texts without chat.
+
+    Args:
+        path: the model's file or directory, or the name of a bundled one.
+        folder: a new folder, an empty one, or that of an earlier export.
+        plan, weights, cache, context, gelu, tokenizer: as :func:`glinfer.load` takes them.
+        limits: a key of :data:`LIMITS`.
+        kernels: how passes are shaped; left out, as any browser can run them.
+        single: one page with everything in it, which runs from a double-clicked file.
+
+    Raises:
+        InputError: ``folder`` is something else, or there is no such plan, weights or limits.
+        PlanError: the model does not fit such textures.
+        FormatError: the model or its tokenizer cannot be read, or the files cannot be written.
+    """
+    check_choice(plan, weights, cache)
+    if limits not in LIMITS:
+        raise InputError(f"there are no limits {limits!r}; expected one of {', '.join(LIMITS)}")
+    target = Path(os.path.realpath(folder))
+    check_target(target)
+    root = web_root()
+    path, checkpoint = read_model(path, gelu=gelu, context=context)
+    checkpoint.check_finite()
+    texts, notes = _texts(path, tokenizer, checkpoint)
+    made, export = _laid_out(checkpoint, plan, weights, cache, kernels or web_kernels(weights), LIMITS[limits])
+    size = made.texture_bytes(LIMITS[limits].max_texture_size, "weight")
+    if single and size > _LARGEST_SINGLE:
+        raise InputError(
+            f"the weights take {size:,} bytes; a single file can hold {_LARGEST_SINGLE:,}; "
+            "leave --single-file out, or keep them in fewer bits (--weights q8)"
+        )
+    about = {
+        "name": Path(path).stem,
+        "plan": plan,
+        "weights": weights_named(weights, checkpoint.formats()),
+        "cache": cache,
+        "tokenizer": texts.bpe is not None,
+        **texts.about,
+    }
+    values, order = _plan_file(about, made, export, checkpoint)
+    with _replacing_folder(target) as new:
+        _write_site(new, root, export, texts, values)
+        write_weights(new / WEIGHTS, export, weights_for(checkpoint, plan, weights), order)
+        if single:
+            _make_single(new, root / _FETCH)
+        written = sum(file.stat().st_size for file in new.rglob("*") if file.is_file())
+    return Exported(target, written, len(made.draws), values, tuple(notes))
+
+
+def _plan_file(
+    about: Mapping[str, Any], plan: Plan, export: PlanExport, checkpoint: Checkpoint
+) -> tuple[dict[str, Any], Array]:
+    """What is in ``plan.json``, and the order of the logits."""
+    logits, order = export.logits(LOGITS)
+    values = {
+        "format": FORMAT,
+        "version": VERSION,
+        "model": {
+            **about,
+            "parameters": checkpoint.parameter_count,
+            "draws_per_token": len(plan.draws),
+            "config": checkpoint.config.to_dict(),
+        },
+        "driver": plan.name,
+        **export.tables(),
+        # How many of the last draws a token of the prompt can do without.
+        "head_draws": HEAD_DRAWS if plan.name == "fast" else 0,
+        "input": export.texture(TOKENS) if TOKENS in plan.table else None,
+        "logits": logits,
+        "pictures": export.pictures(),
+    }
+    return values, order
+
+
+def _laid_out(
+    checkpoint: Checkpoint, plan: str, weights: str, cache: str, kernels: Kernels, limits: Limits
+) -> tuple[Plan, PlanExport]:
+    try:
+        made = plan_for(
+            checkpoint.config,
+            plan,
+            weights=weights,
+            cache=cache,
+            formats=checkpoint.formats(),
+            kernels=kernels,
+            max_texture_size=limits.max_texture_size,
+        )
+        return made, PlanExport(made, limits)
+    except PlanError as error:
+        raise PlanError(
+            f"this model does not fit a browser's textures: {error}; try a shorter --context, or --weights with "
+            "fewer bits"
+        ) from None
+
+
+@dataclass(frozen=True)
+class _Texts:
+    """What the site knows of texts: the tokenizer, if the runtime can do it, and what the plan's file says of chats."""
+
+    bpe: BpeModel | None
+    control: Mapping[str, int]
+    about: dict[str, Any]
+
+
+def _texts(
+    path: str | PathLike[str], given: str | PathLike[str] | None, checkpoint: Checkpoint
+) -> tuple[_Texts, list[str]]:
+    """The tokenizer, the ids that end a text, and the form of chats; with notes on what stays out."""
+    config = checkpoint.config
+    found, why = find_tokenizer(path, given, config)
+    about: dict[str, Any] = {"stop_ids": list(default_stops(path, found, config)), "chat": None}
+    if found is None:
+        return _Texts(None, {}, about), [f"the site takes token ids only: {why}"]
+    bpe = _bpe_of(path, given, config.vocab_size)
+    if bpe is None:
+        note = "the site takes token ids only: the runtime has Gab's tokenizers, and this model has one of another kind"
+        return _Texts(None, {}, about), [note]
+    notes = []
+    try:
+        form = find_chat(path, found, config)
+    except InputError:
+        form = None
+    if isinstance(form, ChatTemplate):
+        thinks = form.think if form.answer == form.assistant else None
+        about["chat"] = {"user": form.user, "assistant": form.assistant, "end": form.end, "think": thinks}
+    elif form is not None or find_template(path) is not None:
+        notes.append("the site continues texts and does not chat: the runtime has no Jinja templates")
+    return _Texts(bpe, found.control_tokens, about), notes
+
+
+def _bpe_of(path: str | PathLike[str], given: str | PathLike[str] | None, size: int) -> BpeModel | None:
+    """The merges of the tokenizer that :func:`glinfer.text.tokenizer.find_tokenizer` finds; None for others."""
+    folder = Path(path) if Path(path).is_dir() else Path(path).parent
+    beside = (Path(path).with_suffix(".bpe"), folder / "model.bpe", folder / "tokenizer.json")
+    for file in beside if given is None else (Path(given),):
+        if not file.is_file() or isinstance(given, Tokenizer):
+            continue
+        with contextlib.suppress(FormatError):
+            if file.suffix != ".json":
+                model = read_bpe(file)
+            elif is_merges_json(file):
+                model = read_merges_json(file)
+            else:
+                continue
+            if len(model.vocabulary) == size:
+                return model
+    return None
+
+
+def tokenizer_entry(model: BpeModel, control: Mapping[str, int]) -> dict[str, Any]:
+    """What ``tokenizer.json`` of a site holds: merges, the bytes of each id in base64, and control tokens by text."""
+    return {
+        "kind": "bpe1",
+        "merges": [list(merge) for merge in model.merges],
+        "pieces": [base64.b64encode(piece).decode() for piece in model.vocabulary],
+        "control": dict(control),
+    }
+
+
+def write_weights(path: Path, export: PlanExport, arrays: Mapping[str, Array], order: Array) -> None:
+    """Write packed texels as safetensors, one array in memory at a time, in the order in which they are uploaded.
+
+    The library sorts tensors and wants all of them at once; the header is a few lines of JSON.
+
+    Raises:
+        PlanError: a weight is missing, or has another shape than the plan says.
+    """
+    names = {"float32": "F32", "float16": "F16", "int32": "I32", "uint32": "U32"}
+    header: dict[str, Any] = {"__metadata__": {"format": FORMAT}}
+    end = 0
+    for tensor in export.weights:
+        layout = export.layout(tensor.name)
+        form = layout.format
+        header[tensor.name] = {
+            "dtype": names[form.dtype_name],
+            "shape": [layout.height, layout.width, form.channels],
+            "data_offsets": [end, end + layout.nbytes],
+        }
+        end += layout.nbytes
+    header[LOGITS_ORDER] = {"dtype": "I32", "shape": [order.size], "data_offsets": [end, end + order.nbytes]}
+    text = json.dumps(header, separators=(",", ":"), ensure_ascii=False).encode()
+    text += b" " * (-len(text) % _HEADER.size)
+    with path.open("wb") as file:
+        file.write(_HEADER.pack(len(text)) + text)
+        for tensor in export.weights:
+            layout = export.layout(tensor.name)
+            texels = np.ascontiguousarray(layout.pack(weight_matrix(tensor, arrays)))
+            if texels.nbytes != layout.nbytes:
+                raise PlanError(f"tensor {tensor.name} packs into {texels.nbytes} bytes; expected {layout.nbytes}")
+            file.write(texels.astype(texels.dtype.newbyteorder("<"), copy=False).data)
+        file.write(order.astype("<i4", copy=False).data)
+
+
+def _write_site(new: Path, root: Path, export: PlanExport, texts: _Texts, values: Mapping[str, Any]) -> None:
+    """Everything but the weights."""
+    for name in _SITE:
+        if (root / name).is_dir():
+            shutil.copytree(root / name, new / name, ignore=shutil.ignore_patterns(".*"))
+        else:
+            shutil.copyfile(root / name, new / name)
+    for name in export.shaders:
+        (new / "shaders" / name).parent.mkdir(parents=True, exist_ok=True)
+        shutil.copyfile(shader_root() / name, new / "shaders" / name)
+    _write_json(new / PLAN, values)
+    if texts.bpe is not None:
+        _write_json(new / TOKENIZER, tokenizer_entry(texts.bpe, texts.control))
+
+
+def _write_json(path: Path, values: Mapping[str, Any]) -> None:
+    path.write_text(json.dumps(values, ensure_ascii=False, allow_nan=False, separators=(",", ":")), encoding="utf-8")
+
+
+def _make_single(new: Path, fetch: Path) -> None:
+    """Put all files of a finished export into its page, and leave nothing but that."""
+    page = single_file(new, fetch)
+    for entry in new.iterdir():
+        shutil.rmtree(entry) if entry.is_dir() else entry.unlink()
+    with (new / PAGE).open("w", encoding="utf-8") as file:
+        file.writelines(page)
+
+
+def check_target(target: Path) -> None:
+    """Accept a folder that an export may make or replace.
+
+    Raises:
+        InputError: something is there that is no earlier export, or has further files in it.
+    """
+    if not os.path.lexists(target):
+        if not target.parent.is_dir():
+            raise InputError(f"{shown(target)}: there is no folder {shown(target.parent)}; make it, or name another")
+        return
+    advice = "name a new folder, or one that export-web has written"
+    if not target.is_dir():
+        raise InputError(f"{shown(target)}: found a file; {advice}")
+    entries = {entry.name for entry in target.iterdir()}
+    if not entries:
+        return
+    if not is_export(target):
+        raise InputError(f"{shown(target)}: this folder is no earlier export; {advice}")
+    if foreign := sorted(entries - _OWN):
+        raise InputError(
+            f"{shown(target)}: beside the earlier export there is {foreign[0]!r}, which would be lost; {advice}"
+        )
+
+
+def is_export(folder: Path) -> bool:
+    """Whether :func:`export_web` has written a folder."""
+    try:
+        if (folder / PLAN).is_file():
+            found = json.loads((folder / PLAN).read_text(encoding="utf-8"))
+            return isinstance(found, dict) and found.get("format") == FORMAT
+        with (folder / PAGE).open("rb") as file:
+            return single_file_note().encode() in file.read(1024)
+    except (OSError, ValueError, RecursionError):
+        return False
+
+
+@contextlib.contextmanager
+def _replacing_folder(target: Path) -> Iterator[Path]:
+    """A new folder that takes the place of ``target`` when the block ends, and vanishes when it fails.
+
+    Raises:
+        FormatError: the operating system reports an error inside the block (a full disk, say).
+    """
+    stem = f".glinfer-{secrets.token_hex(8)}"
+    new, old = target.parent / f"{stem}.tmp", target.parent / f"{stem}.old"
+    try:
+        new.mkdir()
+        yield new
+        if target.exists():
+            target.rename(old)
+        try:
+            new.rename(target)
+        except OSError:
+            if old.exists():
+                old.rename(target)
+            raise
+    except OSError as error:
+        raise FormatError(
+            f"{shown(target)}: cannot write it: {reason(error)}; check the folder, its permissions and the free space"
+        ) from None
+    finally:
+        shutil.rmtree(new, ignore_errors=True)
+        shutil.rmtree(old, ignore_errors=True)

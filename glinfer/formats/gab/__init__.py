@@ -1,0 +1,1 @@
+"""Gab's files: GAB1 checkpoints and BPE1 tokenizers."""

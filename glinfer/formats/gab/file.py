@@ -1,0 +1,130 @@
+"""GAB1 checkpoints (``model.gab``): seven little-endian u32, then row-major little-endian float32 arrays.
+
+The header is magic, version, vocabulary V, width D, heads H, blocks L, context S; ``gab_layout`` lists the
+arrays. File size follows from the header, so it is checked before anything is mapped or allocated.
+"""
+
+from __future__ import annotations
+
+import struct
+from types import MappingProxyType
+from typing import BinaryIO
+
+import numpy as np
+
+from glinfer.config import ModelConfig
+from glinfer.errors import ConfigError, FormatError
+from glinfer.families import FAMILIES
+from glinfer.formats.checkpoint import Checkpoint, check_checkpoint
+from glinfer.formats.files import BPE1_MAGIC, GAB1_MAGIC, AnyPath, check_size, opened, replacing, shown
+from glinfer.formats.gab.arrays import FloatArray, float_count, stored_arrays
+
+_HEADER = struct.Struct("<7I")
+_VERSION = 1
+_LAYER_NORM_EPS = 1e-5
+_FAMILY = next(family.name for family in FAMILIES.values() if family.gab1)
+
+
+def read_gab(path: AnyPath) -> Checkpoint:
+    """Open a GAB1 checkpoint without copying it: the tensors are read-only views of the mapped file.
+
+    The configuration has the tanh form of GELU, as in Gab's own engine; GAB1 does not say which.
+
+    Raises:
+        FormatError: not a readable regular file; shorter than the header; wrong magic or version; a header
+            that describes no possible model; truncated or padded (found and expected sizes are named).
+    """
+    label = shown(path)
+    with opened(path) as (file, size):
+        config = _read_header(file, size, label)
+        count = float_count(config)
+        check_size(size, _HEADER.size + 4 * count, label)
+        try:
+            mapped = np.memmap(file, np.dtype("<f4"), "r", _HEADER.size, (count,))
+        except (ValueError, OverflowError, MemoryError) as error:
+            raise FormatError(f"{label}: cannot map its {size} bytes into memory: {error}") from None
+    # A plain array that keeps the mapping alive: the memmap subclass would slow every later operation.
+    flat = np.asarray(mapped)
+    tensors: dict[str, FloatArray] = {}
+    start = 0
+    for array in stored_arrays(config):
+        tensors.update(array.split(flat[start : start + array.size].reshape(array.shape)))
+        start += array.size
+    return Checkpoint(config, MappingProxyType(tensors), label)
+
+
+def _read_header(file: BinaryIO, size: int, label: str) -> ModelConfig:
+    """The configuration in the header, once magic and version are right."""
+    header = file.read(_HEADER.size)
+    if len(header) < _HEADER.size:
+        raise FormatError(
+            f"{label}: found {len(header)} bytes; expected at least the {_HEADER.size} of a GAB1 header; "
+            "the file is no GAB1 checkpoint, or cut short"
+        )
+    magic, version, vocab, width, heads, blocks, context = _HEADER.unpack(header)
+    if magic == BPE1_MAGIC:
+        raise FormatError(
+            f"{label}: this is a BPE1 tokenizer file (magic {magic:#010x}); expected a GAB1 checkpoint "
+            f"(magic {GAB1_MAGIC:#010x}); give the model's .gab file here"
+        )
+    if magic != GAB1_MAGIC:
+        raise FormatError(
+            f"{label}: magic is {magic:#010x}; expected {GAB1_MAGIC:#010x}; the file is no GAB1 checkpoint"
+        )
+    if version != _VERSION:
+        raise FormatError(f"{label}: GAB version is {version}; expected {_VERSION}, the one version known")
+    try:
+        return ModelConfig(
+            vocab_size=vocab,
+            hidden_size=width,
+            num_attention_heads=heads,
+            num_hidden_layers=blocks,
+            max_position_embeddings=context,
+            layer_norm_eps=_LAYER_NORM_EPS,
+            model_type=_FAMILY,
+        )
+    except ConfigError as error:
+        raise FormatError(f"{label}: its header describes no possible model: {error}") from None
+
+
+def write_gab(checkpoint: Checkpoint, path: AnyPath) -> None:
+    """Write a GAB1 checkpoint; every float keeps its bits, and the file is there whole or not at all.
+
+    GAB1 has no room for the form of GELU (``hidden_act``): whoever reads the file chooses it again.
+
+    Raises:
+        FormatError: the configuration is one that GAB1 cannot express (another family, tied embeddings,
+            ``intermediate_size`` other than 4 × ``hidden_size``, another ``layer_norm_eps``), a tensor is missing,
+            unknown, not float32 or of the wrong shape, or the file cannot be written.
+    """
+    config = checkpoint.config
+    if config.model_type != _FAMILY or config.tie_word_embeddings:
+        head = "tied embeddings" if config.tie_word_embeddings else "embeddings of its own"
+        raise FormatError(
+            f"{checkpoint.source}: the model is of the family {config.model_type!r}, with {head}; GAB1 can only hold "
+            f"{_FAMILY!r} without; save as .safetensors instead"
+        )
+    if config.intermediate_size != 4 * config.hidden_size:
+        raise FormatError(
+            f"{checkpoint.source}: intermediate_size is {config.intermediate_size}; GAB1 can only hold 4 × "
+            f"hidden_size = {4 * config.hidden_size}; save as .safetensors instead"
+        )
+    if config.layer_norm_eps != _LAYER_NORM_EPS:
+        raise FormatError(
+            f"{checkpoint.source}: layer_norm_eps is {config.layer_norm_eps}; GAB1 can only hold "
+            f"{_LAYER_NORM_EPS}; save as .safetensors instead"
+        )
+    check_checkpoint(checkpoint)
+    header = _HEADER.pack(
+        GAB1_MAGIC,
+        _VERSION,
+        config.vocab_size,
+        config.hidden_size,
+        config.num_attention_heads,
+        config.num_hidden_layers,
+        config.max_position_embeddings,
+    )
+    with replacing(path) as temporary, temporary.open("wb") as file:
+        file.write(header)
+        for array in stored_arrays(config):
+            file.write(array.join(checkpoint.tensors).data)

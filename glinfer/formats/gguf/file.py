@@ -1,0 +1,238 @@
+"""GGUF files as they are: their metadata and their tensors' bytes, whatever model they hold.
+
+Source of the layout: docs/gguf.md of the ggml project. All numbers are little-endian: the magic "GGUF", the version,
+how many tensors and how many pieces of metadata; the metadata, each a name, a type and a value; for each tensor its
+name, its dimensions (the innermost first), its type and where its bytes lie; the bytes, aligned.
+
+The package ``gguf`` says which types there are and how large their blocks. Its own reader is not used: it believes
+every length, and for a vocabulary of 150 000 tokens it takes seven seconds and half a gigabyte. Here every length is
+compared with the file's size, and every count with a limit, before anything is made of it.
+"""
+
+from __future__ import annotations
+
+import math
+import mmap
+import struct
+from collections.abc import Mapping
+from dataclasses import dataclass
+from types import MappingProxyType
+from typing import Any, NoReturn
+
+import numpy as np
+
+from glinfer.errors import FormatError, InputError
+from glinfer.formats.files import AnyPath, opened, shown
+from glinfer.formats.huggingface.json_files import quoted
+from glinfer.quant.ggml import Bytes
+
+GGUF_MAGIC = b"GGUF"
+"""The first four bytes of a GGUF file."""
+VERSIONS = (2, 3)
+"""The versions that can be read; they do not differ in what is read here."""
+
+_HEADER = struct.Struct("<4sIQQ")
+_LEAST_VALUE, _LEAST_TENSOR = 8 + 4 + 1, 8 + 4 + 4 + 8  # bytes that one entry of each kind takes at least
+_MOST_ENTRIES = 1 << 16  # pieces of metadata, or tensors; the largest models have some thousands
+_MOST_ELEMENTS = 1 << 21  # of all arrays in the metadata together; a vocabulary of 262 144 comes with 1.3 million
+_LONGEST_NAME, _LONGEST_STRING = 1 << 10, 1 << 24  # bytes
+_MOST_DIMENSIONS = 4
+_STRING, _ARRAY = 8, 9  # of GGUF's types of values, those that are no numbers
+_NUMBERS = {
+    number: np.dtype(name)
+    for number, name in (
+        (0, "u1"), (1, "i1"), (2, "<u2"), (3, "<i2"), (4, "<u4"), (5, "<i4"),
+        (6, "<f4"), (7, "?"), (10, "<u8"), (11, "<i8"), (12, "<f8"),
+    )
+}  # fmt: skip
+
+
+@dataclass(frozen=True, eq=False)
+class GgufTensor:
+    """One tensor of a file.
+
+    Attributes:
+        name: as the file has it.
+        type: GGML's name of its type: ``F32``, ``Q4_K``, …
+        shape: how many numbers it has in each dimension, outermost first, as NumPy has it.
+        data: its bytes, uint8, a read-only view of the memory-mapped file.
+    """
+
+    name: str
+    type: str
+    shape: tuple[int, ...]
+    data: Bytes
+
+
+@dataclass(frozen=True, eq=False)
+class GgufFile:
+    """What a GGUF file holds.
+
+    Attributes:
+        metadata: str, int, float, bool or a list of one of them, by name.
+        tensors: by name, in the file's order.
+        source: the path, for messages.
+    """
+
+    metadata: Mapping[str, Any]
+    tensors: Mapping[str, GgufTensor]
+    source: str
+
+
+def read_gguf_file(path: AnyPath) -> GgufFile:
+    """Read a GGUF file of version 2 or 3; the tensors' bytes are mapped into memory, not read.
+
+    Raises:
+        FormatError: the file cannot be read, is not GGUF, is of another version or for machines of the other byte
+            order, is truncated, or says something that cannot be.
+        InputError: the package gguf is not installed.
+    """
+    types, sizes = _types()
+    label = shown(path)
+    with opened(path) as (file, size):
+        start = file.read(_HEADER.size)
+        tensor_count, value_count = _counts(start, size, label)
+        mapped = np.frombuffer(mmap.mmap(file.fileno(), 0, access=mmap.ACCESS_READ), dtype=np.uint8)
+    reader = _Reader(mapped, label)
+    metadata: dict[str, Any] = {}
+    for number in range(value_count):
+        key = reader.name(f"piece of metadata {number + 1} of {value_count}")
+        if key in metadata:
+            raise FormatError(f"{label}: the metadata has {quoted(key)} twice; the file is damaged, get it again")
+        metadata[key] = reader.value(f"metadata {quoted(key)}")
+    entries = [reader.tensor(f"tensor {number + 1} of {tensor_count}") for number in range(tensor_count)]
+    start_of_data = -(-reader.at // _alignment(metadata, label)) * _alignment(metadata, label)
+    tensors: dict[str, GgufTensor] = {}
+    for name, dimensions, type_number, offset in entries:
+        where = f"{label}: tensor {quoted(name)}"
+        if name in tensors:
+            raise FormatError(f"{where} is there twice; the file is damaged, get it again")
+        try:
+            kind = types(type_number)
+        except ValueError:
+            raise FormatError(
+                f"{where} is of type {type_number}, which the package gguf does not know; is it damaged, or newer?"
+            ) from None
+        weights, nbytes = sizes[kind]
+        if dimensions[0] % weights:
+            raise FormatError(
+                f"{where} is {kind.name} with rows of {dimensions[0]} weights; expected whole blocks of {weights}"
+            )
+        first, length = start_of_data + offset, math.prod(dimensions) // weights * nbytes
+        if first + length > len(mapped):
+            raise FormatError(
+                f"{where} lies at bytes {first} to {first + length}, but the file has {len(mapped)}; it is truncated, "
+                "get it again"
+            )
+        tensors[name] = GgufTensor(name, kind.name, dimensions[::-1], mapped[first : first + length])
+    return GgufFile(MappingProxyType(metadata), MappingProxyType(tensors), label)
+
+
+def _types() -> tuple[Any, Mapping[Any, tuple[int, int]]]:
+    """GGML's types by their numbers, and how many weights and bytes their blocks have."""
+    try:
+        from gguf import GGML_QUANT_SIZES, GGMLQuantizationType
+    except ImportError:
+        raise InputError(
+            "GGUF files are read with the package gguf, which is not installed; pip install 'glinfer[gguf]'"
+        ) from None
+    return GGMLQuantizationType, GGML_QUANT_SIZES
+
+
+def _counts(start: bytes, size: int, label: str) -> tuple[int, int]:
+    """How many tensors and how many pieces of metadata a header promises."""
+    if len(start) < _HEADER.size:
+        raise FormatError(f"{label}: found {size} bytes; expected a GGUF file, whose header alone has {_HEADER.size}")
+    magic, version, tensors, values = _HEADER.unpack(start)
+    if magic != GGUF_MAGIC:
+        raise FormatError(f"{label}: found first bytes {magic.hex(' ')}; expected 47 47 55 46 (GGUF)")
+    if version & 0xFFFF == 0 and version:
+        raise FormatError(
+            f"{label}: this GGUF file is big-endian; expected a little-endian one; get it in the usual byte order"
+        )
+    if version not in VERSIONS:
+        raise FormatError(
+            f"{label}: found GGUF version {version}; expected {' or '.join(map(str, VERSIONS))}; get a newer conversion"
+        )
+    most = min(_MOST_ENTRIES, size)
+    if tensors > most or values > most or tensors * _LEAST_TENSOR + values * _LEAST_VALUE > size:
+        raise FormatError(
+            f"{label}: its header promises {tensors} tensors and {values} pieces of metadata, too many for a model in "
+            f"{size} bytes; the file is damaged, get it again"
+        )
+    return tensors, values
+
+
+def _alignment(metadata: Mapping[str, Any], label: str) -> int:
+    """What the place of every tensor is a multiple of."""
+    found = metadata.get("general.alignment", 32)
+    if not isinstance(found, int) or found < 1 or found & (found - 1) or found > 1 << 20:
+        raise FormatError(f"{label}: general.alignment is {quoted(found)}; expected a power of two, usually 32")
+    return found
+
+
+class _Reader:
+    """Walks over the bytes before the tensors' data; never past the end of the file."""
+
+    def __init__(self, mapped: Bytes, label: str) -> None:
+        self.at = _HEADER.size
+        self._bytes, self._label, self._elements = mapped.data, label, 0
+
+    def _refuse(self, what: str, words: str) -> NoReturn:
+        raise FormatError(f"{self._label}: {what} {words}; the file is damaged, get it again")
+
+    def _take(self, nbytes: int, what: str) -> memoryview:
+        end = self.at + nbytes
+        if end > len(self._bytes):
+            self._refuse(what, f"ends at byte {end}, but the file has {len(self._bytes)}: it is truncated")
+        taken = self._bytes[self.at : end]
+        self.at = end
+        return taken
+
+    def _number(self, code: str, what: str) -> int:
+        (number,) = struct.unpack("<" + code, self._take(struct.calcsize(code), what))
+        return int(number)
+
+    def _string(self, what: str, longest: int) -> str:
+        length = self._number("Q", what)
+        if length > longest:
+            self._refuse(what, f"has a string of {length} bytes; expected at most {longest}")
+        try:
+            return str(self._take(length, what), "utf-8")
+        except UnicodeDecodeError:
+            self._refuse(what, "has a string that is no UTF-8")
+
+    def name(self, what: str) -> str:
+        """The name that an entry begins with."""
+        return self._string(what, _LONGEST_NAME)
+
+    def value(self, what: str) -> Any:
+        """A type and a value of it."""
+        kind = self._number("I", what)
+        if kind != _ARRAY:
+            return self._values(kind, 1, what)[0]
+        kind, count = self._number("I", what), self._number("Q", what)
+        self._elements += count
+        if self._elements > _MOST_ELEMENTS:
+            self._refuse(what, f"has {count} elements; expected at most {_MOST_ELEMENTS} in all the metadata")
+        return self._values(kind, count, what)
+
+    def _values(self, kind: int, count: int, what: str) -> list[Any]:
+        if kind == _STRING:
+            return [self._string(what, _LONGEST_STRING) for _ in range(count)]
+        if kind not in _NUMBERS:
+            self._refuse(what, f"has values of type {kind}; expected numbers or strings, or an array of either")
+        dtype = _NUMBERS[kind]
+        numbers: list[Any] = np.frombuffer(self._take(count * dtype.itemsize, what), dtype=dtype).tolist()
+        return numbers
+
+    def tensor(self, what: str) -> tuple[str, tuple[int, ...], int, int]:
+        """A tensor's name, its dimensions (the innermost first), its type's number and where its bytes begin."""
+        name = self.name(what)
+        count = self._number("I", what)
+        if not 1 <= count <= _MOST_DIMENSIONS:
+            self._refuse(f"tensor {quoted(name)}", f"has {count} dimensions; expected 1 to {_MOST_DIMENSIONS}")
+        dimensions = tuple(self._number("Q", what) for _ in range(count))
+        if min(dimensions) < 1:
+            self._refuse(f"tensor {quoted(name)}", f"has shape {list(dimensions[::-1])}; expected no dimension of 0")
+        return name, dimensions, self._number("I", what), self._number("Q", what)

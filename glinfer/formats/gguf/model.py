@@ -1,0 +1,105 @@
+"""Models in GGUF files: llama.cpp's architectures to glinfer's families, matrices left in their blocks."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from types import MappingProxyType
+from typing import Any
+
+import numpy as np
+import numpy.typing as npt
+
+from glinfer.config import ModelConfig
+from glinfer.errors import FormatError
+from glinfer.formats.checkpoint import Checkpoint, nearest
+from glinfer.formats.files import AnyPath
+from glinfer.formats.gguf.config import ROPE_FREQS, config_of, form_of
+from glinfer.formats.gguf.file import GgufFile, GgufTensor, read_gguf_file
+from glinfer.formats.gguf.rows import rows_from_file
+from glinfer.formats.huggingface.json_files import quoted
+from glinfer.formats.packed import PACKED_FORMATS, PackedTensor, row_bytes
+from glinfer.formats.tensors import StoredTensor, stored_tensors, tensor_count
+
+_READ = ("F32", *(name for name in PACKED_FORMATS if not name.endswith("_ROW")))
+
+
+def read_gguf(path: AnyPath) -> Checkpoint:
+    """Read a model in a GGUF file, of an architecture that is in the record of a family.
+
+    Names, shapes and the order of rows are those of :func:`glinfer.formats.tensors.weight_shapes`. Matrices stay as the
+    file has them: views of the memory-mapped file, but for queries and keys of some architectures, whose rows are put
+    in order again (:mod:`glinfer.formats.gguf.rows`). Vectors become float32.
+
+    Raises:
+        FormatError: the file cannot be read or is damaged; the model is of another architecture or asks for maths that
+            is not done here; a tensor is missing, unknown, of another shape or of a type that is not known.
+        InputError: the package gguf is not installed.
+    """
+    file = read_gguf_file(path)
+    return checkpoint_of(file)
+
+
+def checkpoint_of(file: GgufFile) -> Checkpoint:
+    """The model in a GGUF file that has been read; see :func:`read_gguf`."""
+    config = config_of(file)
+    # Before any list of names is made: the block count comes from a file and may be absurd.
+    if config.num_hidden_layers > len(file.tensors):
+        raise FormatError(
+            f"{file.source}: found {len(file.tensors)} tensors; expected {tensor_count(config)} or so for the "
+            f"{config.num_hidden_layers} blocks of its metadata; the file is damaged, get it again"
+        )
+    stored = stored_tensors(config, form_of(config.family).names)
+    _check(config, stored, file)
+    tensors: dict[str, npt.NDArray[np.float32]] = {}
+    packed: dict[str, PackedTensor] = {}
+    for expected in stored:
+        for name, part in _parts(config, expected, file.tensors[expected.name]).items():
+            if isinstance(part, PackedTensor):
+                packed[name] = part
+            else:
+                tensors[name] = part
+    return Checkpoint(config, MappingProxyType(tensors), file.source, MappingProxyType(packed))
+
+
+def _check(config: ModelConfig, stored: list[StoredTensor], file: GgufFile) -> None:
+    """Compare names, types and shapes with what the model needs; every message has the file's own names."""
+    expected = {tensor.name: tensor for tensor in stored}
+    passed_over = {ROPE_FREQS} if form_of(config.family).pairs_together else set()
+    missing = [name for name in expected if name not in file.tensors]
+    unknown = [name for name in file.tensors if name not in expected and name not in passed_over]
+    counts = f"found {len(file.tensors)} tensors, expected {len(expected)} for {config.num_hidden_layers} blocks"
+    if missing:
+        hint = nearest(missing[0], unknown, "found")
+        raise FormatError(f"{file.source}: tensor {quoted(missing[0])} is missing{hint}; {counts}")
+    if unknown:
+        hint = nearest(unknown[0], [name for name in expected if name not in file.tensors] or list(expected), "known")
+        raise FormatError(f"{file.source}: unknown tensor {quoted(unknown[0])}{hint}; {counts}")
+    for name, wanted in expected.items():
+        found = file.tensors[name]
+        if found.type not in _READ:
+            raise FormatError(
+                f"{file.source}: tensor {quoted(name)} is {found.type}, which is not supported; known: "
+                f"{', '.join(_READ)}; get the model in one of them"
+            )
+        if found.shape != wanted.shape:
+            raise FormatError(
+                f"{file.source}: tensor {quoted(name)} has shape {quoted(list(found.shape))}; expected "
+                f"{list(wanted.shape)} from the metadata (outermost first)"
+            )
+
+
+def _parts(
+    config: ModelConfig, stored: StoredTensor, found: GgufTensor
+) -> Mapping[str, PackedTensor | npt.NDArray[np.float32]]:
+    """glinfer's tensors in one of the file's, which has been checked."""
+    rows: npt.NDArray[Any]
+    if found.type == "F32":
+        rows = found.data.view("<f4").astype(np.float32, copy=False).reshape(found.shape)
+    else:
+        rows = found.data.reshape(*found.shape[:-1], row_bytes(found.type, found.shape[-1]))
+        if rows.ndim == 1:
+            rows = PackedTensor(found.type, rows[None]).floats()[0]
+    split = ((tensor, rows_from_file(config, tensor, part)) for tensor, part in stored.split(rows))
+    is_packed = found.type != "F32" and len(found.shape) == 2
+    names = config.family.names
+    return {tensor.name(names): PackedTensor(found.type, part) if is_packed else part for tensor, part in split}

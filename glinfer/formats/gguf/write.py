@@ -1,0 +1,219 @@
+"""Models to GGUF files that llama.cpp loads."""
+
+from __future__ import annotations
+
+import contextlib
+from collections.abc import Mapping
+from dataclasses import dataclass, replace
+from typing import Any
+
+import numpy as np
+import numpy.typing as npt
+
+from glinfer.config import ModelConfig
+from glinfer.errors import InputError
+from glinfer.formats.checkpoint import Checkpoint, check_checkpoint
+from glinfer.formats.files import AnyPath, replacing
+from glinfer.formats.gab.arrays import FloatArray
+from glinfer.formats.gab.bpe import BpeModel
+from glinfer.formats.gguf.config import ROPE_FREQS, form_of, metadata_of
+from glinfer.formats.gguf.rows import rows_for_file
+from glinfer.formats.gguf.vocabulary import vocabulary_metadata
+from glinfer.formats.packed import F16, block_weights, row_bytes
+from glinfer.formats.tensors import StoredTensor, stored_tensors, weight_shapes
+from glinfer.quant.ggml import pack
+
+DTYPES = {
+    "float32": ("F32", "ALL_F32"),
+    "float16": ("F16", "MOSTLY_F16"),
+    "bfloat16": ("BF16", "MOSTLY_BF16"),
+    "q4_0": ("Q4_0", "MOSTLY_Q4_0"),
+    "q4_1": ("Q4_1", "MOSTLY_Q4_1"),
+    "q5_0": ("Q5_0", "MOSTLY_Q5_0"),
+    "q5_1": ("Q5_1", "MOSTLY_Q5_1"),
+    "q8_0": ("Q8_0", "MOSTLY_Q8_0"),
+}
+"""What matrices can be written as: the names of GGML and of llama.cpp's file types."""
+SHIFT = np.float32(0.25)
+"""What :func:`fold_head` adds to each normalised number: small beside them, large enough to carry a bias."""
+
+
+def fold_head(checkpoint: Checkpoint) -> tuple[FloatArray, FloatArray, FloatArray]:
+    """A final LayerNorm and a head without bias that together give the same logits.
+
+    The normalised vector n sums to 0. So a row w of the head (LayerNorm's gain multiplied in) may be centred:
+    (w − mean w)·n = w·n. A centred row does not see a constant c added to all of n, but one that has b / (c·D)
+    added to each of its D numbers turns that constant into b:
+    (w − mean w + b / (c·D))·(n + c) = w·n + b.
+
+    Returns:
+        LayerNorm's gain [D] (ones) and bias [D] (all c), and the head [V, D].
+    """
+    tensors, width, names = checkpoint.tensors, checkpoint.config.hidden_size, checkpoint.config.family.names
+    head = tensors[f"{names.head}.weight"].astype(np.float64)
+    bias = tensors[f"{names.head}.bias"] + head @ tensors[f"{names.final_norm}.bias"]
+    head *= tensors[f"{names.final_norm}.weight"]
+    head += (bias / (float(SHIFT) * width) - head.mean(axis=1))[:, None]
+    return np.ones(width, np.float32), np.full(width, SHIFT, np.float32), head.astype(np.float32)
+
+
+def as_relative(checkpoint: Checkpoint) -> Checkpoint:
+    """A model as one of the family ``gguf_as`` of its record, with the same names of tensors and the same logits.
+
+    Biases that only the other family has are 0, and its head has none: see :func:`fold_head`.
+    """
+    gain, shift, head = fold_head(checkpoint)
+    config, names = _relative(checkpoint.config), checkpoint.config.family.names
+    norm = names.final_norm
+    tensors = {**checkpoint.tensors, f"{norm}.weight": gain, f"{norm}.bias": shift, f"{names.head}.weight": head}
+    shapes = weight_shapes(config).items()
+    made = {name: tensors[name] if name in tensors else np.zeros(shape, np.float32) for name, shape in shapes}
+    return Checkpoint(config, made, checkpoint.source)
+
+
+def _relative(config: ModelConfig) -> ModelConfig:
+    return replace(config, model_type=config.family.gguf_as or config.model_type)
+
+
+@dataclass(frozen=True)
+class _Planned:
+    """A tensor to be written, what it is made of, its type, and how many bytes it will take."""
+
+    name: str
+    shape: tuple[int, ...]
+    format: str
+    stored: StoredTensor | None = None
+
+    @property
+    def nbytes(self) -> int:
+        *outer, inputs = self.shape
+        return int(np.prod(outer, dtype=np.int64)) * (
+            4 * inputs if self.format == "F32" else row_bytes(self.format, inputs)
+        )
+
+
+def write_gguf(
+    checkpoint: Checkpoint,
+    path: AnyPath,
+    *,
+    dtype: str | None = "float32",
+    tokenizer: BpeModel | Mapping[str, Any] | None = None,
+) -> None:
+    """Write a GGUF file of version 3. A model of the family ``gab`` becomes one of GPT-2's architecture.
+
+    The file is there whole or not at all, and memory is taken for one tensor at a time. Vectors are float32 always, and
+    so are matrices whose rows are no whole number of blocks, and position embeddings (float16 with ``float16``).
+
+    Args:
+        checkpoint: of any family but ``gift_of_gab``.
+        path: of the file; one that is there is replaced.
+        dtype: what matrices become, one of :data:`DTYPES`; None leaves each as it is.
+        tokenizer: a BPE1 vocabulary, or what a ``tokenizer.json`` of a byte-level BPE holds; with None the file has no
+            vocabulary, and token ids alone go in and out.
+
+    Raises:
+        InputError: there is no such dtype; GGUF cannot express the model or its tokenizer; a weight is too large for
+            the dtype; or the package gguf is not installed.
+        FormatError: tensors do not go with the configuration, or the file cannot be written.
+    """
+    gguf = _package()
+    if dtype is not None and dtype not in DTYPES:
+        raise InputError(f"dtype is {dtype!r}; expected one of {', '.join(DTYPES)}, or None for tensors as they are")
+    check_checkpoint(checkpoint)
+    metadata, factors = metadata_of(_relative(checkpoint.config))
+    if checkpoint.config.family.gguf_as:
+        checkpoint = as_relative(checkpoint)
+    form = form_of(checkpoint.config.family)
+    metadata.update(vocabulary_metadata(tokenizer, checkpoint.config.vocab_size))
+    if dtype is not None:
+        metadata["general.file_type"] = int(gguf.LlamaFileType[DTYPES[dtype][1]])
+    planned = [
+        _Planned(stored.name, stored.shape, _format(stored, checkpoint, dtype), stored)
+        for stored in stored_tensors(checkpoint.config, form.names)
+    ]
+    if factors is not None:
+        planned.append(_Planned(ROPE_FREQS, factors.shape, "F32"))
+    with replacing(path) as temporary:
+        writer = gguf.GGUFWriter(temporary, form.architecture)
+        with contextlib.closing(writer):
+            _write(gguf, writer, checkpoint, metadata, factors, planned)
+
+
+def _package() -> Any:
+    try:
+        import gguf
+    except ImportError:
+        raise InputError(
+            "GGUF files are written with the package gguf, which is not installed; pip install 'glinfer[gguf]'"
+        ) from None
+    return gguf
+
+
+def _format(stored: StoredTensor, checkpoint: Checkpoint, dtype: str | None) -> str:
+    """What type a tensor is written as."""
+    names = checkpoint.config.family.names
+    sources = [tensor.name(names) for tensor in stored.tensors]
+    formats = {checkpoint.packed[name].format if name in checkpoint.packed else "F32" for name in sources}
+    if len(stored.shape) == 1:
+        return "F32"
+    if dtype is None:
+        found = formats.pop() if len(formats) == 1 else "F32"  # one tensor of the file has one type
+        if found.endswith("_ROW"):
+            raise InputError(f"tensor {sources[0]!r} is {found}, which GGUF does not have; choose a dtype")
+        return found
+    wanted = DTYPES[dtype][0]
+    if stored.tensors[0].role == "positions":
+        return wanted if wanted == F16 else "F32"
+    return wanted if wanted == "F32" or stored.shape[-1] % block_weights(wanted) == 0 else "F32"
+
+
+def _write(
+    gguf: Any,
+    writer: Any,
+    checkpoint: Checkpoint,
+    metadata: Mapping[str, Any],
+    factors: FloatArray | None,
+    planned: list[_Planned],
+) -> None:
+    add = {bool: writer.add_bool, int: writer.add_uint32, float: writer.add_float32, str: writer.add_string}
+    for key, value in metadata.items():
+        add.get(type(value), writer.add_array)(key, value)
+    for each in planned:
+        numbers = gguf.GGMLQuantizationType[each.format]
+        writer.add_tensor_info(each.name, each.shape, np.dtype(np.float32), each.nbytes, numbers)
+    writer.write_header_to_file()
+    writer.write_kv_data_to_file()
+    writer.write_ti_data_to_file()
+    for each in planned:
+        writer.write_tensor_data(factors if each.stored is None else _data(each.stored, each.format, checkpoint))
+
+
+def _data(stored: StoredTensor, form: str, checkpoint: Checkpoint) -> npt.NDArray[Any]:
+    """The bytes or numbers of a tensor, as the file has them."""
+    config = checkpoint.config
+    parts = [
+        rows_for_file(config, tensor, _part(form, tensor.name(config.family.names), checkpoint))
+        for tensor in stored.tensors
+    ]
+    return np.ascontiguousarray(np.concatenate(parts) if len(parts) > 1 else parts[0])
+
+
+def _part(form: str, name: str, checkpoint: Checkpoint) -> npt.NDArray[Any]:
+    packed = checkpoint.packed.get(name)
+    if packed is not None and packed.format == form:
+        return packed.blocks
+    floats = checkpoint.floats(name)
+    if form == "F32":
+        return floats
+    try:
+        return _halves(floats) if form == F16 else pack(floats, form)
+    except InputError as error:
+        raise InputError(f"{checkpoint.source}: tensor {name!r}: {error}") from None
+
+
+def _halves(floats: FloatArray) -> npt.NDArray[np.float16]:
+    with np.errstate(over="ignore"):
+        halves = floats.astype("<f2")
+    if not np.isfinite(halves).all():
+        raise InputError("a weight is not finite, or too large for float16; choose bfloat16 or float32")
+    return halves

@@ -1,0 +1,1 @@
+"""Models as Hugging Face lays them out: ``config.json`` and safetensors files."""

@@ -1,0 +1,155 @@
+"""Models as Hugging Face lays them out: a directory with config.json and safetensors weights.
+
+The record of a family says what its files call tensors, which of them are one there, and whether they are [in, out].
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Mapping
+from dataclasses import replace
+from types import MappingProxyType
+
+import numpy as np
+import numpy.typing as npt
+
+from glinfer.config import ModelConfig
+from glinfer.errors import FormatError
+from glinfer.formats.checkpoint import Checkpoint, nearest
+from glinfer.formats.files import AnyPath, shown
+from glinfer.formats.huggingface.config import form_of, read_config
+from glinfer.formats.huggingface.files import (
+    STORED,
+    FoundTensor,
+    find_tensors,
+    floats_of,
+    load_tensor,
+    locate,
+    map_bytes,
+    same_bytes,
+)
+from glinfer.formats.huggingface.json_files import quoted
+from glinfer.formats.packed import PackedTensor
+from glinfer.formats.tensors import StoredTensor, stored_tensors
+
+
+def read_huggingface(path: AnyPath) -> Checkpoint:
+    """Read a model that ``save_pretrained`` of Hugging Face's transformers wrote.
+
+    Args:
+        path: the model's directory, or a file in it: config.json, a safetensors file, or the index of its shards.
+
+    The families are those of :func:`glinfer.formats.huggingface.config.recognised`. The tensors have the names and
+    shapes of :func:`glinfer.formats.tensors.weight_shapes`: matrices are [out, in], query, key and value are apart, and
+    there is a head only when it is not tied to the embeddings. As in transformers 5, a head in the file that differs
+    from the embeddings is not tied to them, whatever config.json says. In the file, names may do without
+    ``transformer.`` or ``model.``, numbers are float32, float16 or bfloat16, and what some versions stored beside the
+    weights is passed over: masks (``attn.bias``, ``attn.masked_bias``), angles (``rotary_emb.inv_freq``).
+
+    Matrices are read-only views of the memory-mapped files, packed as ``F16`` or ``BF16`` where they are not float32,
+    and vectors are widened. Of families with published passes all is widened to float32; memory taken is that and one
+    tensor more. Everything is checked before the first number is read.
+
+    Raises:
+        FormatError: a file is missing, unreadable, damaged or not beside the others; the model is of another family
+            or has a setting that is not supported; a tensor is missing, unknown, of another type or shape.
+    """
+    config_file, weights = locate(path)
+    config = read_config(config_file)
+    form = form_of(config.family)
+    names = form.names or config.family.names
+    label = shown(weights)
+    found = find_tensors(weights)
+    # Before any list of names is made: the block count comes from a file and may be absurd.
+    if config.num_hidden_layers > len(found):
+        raise FormatError(
+            f"{label}: found {len(found)} tensors; expected more for the {_counted(config)} "
+            f"of {shown(config_file)}; these weights do not go with it"
+        )
+    prefixed = 2 * sum(name.startswith(form.prefix) for name in found) >= len(found)
+    buffer = re.compile(form.buffers)
+    found = {name: found[name] for name in found if not buffer.fullmatch(name.removeprefix(form.prefix))}
+    stored = stored_tensors(config, names)
+    if not prefixed:
+        stored = [replace(each, name=each.name.removeprefix(form.prefix)) for each in stored]
+    embedding, head_name = stored[0], f"{names.head}.weight"
+    if config.tie_word_embeddings and head_name in found:
+        head = replace(embedding, name=head_name)
+        if embedding.name not in found:
+            stored[0] = head  # of two tied tensors, some software keeps the head's name
+        else:
+            stored.append(replace(head, tensors=(replace(embedding.tensors[0], role="head"),)))
+    _check(config, stored, found, head_name, label)
+    if config.tie_word_embeddings and len(stored) > 1 and stored[-1].name == head_name:
+        if same_bytes((found[embedding.name], found[head_name])):
+            stored.pop()
+        else:
+            config = replace(config, tie_word_embeddings=False)
+    return _loaded(config, stored, found, shown(path))
+
+
+def _counted(config: ModelConfig) -> str:
+    """How many layers there are, and what config.json calls that."""
+    key, *_ = form_of(config.family).keys.get("num_hidden_layers", ("num_hidden_layers",))
+    return f"{config.num_hidden_layers} layers ({key})"
+
+
+def _loaded(
+    config: ModelConfig, stored: list[StoredTensor], found: Mapping[str, FoundTensor], source: str
+) -> Checkpoint:
+    """The tensors out of arrays that have been checked."""
+    names = config.family.names
+    tensors: dict[str, npt.NDArray[np.float32]] = {}
+    packed: dict[str, PackedTensor] = {}
+    as_floats = config.family.published  # whose passes take floats alone
+    data = {} if as_floats else map_bytes({each.name: found[each.name] for each in stored})
+    for each in stored:
+        tensor, turned = found[each.name], _is_transposed(config, each)
+        if not as_floats and len(tensor.shape) == 2 and tensor.dtype != "F32" and not turned:
+            rows = data[each.name].reshape(tensor.shape[0], -1)
+            packed.update((part.name(names), PackedTensor(tensor.dtype, own)) for part, own in each.split(rows))
+            continue
+        floats = load_tensor(tensor) if as_floats else floats_of(data[each.name], tensor)
+        tensors.update((part.name(names), own) for part, own in each.split(floats.T if turned else floats))
+    return Checkpoint(config, MappingProxyType(tensors), source, MappingProxyType(packed))
+
+
+def _is_transposed(config: ModelConfig, stored: StoredTensor) -> bool:
+    """Whether the file has [in, out]."""
+    first = stored.tensors[0]
+    return form_of(config.family).transposed and first.layer is not None and len(first.shape) == 2
+
+
+def _check(
+    config: ModelConfig, stored: list[StoredTensor], found: Mapping[str, FoundTensor], head_name: str, label: str
+) -> None:
+    """Compare names, types and shapes with what the model needs; every message has the file's own names."""
+    expected = {each.name: each for each in stored}
+    missing = [name for name in expected if name not in found]
+    unknown = [name for name in found if name not in expected]
+    counts = f"found {len(found)} tensors, expected {len(expected)} for {_counted(config)}"
+    if missing == [head_name] and not unknown:
+        raise FormatError(
+            f"{label}: tensor {quoted(head_name)} is missing, and config.json says that it is not tied to the "
+            f"embeddings (tie_word_embeddings); {counts}; save the model together with its head"
+        )
+    if missing:
+        hint = nearest(missing[0], unknown, "found")
+        raise FormatError(f"{label}: tensor {quoted(missing[0])} is missing{hint}; {counts}")
+    if unknown:
+        hint = nearest(unknown[0], list(expected), "expected")
+        raise FormatError(f"{label}: unknown tensor {quoted(unknown[0])}{hint}; {counts}")
+    for name, each in expected.items():
+        tensor = found[name]
+        where = f"{shown(tensor.file)}: tensor {quoted(name)}"
+        if tensor.dtype not in STORED:
+            raise FormatError(f"{where} is {tensor.dtype}; expected one of {', '.join(STORED)}; convert it first")
+        transposed = _is_transposed(config, each)
+        shape = each.shape[::-1] if transposed else each.shape
+        if tensor.shape != shape:
+            turned = len(shape) == 2 and tensor.shape == shape[::-1]
+            usual = f"files of {config.family.name} have [in, out]" if transposed else "it has to be [out, in]"
+            hint = f"; it is stored transposed, but {usual}" if turned else ""
+            raise FormatError(
+                f"{where} has shape {quoted(list(tensor.shape))}; expected {list(shape)} from config.json{hint}"
+            )

@@ -1,0 +1,122 @@
+"""How the angles of rotary positions are scaled, out of ``config.json``: theta, and the settings of one type.
+
+Older files have ``rope_theta`` and ``rope_scaling``, files of transformers 5 have both in ``rope_parameters``. What
+goes before what, and where a type takes the context of the training from, is as in modeling_rope_utils.py there.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Any
+
+from glinfer.config import ModelConfig
+from glinfer.errors import FormatError
+from glinfer.formats.huggingface.json_files import Settings, quoted
+
+_ORIGINAL = "original_max_position_embeddings"
+_LONGEST = "max_position_embeddings"
+# Of each type: the numbers that it needs, and those that it may have.
+_NUMBERS: Mapping[str, tuple[tuple[str, ...], tuple[str, ...]]] = {
+    "linear": (("factor",), ()),
+    "dynamic": (("factor",), ()),
+    "llama3": (("factor", "low_freq_factor", "high_freq_factor"), ()),
+    "yarn": (("factor",), ("attention_factor", "beta_fast", "beta_slow", "mscale", "mscale_all_dim")),
+    "longrope": ((), ("factor", "attention_factor")),
+}
+_TYPES = ("default", *_NUMBERS)
+_WITH_ORIGINAL = ("llama3", "yarn", "longrope")
+_WITH_LONGEST = ("dynamic", "yarn", "longrope")
+_LEAST, _MOST = 1e-9, 1e9  # of every number: beyond, angles are no numbers any more
+_MAY_BE_0 = ("beta_fast", "beta_slow", "mscale", "mscale_all_dim")  # which is as if they were left out
+
+
+def rope_settings(
+    settings: Settings, positions: int, head_dim: int, usual_theta: float
+) -> tuple[float, dict[str, Any]]:
+    """Theta, and the settings of the scaling, as :mod:`glinfer.ops.rotary` reads them; none without scaling.
+
+    Args:
+        settings: a whole configuration.
+        positions: its ``max_position_embeddings``.
+        head_dim: elements of a head; 0 where that is not known.
+        usual_theta: theta of a file that leaves it out.
+
+    Raises:
+        FormatError: there is no such type, one of its settings is missing or not what it should be, or it asks for
+            maths that is not done here.
+    """
+    name = "rope_scaling" if settings.values.get("rope_scaling") else "rope_parameters"
+    values = settings.values.get(name)
+    if values is not None and not isinstance(values, dict):
+        raise settings.refused(name, "settings such as {'rope_type': 'linear', 'factor': 2.0}")
+    scaling = Settings(values or {}, f"{settings.label}: {name}")
+    nested = [key for key, value in scaling.values.items() if isinstance(value, dict)]
+    if nested:
+        raise FormatError(
+            f"{scaling.label}: found settings of its own for {quoted(nested[0])}; expected the same settings for "
+            "every layer, as others are not supported"
+        )
+    holder = scaling if "rope_theta" in scaling.values else settings
+    theta = holder.number("rope_theta", usual_theta)
+    if scaling.given("partial_rotary_factor") and scaling.values["partial_rotary_factor"] != 1:
+        raise scaling.refused("partial_rotary_factor", "1, as heads that turn in part are not supported")
+    kind = scaling.values.get("rope_type", scaling.values.get("type", "default"))
+    if not isinstance(kind, str) or kind not in _TYPES:
+        raise FormatError(
+            f"{scaling.label}: rope_type is {quoted(kind)}, which is not supported; expected one of {', '.join(_TYPES)}"
+        )
+    if kind == "default":
+        return theta, {}
+    return theta, _scaling(kind, scaling, settings, positions, head_dim)
+
+
+def _scaling(kind: str, scaling: Settings, settings: Settings, positions: int, head_dim: int) -> dict[str, Any]:
+    needed, optional = _NUMBERS[kind]
+    found: dict[str, Any] = {"rope_type": kind}
+    for name in (*needed, *optional):
+        # A factor of null is the ratio of the two contexts, but only these types have both.
+        null = not scaling.given(name) and (name in optional or (kind == "yarn" and name in scaling.values))
+        if not null and not (name in _MAY_BE_0 and scaling.values[name] == 0):
+            found[name] = scaling.number(name)
+    if kind == "longrope":
+        for name in ("short_factor", "long_factor"):
+            found[name] = _factors(scaling, name, head_dim)
+    if kind in _WITH_ORIGINAL:
+        # Some families have it beside the scaling: that goes first.
+        holder = settings if _ORIGINAL in settings.values else scaling
+        found[_ORIGINAL] = holder.whole(_ORIGINAL, positions)
+    if kind in _WITH_LONGEST:
+        found[_LONGEST] = positions
+    if kind == "yarn" and "truncate" in scaling.values:
+        found["truncate"] = bool(scaling.values["truncate"])
+    return found
+
+
+def check_scaling(config: ModelConfig, label: str) -> None:
+    """Refuse scaling whose numbers cannot be calculated with, wherever a configuration is from.
+
+    Raises:
+        FormatError: a number is absurdly small or large; or ``longrope`` has an original context of one position, by
+            the logarithm of which it divides.
+    """
+    scaling = dict(config.rope_scaling)
+    least = 2 if scaling.get("rope_type", scaling.get("type")) == "longrope" else 1
+    for name, value in scaling.items():
+        for number in value if isinstance(value, tuple) else (value,):
+            if isinstance(number, (int, float)) and number != 0 and not _LEAST <= number <= _MOST:
+                raise FormatError(
+                    f"{label}: {quoted(name)} of the rope scaling is {quoted(number)}; expected {_LEAST:g} to {_MOST:g}"
+                )
+    original = scaling.get(_ORIGINAL) or config.max_position_embeddings
+    if isinstance(original, (int, float)) and original < least:
+        raise FormatError(f"{label}: {_ORIGINAL} is {original}; expected {least} or more for longrope")
+
+
+def _factors(scaling: Settings, name: str, head_dim: int) -> list[float]:
+    values = scaling.values.get(name)
+    count = head_dim // 2
+    if not isinstance(values, list) or (count and len(values) != count):
+        found = f"a list of {len(values)}" if isinstance(values, list) else quoted(values)
+        raise FormatError(f"{scaling.label}: {name} is {found}; expected {count} numbers above 0, one a pair")
+    numbers = Settings({f"{name}[{index}]": value for index, value in enumerate(values)}, scaling.label)
+    return [numbers.number(each) for each in numbers.values]

@@ -1,0 +1,1 @@
+"""Second-generation Gab: a JSON manifest and the .bin files beside it."""

@@ -1,0 +1,169 @@
+"""The .bin files beside a manifest: which there are, and bytes out of them as if they were one file.
+
+A manifest's ``files`` has ``weights_shards``, a list, or ``weights``, one; each entry has the ``file``'s name and its
+``length`` in bytes. Offsets count through all of them in that order, so that a tensor may begin in one and end in the
+next. Their sha256 sums are not looked at: that would read all of every file, which mapping them into memory avoids.
+"""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Mapping
+from dataclasses import dataclass
+from pathlib import Path, PureWindowsPath
+from typing import Any
+
+import numpy as np
+
+from glinfer.errors import FormatError
+from glinfer.formats.files import inside, opened, shown
+from glinfer.formats.huggingface.json_files import quoted
+from glinfer.quant.ggml import Bytes
+
+_FARTHEST = 1 << 46  # bytes; no offset or length in a manifest is beyond
+
+
+@dataclass(frozen=True)
+class Shard:
+    """One file: where it is, which of all files' bytes is its first, and how many it has."""
+
+    file: Path
+    start: int
+    nbytes: int
+
+    def mapped(self) -> Bytes:
+        """Its bytes, mapped into memory and read-only.
+
+        Raises:
+            FormatError: it cannot be read, or became shorter since it was looked at.
+        """
+        with opened(self.file) as (file, size):
+            if size < self.nbytes:
+                raise FormatError(
+                    f"{shown(self.file)}: found {size} bytes, fewer than a moment ago; wait until the file is no "
+                    "longer being written, then try again"
+                )
+            return np.memmap(file, dtype=np.uint8, mode="r", shape=(self.nbytes,)).view(np.ndarray)
+
+
+@dataclass(frozen=True)
+class Place:
+    """Bytes [offset, offset + nbytes) of all files together."""
+
+    offset: int
+    nbytes: int
+
+
+class Shards:
+    """The files of a manifest, as one row of bytes.
+
+    Attributes:
+        nbytes: how many they have together.
+    """
+
+    def __init__(self, shards: list[Shard]) -> None:
+        """Take the files in their order; nothing is opened yet."""
+        self._shards = [shard for shard in shards if shard.nbytes]  # nothing can lie in the others, nor be mapped
+        self._mapped: dict[Path, Bytes] = {}
+        self.nbytes = sum(shard.nbytes for shard in shards)
+
+    def is_in_one(self, place: Place) -> bool:
+        """Whether a place, which is in the files, lies in one of them, so that it need not be copied."""
+        return len(self._parts(place)) == 1
+
+    def read(self, place: Place) -> Bytes:
+        """The bytes of a place: a view of the mapped file, or a copy where it goes on in the next.
+
+        Raises:
+            FormatError: a file can no longer be read, or became shorter.
+        """
+        parts = []
+        for shard in self._parts(place):
+            if shard.file not in self._mapped:
+                self._mapped[shard.file] = shard.mapped()
+            first, end = place.offset - shard.start, place.offset + place.nbytes - shard.start
+            parts.append(self._mapped[shard.file][max(0, first) : end])
+        return parts[0] if len(parts) == 1 else np.concatenate(parts)
+
+    def _parts(self, place: Place) -> list[Shard]:
+        """The files that have some of the bytes."""
+        end = place.offset + place.nbytes
+        return [shard for shard in self._shards if shard.start < end and place.offset < shard.start + shard.nbytes]
+
+
+def whole(value: object, what: str, label: str) -> int:
+    """A count of bytes out of a manifest.
+
+    Raises:
+        FormatError: it is no whole number, or one that no file reaches.
+    """
+    if not isinstance(value, int) or isinstance(value, bool) or not 0 <= value <= _FARTHEST:
+        raise FormatError(f"{label}: {what} is {quoted(value)}; expected a whole number of bytes, at least 0")
+    return value
+
+
+def find_shards(values: Mapping[str, Any], manifest: Path) -> Shards:
+    """The files that a manifest names; they lie beside it, and only their sizes are looked at.
+
+    Raises:
+        FormatError: it names none, or one outside its own directory; a file is missing, unreadable, or not as long as
+            the manifest says.
+    """
+    label = shown(manifest)
+    named = _named(values, label)
+    missing = [name for name in named if not os.path.lexists(manifest.parent / name)]
+    if missing:
+        raise FormatError(
+            f"{label}: {len(missing)} of the {len(named)} files it names are missing, first {quoted(missing[0])}; "
+            "expected them beside the manifest; get the missing files"
+        )
+    shards: list[Shard] = []
+    start = 0
+    for name, length in named.items():
+        file = inside(manifest.parent / name)
+        with opened(file) as (_, size):
+            pass
+        if length is not None and size != length:
+            what = "truncated" if size < length else "padded"
+            raise FormatError(
+                f"{shown(file)}: {what}: found {size} bytes, but {quoted(manifest.name)} says {length}; "
+                "get the file again"
+            )
+        shards.append(Shard(file, start, size))
+        start += size
+    if values.get("byte_length") is not None:
+        promised = whole(values["byte_length"], "byte_length", label)
+        if promised != start:
+            raise FormatError(
+                f"{label}: its {len(shards)} files have {start} bytes together, but its byte_length is {promised}; "
+                "expected files that go with it; get them again"
+            )
+    return Shards(shards)
+
+
+def _named(values: Mapping[str, Any], label: str) -> dict[str, int | None]:
+    """Name and promised length of each file, in their order."""
+    files = values.get("files")
+    if not isinstance(files, Mapping):
+        raise FormatError(
+            f"{label}: found {quoted(files)} for files; expected an object with weights_shards or weights"
+        )
+    listed = files["weights_shards"] if files.get("weights_shards") else [files.get("weights")]
+    if not isinstance(listed, list):
+        raise FormatError(f"{label}: weights_shards is {quoted(listed)}; expected a list of files")
+    named: dict[str, int | None] = {}
+    for entry in listed:
+        values_of = entry if isinstance(entry, Mapping) else {"file": entry}
+        name, length = values_of.get("file"), values_of.get("length")
+        if not isinstance(name, str):
+            raise FormatError(f"{label}: found {quoted(name)} for a file of weights; expected its name")
+        # The Windows rules know every separator and drive, so that a name is plain wherever this runs.
+        if PureWindowsPath(name).name != name or name in ("", ".", ".."):
+            raise FormatError(
+                f"{label}: the file {quoted(name)} is a path; expected the plain name of a file beside the manifest; "
+                "do not trust these files"
+            )
+        if name in named:
+            raise FormatError(f"{label}: it names the file {quoted(name)} twice; expected every file once")
+        named[name] = None if length is None else whole(length, f"length of {quoted(name)}", label)
+    return named

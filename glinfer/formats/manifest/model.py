@@ -1,0 +1,271 @@
+"""Second-generation Gab, "Gift of Gab": a JSON manifest and the .bin files beside it.
+
+The manifest has ``format`` (``gift-of-gab-f32`` or ``gift-of-gab-q8``), ``format_version`` 2, ``architecture`` (the
+shape, under the names of Hugging Face's Llama), ``files`` (see :mod:`glinfer.formats.manifest.files`) and ``tensors``:
+for each its ``name``, ``shape`` [out, in] and ``storage``. ``float32`` has its bytes at ``data``; of
+``q8_rowwise_symmetric`` the int8 rows are at ``q`` and one float32 for each row at ``scale``, a weight being their
+product. Each of the three has ``offset`` and ``length`` in bytes. Everything is little-endian.
+
+Source: the browser engine of Gab 100M and the script that packs its weights. Version 1 had no ``mlp.up_bias`` and
+turned other pairs of elements, so it is refused here as it is there.
+"""
+
+from __future__ import annotations
+
+import itertools
+import math
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass
+from pathlib import Path
+from types import MappingProxyType
+from typing import Any
+
+import numpy as np
+import numpy.typing as npt
+
+from glinfer.config import ModelConfig
+from glinfer.errors import ConfigError, FormatError
+from glinfer.families import FAMILIES
+from glinfer.formats.checkpoint import Checkpoint, check_tensors
+from glinfer.formats.files import AnyPath, inside, shown
+from glinfer.formats.huggingface.files import is_directory
+from glinfer.formats.huggingface.json_files import quoted, read_json
+from glinfer.formats.manifest.files import Place, Shards, find_shards, whole
+from glinfer.formats.packed import PackedTensor
+
+_LONGEST = 4 << 20  # bytes; a real one has about 50 thousand
+_FAMILY, _FORM = next((family, family.manifest) for family in FAMILIES.values() if family.manifest is not None)
+_FORMAT, _VERSION, _UP_BIAS = _FORM.format, _FORM.version, f".{_FAMILY.names.up}.bias"
+_Q8, _F32 = ("q8_rowwise_symmetric", "q8", "int8"), ("float32", "f32")
+_SIDE = 1 << 24  # weights along one side of a tensor, as in ModelConfig
+_FILES_LOOKED_AT = 64  # of a directory's .json
+_NEEDED = ("vocab_size", "hidden_size", "num_attention_heads", "num_hidden_layers", "max_position_embeddings")
+_OPTIONAL = ("intermediate_size", "num_key_value_heads", "head_dim")
+
+
+@dataclass(frozen=True)
+class _Entry:
+    """A tensor as the manifest describes it; with ``scale`` it is rows of int8 and their scales, else float32."""
+
+    shape: tuple[int, ...]
+    data: Place
+    scale: Place | None = None
+
+    @property
+    def kind(self) -> str:
+        """The type that the tensor will have: integers stay only where it is a matrix."""
+        return "Q8_ROW" if self.scale and len(self.shape) == 2 else "float32"
+
+
+def is_manifest(path: AnyPath) -> bool:
+    """Whether a file is such a manifest, of whatever version, by what it holds; never raises, says False instead.
+
+    Told from other JSON files by its ``format``, or by having both an ``architecture`` and ``tensors``.
+    """
+    try:
+        values = read_json(Path(path), _LONGEST)
+    except FormatError:
+        return False
+    named = isinstance(values.get("format"), str) and values["format"].startswith(_FORMAT)
+    return named or (isinstance(values.get("architecture"), dict) and "tensors" in values)
+
+
+def find_manifest(folder: AnyPath) -> Path | None:
+    """The manifest in a directory, None where there is none; of several the first that is not q8, else the first."""
+    try:
+        files = sorted(itertools.islice(Path(folder).glob("*.json"), _FILES_LOOKED_AT))
+    except (OSError, ValueError):
+        return None
+    found = [file for file in files if _is_own(file) and is_manifest(file)]
+    return next((file for file in found if "q8" not in file.stem), found[0] if found else None)
+
+
+def _is_own(file: Path) -> bool:
+    """Whether a file lies in its folder, and is no link to another place."""
+    try:
+        inside(file)
+    except FormatError:
+        return False
+    return True
+
+
+def read_manifest(path: AnyPath) -> Checkpoint:
+    """Read a second-generation Gab model: its manifest, or the directory that it lies in.
+
+    The tensors have the names and shapes of :func:`glinfer.formats.tensors.weight_shapes`; in the file, names may do
+    without ``model.``, and the bias is called ``mlp.up_bias``. float32 tensors are read-only views of the mapped files,
+    but for one that begins in one file and ends in the next, which is copied. A q8 matrix becomes ``Q8_ROW``, the scale
+    of a row behind its integers, and takes its size in memory once. Everything is checked before the first byte is
+    copied, the numbers themselves by :meth:`glinfer.formats.checkpoint.Checkpoint.check_finite`.
+
+    Raises:
+        FormatError: a file is missing, unreadable, truncated or outside the manifest's directory; the manifest is of
+            another version or asks for maths that this family does not do; a tensor is missing, unknown, of another
+            type or shape, or not inside the files.
+    """
+    manifest = find_manifest(path) if is_directory(path) else Path(path)
+    if manifest is None:
+        raise FormatError(
+            f"{shown(path)}: found a directory without a manifest; expected a .json file whose format is {_FORMAT}-f32 "
+            f"or {_FORMAT}-q8, and the .bin files that it names"
+        )
+    label = shown(manifest)
+    values = read_json(manifest, _LONGEST)
+    entries = _entries(values, label)
+    _check_version(values, entries, label)
+    config = _config(values, entries, label)
+    check_tensors(config, {name: (entry.kind, entry.shape) for name, entry in entries.items()}, label)
+    shards = find_shards(values, manifest)
+    _check_places(entries, shards, label)
+    tensors: dict[str, npt.NDArray[np.float32]] = {}
+    packed: dict[str, PackedTensor] = {}
+    for name, entry in entries.items():
+        if entry.scale is None:
+            tensors[name] = _floats(shards.read(entry.data)).reshape(entry.shape)
+            continue
+        rows = _rows(entry.data, entry.scale, entry.shape[-1], shards)
+        if len(entry.shape) == 2:
+            packed[name] = rows
+        else:
+            tensors[name] = rows.floats().reshape(entry.shape)
+    return Checkpoint(config, MappingProxyType(tensors), shown(path), MappingProxyType(packed))
+
+
+def _check_version(values: Mapping[str, Any], entries: Mapping[str, _Entry], label: str) -> None:
+    """Refuse what is laid out otherwise, above all version 1, which would load and speak nonsense."""
+    version = values.get("format_version")
+    biased = any(name.endswith(_UP_BIAS) for name in entries)
+    if version is None and not biased:
+        raise FormatError(f"{label}: found no format_version and no mlp.up_bias; expected format_version {_VERSION}")
+    if version is not None and (version != _VERSION or isinstance(version, bool)):
+        raise FormatError(
+            f"{label}: found format_version {quoted(version)}; expected {_VERSION}; get the newest files of the model"
+        )
+    name, order = values.get("format", _FORMAT), values.get("endianness", "little")
+    if not isinstance(name, str) or not name.startswith(_FORMAT):
+        raise FormatError(f"{label}: found format {quoted(name)}; expected {_FORMAT}-f32 or {_FORMAT}-q8")
+    if order != "little":
+        raise FormatError(f"{label}: found endianness {quoted(order)}; expected 'little'")
+
+
+def _config(values: Mapping[str, Any], entries: Mapping[str, _Entry], label: str) -> ModelConfig:
+    """The model that the manifest describes; ``mlp_bias``, where it is left out, is what the tensors show."""
+    found = next((values[name] for name in ("architecture", "config") if name in values), None)
+    if not isinstance(found, Mapping):
+        raise FormatError(f"{label}: found {quoted(found)} for architecture; expected an object with the model's shape")
+    for name, needed in _FORM.only.items():
+        value = found.get(name, needed)
+        if type(value) is not type(needed) or value != needed:
+            raise FormatError(f"{label}: {name} is {quoted(value)}, which is not supported; expected {needed!r}")
+    missing = [name for name in _NEEDED if found.get(name) is None]
+    if missing:
+        raise FormatError(f"{label}: its architecture has no {missing[0]}; expected {', '.join(_NEEDED)}")
+    biased = any(name.endswith(_UP_BIAS) for name in entries)
+    try:
+        config = ModelConfig(
+            **{name: found[name] for name in (*_NEEDED, *_OPTIONAL) if found.get(name) is not None},
+            layer_norm_eps=_real(found, "rms_norm_eps", 1e-5, label),
+            rope_theta=_real(found, "rope_theta", _FAMILY.rope_theta, label),
+            **{name: value for name, value in _FORM.only.items() if name in ModelConfig.__dataclass_fields__},
+            mlp_bias=found.get("mlp_bias", biased),
+        )
+    except ConfigError as error:
+        raise FormatError(f"{label}: its architecture describes no possible model: {error}") from None
+    if config.head_dim % 2:
+        raise FormatError(f"{label}: head_dim is {config.head_dim}; expected an even number, as pairs are turned")
+    return config
+
+
+def _real(values: Mapping[str, Any], name: str, default: float, label: str) -> float:
+    """A number that may be written without a point."""
+    value = values.get(name, default)
+    if isinstance(value, bool) or not isinstance(value, (int, float)) or not abs(value) < 1e30:
+        raise FormatError(f"{label}: {name} is {quoted(value)}; expected a number such as {default}")
+    return float(value)
+
+
+def _entries(values: Mapping[str, Any], label: str) -> dict[str, _Entry]:
+    """Every tensor under the name that it has here."""
+    entries: dict[str, _Entry] = {}
+    for name, entry in _listed(values.get("tensors"), label):
+        usual = name if name.startswith((_FORM.prefix, f"{_FAMILY.names.head}.")) else _FORM.prefix + name
+        for end, ours in _FORM.renamed.items():
+            usual = usual.removesuffix(end) + ours if usual.endswith(end) else usual
+        if usual in entries:
+            raise FormatError(f"{label}: tensor {quoted(name)} is there twice; expected every tensor once")
+        entries[usual] = _entry(entry, f"{label}: tensor {quoted(name)}")
+    return entries
+
+
+def _listed(tensors: object, label: str) -> Iterator[tuple[str, Mapping[str, Any]]]:
+    """Names and entries, of a list whose entries have names or of an object that gives each name its entry."""
+    if not isinstance(tensors, (list, dict)) or not tensors:
+        raise FormatError(f"{label}: found {quoted(tensors)} for tensors; expected a list of them")
+    pairs = tensors.items() if isinstance(tensors, dict) else ((None, entry) for entry in tensors)
+    for key, entry in pairs:
+        name = entry.get("name", key) if isinstance(entry, dict) else key
+        if not isinstance(entry, dict) or not isinstance(name, str):
+            raise FormatError(f"{label}: found {quoted(entry)} among tensors; expected an object with a name")
+        yield name, entry
+
+
+def _entry(entry: Mapping[str, Any], where: str) -> _Entry:
+    shape = entry.get("shape")
+    if not isinstance(shape, list) or not 1 <= len(shape) <= 2 or not all(map(_is_side, shape)):
+        raise FormatError(f"{where} has shape {quoted(shape)}; expected one or two whole numbers from 1 to {_SIDE}")
+    storage = entry.get("storage", entry.get("dtype", _Q8[0] if "q" in entry else _F32[0]))
+    count, rows = math.prod(shape), shape[0] if len(shape) == 2 else 1
+    if storage in _Q8:
+        scale = _place(entry.get("scale"), "scale", 4 * rows, f"{rows} scales", where)
+        return _Entry(tuple(shape), _place(entry.get("q"), "q", count, f"shape {shape} in int8", where), scale)
+    if storage in _F32:
+        data = entry.get("data", entry if "offset" in entry else None)
+        return _Entry(tuple(shape), _place(data, "data", 4 * count, f"shape {shape} in float32", where))
+    raise FormatError(f"{where} is stored as {quoted(storage)}; expected {_F32[0]} or {_Q8[0]}")
+
+
+def _is_side(value: object) -> bool:
+    return isinstance(value, int) and not isinstance(value, bool) and 1 <= value <= _SIDE
+
+
+def _place(found: object, part: str, nbytes: int, why: str, where: str) -> Place:
+    """Where a part of a tensor lies, which has to have so many bytes."""
+    if not isinstance(found, Mapping):
+        raise FormatError(f"{where} has no {part} but {quoted(found)}; expected an object with offset and length")
+    offset = whole(found.get("offset"), f"offset of {part}", where)
+    length = whole(found.get("length"), f"length of {part}", where)
+    if length != nbytes:
+        raise FormatError(f"{where} has {length} bytes of {part}; expected {nbytes} for {why}")
+    return Place(offset, length)
+
+
+def _check_places(entries: Mapping[str, _Entry], shards: Shards, label: str) -> None:
+    """Check that every tensor is inside the files, and that no more is copied than these have."""
+    copied = 0
+    for name, entry in entries.items():
+        for place in filter(None, (entry.data, entry.scale)):
+            if place.offset + place.nbytes > shards.nbytes:
+                raise FormatError(
+                    f"{label}: tensor {quoted(name)} ends at byte {place.offset + place.nbytes}, but its files have "
+                    f"{shards.nbytes} together; expected all of it inside them; get the files again"
+                )
+            copied += place.nbytes if entry.scale or not shards.is_in_one(place) else 0
+    if copied > shards.nbytes:
+        raise FormatError(
+            f"{label}: its tensors take {copied} bytes out of files of {shards.nbytes}; expected every tensor to have "
+            "bytes of its own; do not trust these files"
+        )
+
+
+def _floats(found: npt.NDArray[np.uint8]) -> npt.NDArray[np.float32]:
+    """Bytes as float32; copied only where they begin at an odd address or the machine has another byte order."""
+    return np.require(found.view("<f4").astype(np.float32, copy=False), requirements="A")
+
+
+def _rows(data: Place, scale: Place, inputs: int, shards: Shards) -> PackedTensor:
+    """Rows of int8, each followed by its scale, out of the two places that the files have them in."""
+    quants = shards.read(data).reshape(-1, inputs)
+    blocks = np.empty((len(quants), inputs + 4), dtype=np.uint8)
+    blocks[:, :inputs] = quants
+    blocks[:, inputs:] = shards.read(scale).reshape(-1, 4)
+    return PackedTensor("Q8_ROW", blocks)

@@ -1,0 +1,391 @@
+"""Vectors and caches packed four floats a texel, in blocks of 4×4 texels: pure NumPy, no GL.
+
+GPUs shade 2×2 quads of fragments and llvmpipe 4×4 stamps, so a vector in a texture one texel high wastes most
+of the work. A **block** is 4×4 texels of RGBA, 64 floats; inside it the floats run quad by quad, so that the
+four fragments of a quad hold 16 consecutive floats. A matrix [slots, cols] gives each slot (a vector, a token
+of a cache) as many whole blocks as it needs; the rest of the last block is padding and stays zero.
+
+Block b of a slot lies in **tile** ``b mod tiles``. llvmpipe gives one thread to each 64×64 tile, so spreading
+the blocks of one vector over several tiles is what spreads its work over the cores; on a GPU one tile will do.
+Shaders compute the same places through shaders/common/blocks.glsl.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+import numpy.typing as npt
+
+from glinfer.errors import PlanError
+from glinfer.gl.layouts.matrix import FORMATS, TexelFormat, TexelLayout, check_part
+
+BLOCK_EDGE = 4
+BLOCK_TEXELS = BLOCK_EDGE * BLOCK_EDGE
+BLOCK_FLOATS = 4 * BLOCK_TEXELS
+
+
+def blocks_for(floats: int) -> int:
+    """How many blocks hold so many floats."""
+    return -(-floats // BLOCK_FLOATS)
+
+
+def _checked_blocks(shape: tuple[int, int]) -> int:
+    if min(shape) < 1:
+        raise PlanError(f"found a {shape[0]}×{shape[1]} matrix; every edge must be at least 1")
+    return blocks_for(shape[1])
+
+
+def lane_offsets() -> tuple[npt.NDArray[np.intp], npt.NDArray[np.intp]]:
+    """(x, y) inside a block of its 16 texels, in the order of their floats: quad by quad, left to right, upwards."""
+    lane = np.arange(BLOCK_TEXELS)
+    quad, member = lane >> 2, lane & 3
+    return 2 * (quad & 1) + (member & 1), 2 * (quad >> 1) + (member >> 1)
+
+
+@dataclass(frozen=True)
+class BlockLayout:
+    """A [rows, cols] matrix, a row a slot of ``blocks`` blocks.
+
+    Attributes:
+        rows: slots.
+        cols: floats of a slot.
+        tiles: how many tiles the blocks of one slot are dealt to.
+        pitch: texels from tile to tile.
+        columns: blocks side by side within a tile.
+        slot_step, block_step: how far apart, in blocks of a tile, two slots and two blocks of one slot are: either
+            a slot's blocks follow each other, or those of all slots do.
+        aside: the last so many blocks of a slot are kept once for each ``every`` slots, of the one written last: a
+            cache's queries, which nobody reads again.
+        every: slots that share them.
+        format_name: ``rgba32f`` or ``rgba16f``.
+    """
+
+    rows: int
+    cols: int
+    tiles: int
+    pitch: int
+    columns: int
+    slot_step: int
+    block_step: int
+    aside: int = 0
+    every: int = 1
+    format_name: str = "rgba32f"
+
+    @classmethod
+    def of(
+        cls,
+        shape: tuple[int, int],
+        max_texture_size: int,
+        *,
+        tiles: int = 1,
+        pitch: int = 64,
+        format_name: str = "rgba32f",
+    ) -> BlockLayout:
+        """A layout that fits textures of ``max_texture_size`` texels a side, a slot's blocks dealt to tiles.
+
+        There are no more ``tiles`` than stand side by side in one, and twice as many until all blocks fit.
+
+        Raises:
+            PlanError: the matrix is empty or too large, or the pitch is no whole number of blocks.
+        """
+        blocks = _checked_blocks(shape)
+        if pitch < BLOCK_EDGE or pitch % BLOCK_EDGE:
+            raise PlanError(f"tiles {pitch} texels apart; expected a multiple of {BLOCK_EDGE}")
+        tiles = min(tiles, max(1, max_texture_size // pitch))
+        while True:
+            made = cls(*shape, tiles, pitch, pitch // BLOCK_EDGE, -(-blocks // tiles), 1, format_name=format_name)
+            if made.height <= max_texture_size or 2 * tiles * pitch > max_texture_size:
+                return made.checked(max_texture_size)
+            tiles *= 2
+
+    @classmethod
+    def by_block(
+        cls,
+        shape: tuple[int, int],
+        max_texture_size: int,
+        *,
+        aside: int = 0,
+        every: int = 1,
+        format_name: str = "rgba32f",
+    ) -> BlockLayout:
+        """The same block of all slots together: for a cache that is read one block at a time over many slots.
+
+        Every line holds a multiple of 16 slots, so 16 slots from a multiple of 16 on lie side by side. What is kept
+        ``aside`` lies in lines of its own behind all others.
+
+        Raises:
+            PlanError: the matrix is empty or too large.
+        """
+        _checked_blocks(shape)
+        together = 16
+        slots = -(-shape[0] // together) * together
+        columns = min(slots, max(together, max_texture_size // BLOCK_EDGE // together * together))
+        slots = -(-slots // columns) * columns
+        made = cls(*shape, 1, BLOCK_EDGE * columns, columns, 1, slots, aside, every, format_name)
+        return made.checked(max_texture_size)
+
+    def checked(self, max_texture_size: int) -> BlockLayout:
+        """This layout.
+
+        Raises:
+            PlanError: it does not fit a texture of this size.
+        """
+        if max(self.width, self.height) > max_texture_size:
+            raise PlanError(
+                f"{self.rows} vectors of {self.cols} floats need {self.width}×{self.height} texels; "
+                f"the largest texture here is {max_texture_size}×{max_texture_size}"
+            )
+        return self
+
+    @property
+    def format(self) -> TexelFormat:
+        """Of the texture."""
+        return FORMATS[self.format_name]
+
+    @property
+    def in_one_line(self) -> bool:
+        """Whether a block of all slots lies in one line, slot after slot, and every block in a line of its own."""
+        return self.tiles == 1 and self.slot_step == 1 and self.block_step == self.columns
+
+    @property
+    def blocks(self) -> int:
+        """Blocks of one slot."""
+        return blocks_for(self.cols)
+
+    @property
+    def kept_blocks(self) -> int:
+        """Blocks of one slot that are kept of every slot."""
+        return self.blocks - self.aside
+
+    @property
+    def kept_cols(self) -> int:
+        """Columns of the matrix that are kept of every slot, padding among them."""
+        return BLOCK_FLOATS * self.kept_blocks
+
+    @property
+    def aside_slots(self) -> int:
+        """How many times what is kept aside is there."""
+        return -(-self.rows // self.every)
+
+    @property
+    def kept_height(self) -> int:
+        """Lines of what is kept of every slot."""
+        return BLOCK_EDGE * -(-self.places_of(self.rows) // self.columns)
+
+    def places_of(self, rows: int) -> int:
+        """Blocks of one tile from its first to the last of ``rows`` slots, without what is kept aside."""
+        return (rows - 1) * self.slot_step + (-(-self.kept_blocks // self.tiles) - 1) * self.block_step + 1
+
+    @property
+    def width(self) -> int:
+        """Texels in x."""
+        places = max(self.places_of(self.rows), self.aside * self.aside_slots)
+        return (self.tiles - 1) * self.pitch + BLOCK_EDGE * min(self.columns, places)
+
+    @property
+    def height(self) -> int:
+        """Texels in y."""
+        return self.kept_height + BLOCK_EDGE * -(-self.aside * self.aside_slots // self.columns)
+
+    @property
+    def nbytes(self) -> int:
+        """Bytes of texture memory."""
+        return self.width * self.height * self.format.bytes_per_texel
+
+    def defines(self, name: str) -> list[tuple[str, int]]:
+        """The numbers that blocks.glsl needs of this tensor, under the prefix ``name``."""
+        aside = [
+            (f"{name}_ASIDE", self.kept_blocks),
+            (f"{name}_ASIDE_LINE", self.kept_height),
+            (f"{name}_ASIDE_SLOTS", self.aside_slots),
+            (f"{name}_EVERY", self.every),
+        ]
+        return [
+            *(aside if self.aside else []),
+            (f"{name}_BLOCKS", self.blocks),
+            (f"{name}_TILES", self.tiles),
+            (f"{name}_PITCH", self.pitch),
+            (f"{name}_SLOT_STEP", self.slot_step),
+            (f"{name}_BLOCK_STEP", self.block_step),
+            (f"{name}_COLUMNS", self.columns),
+            (f"{name}_WIDTH", self.width),
+            (f"{name}_HEIGHT", self.height),
+        ]
+
+    def origin(
+        self, slot: npt.NDArray[np.intp] | int, block: npt.NDArray[np.intp] | int
+    ) -> tuple[npt.NDArray[np.intp], npt.NDArray[np.intp]]:
+        """(x, y) of the first texel of a block."""
+        slot, block = np.broadcast_arrays(slot, block)
+        place = slot * self.slot_step + block // self.tiles * self.block_step
+        x = (block % self.tiles) * self.pitch + BLOCK_EDGE * (place % self.columns)
+        y = BLOCK_EDGE * (place // self.columns)
+        if not self.aside:
+            return x, y
+        kept = block < self.kept_blocks
+        place = (block - self.kept_blocks) * self.aside_slots + slot // self.every
+        y_aside = self.kept_height + BLOCK_EDGE * (place // self.columns)
+        return np.where(kept, x, BLOCK_EDGE * (place % self.columns)), np.where(kept, y, y_aside)
+
+    def region(self, rows: int, cols: int) -> tuple[int, int]:
+        """Width and height of the texels from the origin that hold the first ``rows`` slots."""
+        check_part(self, rows, cols)
+        if self.aside:
+            return self.width, self.height
+        return self.width, BLOCK_EDGE * -(-self.places_of(rows) // self.columns)
+
+    def places(self, rows: int, first: int = 0) -> tuple[npt.NDArray[np.intp], npt.NDArray[np.intp]]:
+        """(x, y) of every texel of ``rows`` slots from ``first`` on, [rows, blocks × 16] in the order of the floats."""
+        across, up = lane_offsets()
+        x, y = self.origin(np.arange(first, first + rows)[:, None], np.arange(self.blocks)[None, :])
+        return (x[:, :, None] + across).reshape(rows, -1), (y[:, :, None] + up).reshape(rows, -1)
+
+    def pack(self, matrix: npt.NDArray[Any]) -> npt.NDArray[Any]:
+        """Texels [h, w, 4] of the first ``len(matrix)`` slots; padding is zero.
+
+        Raises:
+            PlanError: the matrix is of another size, or a number is beyond the texture's format.
+        """
+        if matrix.ndim != 2 or matrix.shape[1] != self.cols or not 1 <= matrix.shape[0] <= self.rows:
+            raise PlanError(f"found an array {list(matrix.shape)}; expected [1 to {self.rows}, {self.cols}]")
+        rows = matrix.shape[0]
+        width, height = self.region(rows, self.cols)
+        floats = np.zeros((rows, self.blocks * BLOCK_FLOATS), dtype=np.float32)
+        floats[:, : self.cols] = matrix
+        x, y = self.places(rows)
+        largest = float(np.finfo(self.format.dtype).max)
+        beyond = (np.abs(floats) > largest) & np.isfinite(floats)
+        if beyond.any():
+            raise PlanError(f"found {floats[beyond][0]:g}; {self.format.dtype_name} ends at {largest:g}")
+        texels = np.zeros((height, width, 4), dtype=self.format.dtype)
+        texels[y, x] = floats.reshape(rows, -1, 4)
+        return texels
+
+    def unpack(self, texels: npt.NDArray[Any], rows: int, cols: int) -> npt.NDArray[Any]:
+        """The matrix [rows, cols] out of the texels of ``region(rows, cols)``; the reverse of pack."""
+        x, y = self.places(rows)
+        floats: npt.NDArray[Any] = texels[y, x].reshape(rows, -1)[:, :cols]
+        return floats
+
+
+def copied_rectangles(
+    source: TexelLayout, target: TexelLayout, first: int, to: int, rows: int
+) -> list[tuple[int, int, int, int, int, int]]:
+    """Rectangles (x, y, x there, y there, width, height) that hold ``rows`` slots, in texels, without what is aside.
+
+    Raises:
+        PlanError: the layouts are not such as :meth:`BlockLayout.by_block` makes, of equal blocks.
+    """
+    for layout in (source, target):
+        if not isinstance(layout, BlockLayout) or layout.slot_step != 1 or layout.tiles != 1:
+            raise PlanError("only slots whose blocks lie together over all slots are copied")
+    assert isinstance(source, BlockLayout)
+    assert isinstance(target, BlockLayout)
+    if source.kept_blocks != target.kept_blocks or not 0 <= rows <= min(source.rows - first, target.rows - to):
+        raise PlanError(f"no {rows} slots of {source.kept_blocks} blocks to copy from {first} to {to}")
+    if source.in_one_line and target.in_one_line:
+        size = BLOCK_EDGE * rows, BLOCK_EDGE * source.kept_blocks
+        return [(BLOCK_EDGE * first, 0, BLOCK_EDGE * to, 0, *size)] if rows else []
+    found = []
+    for block in range(source.kept_blocks):
+        done = 0
+        while done < rows:  # to the end of a line, here or there
+            y, x = divmod(first + done + block * source.block_step, source.columns)
+            to_y, to_x = divmod(to + done + block * target.block_step, target.columns)
+            count = min(rows - done, source.columns - x, target.columns - to_x)
+            corners = (BLOCK_EDGE * each for each in (x, y, to_x, to_y))
+            found.append((*corners, BLOCK_EDGE * count, BLOCK_EDGE))
+            done += count
+    return found  # type: ignore[return-value]
+
+
+@dataclass(frozen=True)
+class RowLayout:
+    """A [rows, cols] table read a row at a time: four numbers a texel, rows below each other, in stacks where they
+    are more than a texture is high.
+
+    ``format_name`` is ``rgba32f`` or ``rgba16f``; the matrix is float32 or float16 accordingly.
+    """
+
+    rows: int
+    cols: int
+    stack: int
+    format_name: str
+
+    @classmethod
+    def of(cls, shape: tuple[int, int], format_name: str, max_texture_size: int) -> RowLayout:
+        """A layout that fits textures of ``max_texture_size`` texels a side.
+
+        Raises:
+            PlanError: it does not.
+        """
+        made = cls(*shape, min(shape[0], max_texture_size), format_name)
+        if made.width > max_texture_size:
+            raise PlanError(
+                f"a table of {shape[0]} rows of {shape[1]} needs {made.width}×{made.height} texels; "
+                f"the largest texture here is {max_texture_size}×{max_texture_size}"
+            )
+        return made
+
+    @property
+    def format(self) -> TexelFormat:
+        """Of the texture."""
+        return FORMATS[self.format_name]
+
+    @property
+    def texels(self) -> int:
+        """Texels of one row."""
+        return -(-self.cols // 4)
+
+    @property
+    def width(self) -> int:
+        """Texels in x."""
+        return self.texels * -(-self.rows // self.stack)
+
+    @property
+    def height(self) -> int:
+        """Texels in y."""
+        return self.stack
+
+    @property
+    def nbytes(self) -> int:
+        """Bytes of texture memory."""
+        return self.width * self.height * self.format.bytes_per_texel
+
+    def defines(self, name: str) -> list[tuple[str, int]]:
+        """The numbers that shaders need of this table, under the prefix ``name``."""
+        return [
+            (f"{name}_TEXELS", self.texels),
+            (f"{name}_STACK", self.stack),
+            (f"{name}_WIDTH", self.width),
+            (f"{name}_HEIGHT", self.height),
+        ]
+
+    def region(self, rows: int, cols: int) -> tuple[int, int]:
+        """Width and height in texels of the smallest rectangle at the origin that holds the first rows."""
+        check_part(self, rows, cols)
+        return self.width, min(rows, self.stack)
+
+    def pack(self, matrix: npt.NDArray[Any]) -> npt.NDArray[Any]:
+        """Texels [h, w, 4] of the whole table."""
+        if matrix.shape != (self.rows, self.cols) or matrix.dtype != np.dtype(self.format.dtype):
+            raise PlanError(
+                f"found an array {matrix.dtype} {list(matrix.shape)}; "
+                f"expected {self.format.dtype_name} {[self.rows, self.cols]}"
+            )
+        stacks = -(-self.rows // self.stack)
+        padded = np.zeros((stacks * self.stack, self.texels * 4), dtype=matrix.dtype)
+        padded[: self.rows, : self.cols] = matrix
+        stacked = padded.reshape(stacks, self.stack, self.texels, 4).transpose(1, 0, 2, 3)
+        return np.ascontiguousarray(stacked.reshape(self.stack, self.width, 4))
+
+    def unpack(self, texels: npt.NDArray[Any], rows: int, cols: int) -> npt.NDArray[Any]:
+        """The first rows out of the texels of ``region(rows, cols)``; the reverse of pack."""
+        stacks = -(-self.rows // self.stack)
+        flat = texels.reshape(-1, stacks, self.texels * 4).transpose(1, 0, 2)
+        if rows > self.stack:
+            flat = flat.reshape(1, -1, self.texels * 4)
+        found: npt.NDArray[Any] = flat[0, :rows, :cols]
+        return found

@@ -1,0 +1,124 @@
+"""Tensors of any shape, four elements a texel: pure NumPy, no GL.
+
+A tensor is a matrix [rows, cols], its last axis along the columns and all others, row-major, along the rows. Each row
+is padded with zeros to whole texels of four elements, and the texels of all rows are numbered through: texel t lies
+at (t mod width, t div width), where the width is a power of two. A vector of 4096 elements and a matrix of 64×64
+look the same then, every fragment of a pass has work to do, and an edge longer than the largest texture is nothing
+special. Lines are short, so that the tiles of 64×64 texels that llvmpipe deals to its threads are many.
+Shaders compute the same places through shaders/common/flat.glsl.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, replace
+from typing import Any
+
+import numpy as np
+import numpy.typing as npt
+
+from glinfer.errors import PlanError
+from glinfer.gl.layouts.matrix import FORMATS, TexelFormat, check_part, check_rows
+
+LANES = 4
+_LINE = 256
+_LEAST = 4
+
+
+def texels_for(elements: int) -> int:
+    """How many texels hold a row of so many elements."""
+    return -(-elements // LANES)
+
+
+def _power_of_two(number: int) -> int:
+    """The smallest power of two that is no less."""
+    return 1 << max(0, number - 1).bit_length()
+
+
+@dataclass(frozen=True)
+class FlatLayout:
+    """The place of a [rows, cols] matrix in a width × height texture of four channels.
+
+    Attributes:
+        rows, cols: the matrix, in elements.
+        width, height: the texture, in texels; the width is a power of two.
+        format: of the texture.
+    """
+
+    rows: int
+    cols: int
+    width: int
+    height: int
+    format: TexelFormat
+
+    @classmethod
+    def of(cls, shape: tuple[int, int], format_name: str, max_texture_size: int) -> FlatLayout:
+        """The layout of a matrix on a renderer whose textures may be ``max_texture_size`` texels a side.
+
+        Raises:
+            PlanError: the matrix is empty, or does not fit one texture.
+        """
+        rows, cols = shape
+        if rows < 1 or cols < 1:
+            raise PlanError(f"found a {rows}×{cols} matrix; every edge must be at least 1")
+        texels = rows * texels_for(cols)
+        largest = _power_of_two(max_texture_size + 1) // 2
+        width = min(_LINE, largest, max(_LEAST, _power_of_two(-(-texels // _LEAST))))
+        while -(-texels // width) > max_texture_size and width < largest:
+            width *= 2
+        if -(-texels // width) > max_texture_size:
+            raise PlanError(
+                f"a {rows}×{cols} matrix takes {texels} texels of four elements; the largest texture here is "
+                f"{max_texture_size}×{max_texture_size}"
+            )
+        return cls(rows, cols, width, -(-texels // width), FORMATS[format_name])
+
+    @property
+    def row_texels(self) -> int:
+        """Texels of one row."""
+        return texels_for(self.cols)
+
+    @property
+    def nbytes(self) -> int:
+        """Bytes of texture memory."""
+        return self.width * self.height * self.format.bytes_per_texel
+
+    def seen_as(self, rows: int, cols: int) -> FlatLayout:
+        """The same texels as another matrix.
+
+        Raises:
+            PlanError: its texels are not the same.
+        """
+        if rows * texels_for(cols) != self.rows * self.row_texels:
+            raise PlanError(f"a {self.rows}×{self.cols} matrix does not lie in its texels as one of {rows}×{cols} does")
+        return replace(self, rows=rows, cols=cols)
+
+    def defines(self, name: str) -> list[tuple[str, int]]:
+        """The numbers that shaders need of this tensor, under the prefix ``name``."""
+        return [(f"{name}_TEXELS", self.row_texels), (f"{name}_WIDTH", self.width), (f"{name}_HEIGHT", self.height)]
+
+    def region(self, rows: int, cols: int) -> tuple[int, int]:
+        """Width and height in texels of whole lines from the origin on that hold [0:rows, 0:cols].
+
+        Raises:
+            PlanError: the matrix has no such part.
+        """
+        check_part(self, rows, cols)
+        return self.width, -(-rows * self.row_texels // self.width)
+
+    def pack(self, matrix: npt.NDArray[Any]) -> npt.NDArray[Any]:
+        """Texels [h, w, 4] of the first ``len(matrix)`` rows; bits are kept, padding is zero.
+
+        Raises:
+            PlanError: the matrix has other columns, no or too many rows, or another type than the layout.
+        """
+        check_rows(self, matrix)
+        width, height = self.region(*matrix.shape)
+        texels = np.zeros((height * width, LANES), dtype=matrix.dtype)
+        padded = texels[: matrix.shape[0] * self.row_texels].reshape(matrix.shape[0], -1)
+        padded[:, : self.cols] = matrix
+        return texels.reshape(height, width, LANES)
+
+    def unpack(self, texels: npt.NDArray[Any], rows: int, cols: int) -> npt.NDArray[Any]:
+        """The matrix [rows, cols] out of the texels of ``region(rows, cols)``; the reverse of pack."""
+        used = texels.reshape(-1, LANES)[: rows * self.row_texels]
+        return used.reshape(rows, self.row_texels * LANES)[:, :cols]

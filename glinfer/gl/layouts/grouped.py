@@ -1,0 +1,195 @@
+"""How matrices in GGML's blocks lie in a texture for products: sorted by groups of 32 weights, pure NumPy, no GL.
+
+A line is half a block of outputs (8 lanes, see :mod:`glinfer.gl.layouts.blocks`) and one round, 32 outputs × 128
+inputs, which are four groups. Its texels come in the order in which shaders/common/grouped.glsl reads them: the
+numbers, word by word; then what they have above the lowest four bits; then the scales. A texel holds a word of each of
+four outputs. With ``quad`` each fragment of a quad takes one of the four groups, for all 16 outputs of the quad;
+otherwise each fragment takes all groups, for its own four outputs.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+import numpy.typing as npt
+
+from glinfer.errors import PlanError
+from glinfer.gl.layouts.blocks import BLOCK_FLOATS, blocks_for
+from glinfer.gl.layouts.matrix import FORMATS, TexelFormat
+from glinfer.gl.layouts.packing import Lines, Packed
+from glinfer.quant.ggml import GROUP, block_format, blocks_of, words_of
+from glinfer.quant.groups import WIDE, GroupForm, Groups, Words, blocks_from, group_form, groups_of, groups_of_wide
+
+ROUND_GROUPS = 4
+_LANES = 8
+
+
+def rounds_for(inputs: int) -> int:
+    """Rounds of four groups that so many inputs take."""
+    return -(-inputs // (GROUP * ROUND_GROUPS))
+
+
+def line_texels(form: GroupForm) -> int:
+    """Texels of one lane and one round."""
+    return ROUND_GROUPS * (form.low_words + form.high_words) + form.scale_texels + int(form.shared)
+
+
+def words_for(weights: str, inputs: int) -> int:
+    """Words of a row of so many weights, as a plan's tensor has it."""
+    if weights == WIDE:
+        return 12 * -(-inputs // GROUP)
+    return 4 * sum(block_format(weights).section_texels(inputs))
+
+
+@dataclass(frozen=True)
+class GroupedLayout(Packed):
+    """The words [rows, cols] of a matrix in blocks, as :func:`glinfer.quant.ggml.words_of` makes them, or
+    ``wide_words``.
+
+    Attributes:
+        rows: outputs; padded to whole blocks of 64.
+        cols: words of a row.
+        weights: the format, a key of :data:`glinfer.quant.groups.FORMS`, or ``wide``.
+        inputs: weights of a row; padded to whole rounds of 128 with numbers whose scale is zero.
+        quad: how the fragments of a quad share the work.
+    """
+
+    weights: str
+    inputs: int
+    quad: bool
+
+    @classmethod
+    def of(cls, outputs: int, inputs: int, weights: str, quad: bool, max_texture_size: int) -> GroupedLayout:
+        """The layout of an [outputs, inputs] matrix on a renderer with such textures.
+
+        Raises:
+            PlanError: it does not fit one texture.
+            InputError: the format has no groups.
+        """
+        lines = Lines.of(
+            blocks_for(outputs),
+            2 * rounds_for(inputs),
+            _LANES * line_texels(group_form(weights)),
+            max_texture_size,
+            f"a matrix of {outputs}×{inputs} weights",
+        )
+        words = words_for(weights, inputs)
+        return cls(outputs, words, lines, weights, inputs, quad)
+
+    @property
+    def form(self) -> GroupForm:
+        """How the format's blocks are sorted."""
+        return group_form(self.weights)
+
+    @property
+    def format(self) -> TexelFormat:
+        """32-bit words."""
+        return FORMATS["rgba32ui"]
+
+    def region(self, rows: int, cols: int) -> tuple[int, int]:
+        """The whole texture: no smaller rectangle holds the first rows."""
+        if (rows, cols) != (self.rows, self.cols):
+            raise PlanError(f"packed weights are read whole: found {rows}×{cols}; expected {self.rows}×{self.cols}")
+        return self.width, self.height
+
+    @property
+    def _outputs(self) -> tuple[int, ...]:
+        """(block, half of it, quad, third, four outputs): the third is the member that owns the outputs."""
+        return (self._lines.blocks, 2, 2, 4, 4)
+
+    @property
+    def _rounds(self) -> int:
+        return rounds_for(self.inputs)
+
+    def pack(self, matrix: npt.NDArray[Any]) -> npt.NDArray[Any]:
+        """Texels [h, w, 4] of the words [rows, cols]; padding is zero.
+
+        Raises:
+            PlanError: the array has another shape or type.
+        """
+        if matrix.shape != (self.rows, self.cols) or matrix.dtype != np.uint32:
+            raise PlanError(
+                f"found an array {matrix.dtype} {list(matrix.shape)}; expected uint32 {[self.rows, self.cols]}"
+            )
+        if self.weights == WIDE:
+            groups = groups_of_wide(matrix)
+        else:
+            groups = groups_of(blocks_of(matrix, self.weights, self.inputs), self.weights)
+        lines = np.empty((*self._outputs[:2], self._rounds, self._lines.line // _LANES, _LANES, 4), dtype=np.uint32)
+        for place, part in zip(self._places(), self._parts(groups), strict=True):
+            lines[:, :, :, place] = part
+        return self._lines.join(lines.reshape(self._lines.blocks, -1, self._lines.line, 4))
+
+    def unpack(self, texels: npt.NDArray[Any], rows: int, cols: int) -> npt.NDArray[Any]:
+        """The words [rows, cols]; the reverse of pack."""
+        lines = self._lines.split(texels).reshape(*self._outputs[:2], self._rounds, -1, _LANES, 4)
+        low, high, scale, shared = (lines[:, :, :, place] for place in self._places())
+        groups = self._groups_from(low, high, scale, shared)
+        if self.weights == WIDE:
+            wide = np.concatenate([groups.low, groups.scale], axis=-1)
+            return wide.reshape(self.rows, -1)[:rows, :cols]
+        return words_of(blocks_from(groups, self.weights), self.weights)[:rows, :cols]
+
+    def _places(self) -> list[slice]:
+        """Which texels of a lane hold the numbers, their upper bits, the scales, and what blocks share."""
+        form = self.form
+        counts = [4 * form.low_words, 4 * form.high_words, form.scale_texels, int(form.shared)]
+        ends = np.cumsum(counts).tolist()
+        return [slice(end - count, end) for end, count in zip(ends, counts, strict=True)]
+
+    # Axes of the arrays: block, half, quad, third, output; round, group of it; word. With quad the third axis of the
+    # outputs is the accumulator and the group the lane's member, otherwise the other way round.
+    def _ordered(self, array: Words, words: int) -> Words:
+        """[rows, groups, words] as texels [block, half, round, word, accumulator, lane, output]."""
+        padded = np.zeros((self._lines.blocks * BLOCK_FLOATS, ROUND_GROUPS * self._rounds, words), dtype=np.uint32)
+        padded[: array.shape[0], : array.shape[1]] = array
+        shaped = padded.reshape(*self._outputs, self._rounds, ROUND_GROUPS, words)
+        ordered = shaped.transpose(0, 1, 5, 7, 3, 2, 6, 4) if self.quad else shaped.transpose(0, 1, 5, 7, 6, 2, 3, 4)
+        return ordered.reshape(*self._outputs[:2], self._rounds, words, 4, _LANES, 4)
+
+    def _restored(self, ordered: Words, words: int) -> Words:
+        """The reverse."""
+        shaped = ordered.reshape(*self._outputs[:2], self._rounds, words, 4, 2, 4, 4)
+        back = shaped.transpose(0, 1, 5, 4, 7, 2, 6, 3) if self.quad else shaped.transpose(0, 1, 5, 6, 7, 2, 4, 3)
+        groups = -(-self.inputs // GROUP)
+        return back.reshape(self._lines.blocks * BLOCK_FLOATS, ROUND_GROUPS * self._rounds, words)[: self.rows, :groups]
+
+    def _parts(self, groups: Groups) -> list[Words]:
+        form, head = self.form, (*self._outputs[:2], self._rounds)
+        low = self._ordered(groups.low, form.low_words)
+        if form.low_bits == 8:  # word t and word 4 + t side by side
+            low = low.reshape(*head, 2, 4, 4, _LANES, 4).transpose(0, 1, 2, 4, 5, 3, 6, 7)
+        high = self._ordered(groups.high, form.high_words)
+        words = 4 if self.weights == WIDE else 1
+        scale = self._ordered(groups.scale.reshape(*groups.low.shape[:2], words), words)
+        scale = scale if words > 1 else scale[:, :, :, 0]
+        shared = np.zeros((*head, 0, _LANES, 4), dtype=np.uint32)
+        if form.shared:
+            pairs = scale[..., 0::2] | (scale[..., 1::2] << np.uint32(16))  # two outputs a word
+            # Accumulators 2p and 2p + 1 share texel p.
+            scale = pairs.reshape(*head, 2, 2, _LANES, 2).transpose(0, 1, 2, 3, 5, 4, 6).reshape(*head, 2, _LANES, 4)
+            by_round = np.repeat(groups.shared[..., 0], 2, axis=1)
+            padded = np.zeros((self._lines.blocks * BLOCK_FLOATS, self._rounds), dtype=np.uint32)
+            padded[: by_round.shape[0], : by_round.shape[1]] = by_round
+            shaped = padded.reshape(*self._outputs, self._rounds).transpose(0, 1, 5, 2, 3, 4)
+            shared = shaped.reshape(*head, 1, _LANES, 4)
+        return [part.reshape(*head, -1, _LANES, 4) for part in (low, high, scale, shared)]
+
+    def _groups_from(self, low: Words, high: Words, scale: Words, shared: Words) -> Groups:
+        form, head = self.form, (*self._outputs[:2], self._rounds)
+        if form.low_bits == 8:
+            low = low.reshape(*head, 4, 4, 2, _LANES, 4).transpose(0, 1, 2, 5, 3, 4, 6, 7)
+        shares = np.zeros((self.rows, -(-self.inputs // 256), 0), dtype=np.uint32)
+        if form.shared:
+            pairs = scale.reshape(*head, 2, _LANES, 2, 2).transpose(0, 1, 2, 3, 5, 4, 6).reshape(*head, 4, _LANES, 2)
+            scale = np.stack([pairs & 0xFFFF, pairs >> np.uint32(16)], axis=-1).reshape(*head, 4, _LANES, 4)
+            back = shared.reshape(*head, 2, 4, 4).transpose(0, 1, 3, 4, 5, 2).reshape(-1, self._rounds)
+            shares = back[: self.rows, ::2, None]
+        return Groups(
+            self._restored(low, form.low_words),
+            self._restored(high, form.high_words),
+            self._restored(scale, 4) if self.weights == WIDE else self._restored(scale, 1)[..., 0],
+            shares,
+        )

@@ -1,0 +1,196 @@
+"""How a matrix lies in a texture: pure NumPy, no GL.
+
+A matrix [rows, cols] is stored row-major, one element a texel. Where both edges fit the renderer's largest
+texture the texel of element (r, c) is simply (x=c, y=r). Where one does not (WebGL2 guarantees 2048 texels a
+side and no more), the elements are wrapped: element i = r·cols + c lies at (i mod width, i div width).
+Shaders read both through shaders/common/matrix.glsl.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Any, Protocol
+
+import numpy as np
+import numpy.typing as npt
+
+from glinfer.errors import PlanError
+
+Extent = int | str
+"""A size in matrix elements: fixed, or the name of a per-run value such as ``"rows"``."""
+
+
+@dataclass(frozen=True)
+class TexelFormat:
+    """One texture format: its GL name, the NumPy type of a channel, moderngl's name of that type, and channels."""
+
+    name: str
+    dtype: npt.DTypeLike
+    moderngl_dtype: str
+    channels: int = 1
+
+    @property
+    def dtype_name(self) -> str:
+        """NumPy's name of the type, such as ``float32``."""
+        return np.dtype(self.dtype).name
+
+    @property
+    def bytes_per_texel(self) -> int:
+        """Bytes of texture memory that one texel takes."""
+        return int(np.dtype(self.dtype).itemsize) * self.channels
+
+    @property
+    def is_integer(self) -> bool:
+        """Whether shaders read it through an isampler2D or usampler2D."""
+        return bool(np.issubdtype(np.dtype(self.dtype), np.integer))
+
+
+FORMATS = {
+    "r32f": TexelFormat("r32f", np.float32, "f4"),
+    "r32i": TexelFormat("r32i", np.int32, "i4"),
+    "rgba32f": TexelFormat("rgba32f", np.float32, "f4", 4),
+    "rgba16f": TexelFormat("rgba16f", np.float16, "f2", 4),
+    "rgba32i": TexelFormat("rgba32i", np.int32, "i4", 4),
+    "rgba32ui": TexelFormat("rgba32ui", np.uint32, "u4", 4),
+}
+
+
+class TexelLayout(Protocol):
+    """Where the elements of a [rows, cols] matrix lie in a texture.
+
+    :class:`Layout` is one element a texel; :mod:`glinfer.gl.layouts.flat` has four of them, in tensors of any shape,
+    and :mod:`glinfer.gl.layouts.blocks` the layouts of packed vectors and weights.
+    """
+
+    @property
+    def width(self) -> int:
+        """Texels in x."""
+
+    @property
+    def height(self) -> int:
+        """Texels in y."""
+
+    @property
+    def rows(self) -> int:
+        """Rows of the matrix."""
+
+    @property
+    def cols(self) -> int:
+        """Columns of the matrix."""
+
+    @property
+    def format(self) -> TexelFormat:
+        """Of the texture."""
+
+    @property
+    def nbytes(self) -> int:
+        """Bytes of texture memory."""
+
+    def pack(self, matrix: npt.NDArray[Any]) -> npt.NDArray[Any]:
+        """Texels [h, w] or [h, w, 4] of the first ``len(matrix)`` rows."""
+
+    def unpack(self, texels: npt.NDArray[Any], rows: int, cols: int) -> npt.NDArray[Any]:
+        """The matrix [rows, cols] out of the texels of ``region(rows, cols)``."""
+
+    def region(self, rows: int, cols: int) -> tuple[int, int]:
+        """Width and height in texels of a rectangle at the origin that holds [0:rows, 0:cols]."""
+
+
+def check_part(layout: TexelLayout, rows: int, cols: int) -> None:
+    """Accept a part [0:rows, 0:cols] of a matrix.
+
+    Raises:
+        PlanError: the matrix has no such part.
+    """
+    if not (1 <= rows <= layout.rows and 1 <= cols <= layout.cols):
+        raise PlanError(f"found a part of {rows}×{cols} elements; expected 1×1 to {layout.rows}×{layout.cols}")
+
+
+def check_rows(layout: TexelLayout, matrix: npt.NDArray[Any]) -> None:
+    """Accept the first rows of a matrix, of the type that its texture holds.
+
+    Raises:
+        PlanError: it has other columns, no or too many rows, or another type than the layout.
+    """
+    expected = np.dtype(layout.format.dtype)
+    if matrix.ndim != 2 or matrix.shape[1] != layout.cols or not 1 <= matrix.shape[0] <= layout.rows:
+        raise PlanError(f"found an array {list(matrix.shape)}; expected [1 to {layout.rows}, {layout.cols}]")
+    if matrix.dtype != expected:
+        raise PlanError(f"found an array of {matrix.dtype}; a {layout.format.name} texture holds {expected}")
+
+
+@dataclass(frozen=True)
+class Layout:
+    """The place of a [rows, cols] matrix in a width × height texture of one format."""
+
+    rows: int
+    cols: int
+    width: int
+    height: int
+    format: TexelFormat
+
+    @classmethod
+    def of(cls, shape: tuple[int, int], format_name: str, max_texture_size: int) -> Layout:
+        """The layout of a matrix on a renderer whose textures may be ``max_texture_size`` texels a side.
+
+        Raises:
+            PlanError: the matrix is empty, or does not fit one texture even when wrapped.
+        """
+        rows, cols = shape
+        if rows < 1 or cols < 1:
+            raise PlanError(f"found a {rows}×{cols} matrix; every edge must be at least 1")
+        if rows <= max_texture_size and cols <= max_texture_size:
+            return cls(rows, cols, cols, rows, FORMATS[format_name])
+        height = -(-rows * cols // max_texture_size)
+        if height > max_texture_size:
+            raise PlanError(
+                f"a {rows}×{cols} matrix has {rows * cols} elements; the largest texture here is "
+                f"{max_texture_size}×{max_texture_size} = {max_texture_size**2} texels"
+            )
+        return cls(rows, cols, max_texture_size, height, FORMATS[format_name])
+
+    @property
+    def wrapped(self) -> bool:
+        """Whether elements are wrapped at the texture's edge (see the module's text)."""
+        return self.width != self.cols
+
+    @property
+    def row_texels(self) -> int:
+        """Texels of one row."""
+        return self.cols
+
+    @property
+    def nbytes(self) -> int:
+        """Bytes of texture memory."""
+        return self.width * self.height * self.format.bytes_per_texel
+
+    def region(self, rows: int, cols: int) -> tuple[int, int]:
+        """Width and height in texels of the smallest rectangle at the origin that holds [0:rows, 0:cols].
+
+        Raises:
+            PlanError: the matrix has no such part.
+        """
+        check_part(self, rows, cols)
+        if self.wrapped:
+            return self.width, -(-rows * self.cols // self.width)
+        return cols, rows
+
+    def pack(self, matrix: npt.NDArray[Any]) -> npt.NDArray[Any]:
+        """Texels [h, w] of the first ``len(matrix)`` rows; bits are kept, padding is zero.
+
+        Raises:
+            PlanError: the matrix has other columns, no or too many rows, or another type than the layout.
+        """
+        check_rows(self, matrix)
+        if not self.wrapped:
+            return np.ascontiguousarray(matrix)
+        width, height = self.region(*matrix.shape)
+        texels = np.zeros(width * height, dtype=matrix.dtype)
+        texels[: matrix.size] = np.ascontiguousarray(matrix).reshape(-1)
+        return texels.reshape(height, width)
+
+    def unpack(self, texels: npt.NDArray[Any], rows: int, cols: int) -> npt.NDArray[Any]:
+        """The matrix [rows, cols] out of the texels of ``region(rows, cols)``; the reverse of pack."""
+        if not self.wrapped:
+            return texels[:rows, :cols]
+        return texels.reshape(-1)[: rows * self.cols].reshape(rows, self.cols)[:, :cols]

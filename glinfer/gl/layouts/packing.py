@@ -1,0 +1,260 @@
+"""How the weights of a matrix–vector product lie in a texture: pure NumPy, no GL.
+
+A fragment of shaders/gemv.frag gathers the products of 4×4 pieces (4 outputs × 4 inputs), four of them a step. The
+texture holds them in the very order in which they are read: a line is half a block (8 lanes, see
+:mod:`glinfer.gl.layouts.blocks`; llvmpipe computes 8 at once) and one step, 32 outputs × 16 inputs, and the lines of
+all steps of a half follow each other, so that a renderer streams the weights from memory once, front to back.
+
+A **word** is one float32 or half float, or 32 bits with two 16-bit or four 8-bit weights, along the inputs. Word e of
+the 4 inputs of a piece, of its 4 outputs, is one RGBA texel. ``texels`` is how many such texels a piece takes.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+import numpy.typing as npt
+
+from glinfer.errors import PlanError
+from glinfer.gl.layouts.blocks import BLOCK_FLOATS, BLOCK_TEXELS, blocks_for
+from glinfer.gl.layouts.matrix import FORMATS, TexelFormat
+
+PIECES = {"f32": 4, "f16": 4, "q16": 2, "q8": 1, "bf16": 2, "i16": 2, "i8": 1}
+"""Texels of a 4×4 piece by weight format."""
+
+
+@dataclass(frozen=True)
+class Lines:
+    """Lines of equal width, in rows of ``columns`` lines: as few as leave no more rows than a texture is high.
+
+    A renderer that keeps a texture row by row reads them from memory front to back, however many stand in a row.
+    """
+
+    blocks: int
+    lines_per_block: int
+    line: int
+    columns: int
+
+    @classmethod
+    def of(cls, blocks: int, lines_per_block: int, line: int, max_texture_size: int, what: str) -> Lines:
+        """Lines of ``line`` texels that fit a texture.
+
+        Raises:
+            PlanError: they do not; ``what`` needs them.
+        """
+        columns = -(-blocks * lines_per_block // max_texture_size)
+        if (rounded := 1 << (columns - 1).bit_length()) * line <= max_texture_size:
+            columns = rounded  # shaders divide by it
+        if columns * line > max_texture_size:
+            raise PlanError(
+                f"{what} needs {blocks * lines_per_block} lines of {line} texels; "
+                f"the largest texture here is {max_texture_size}×{max_texture_size}"
+            )
+        return cls(blocks, lines_per_block, line, columns)
+
+    @property
+    def width(self) -> int:
+        """Texels in x."""
+        return self.columns * self.line
+
+    @property
+    def height(self) -> int:
+        """Texels in y."""
+        return -(-self.blocks * self.lines_per_block // self.columns)
+
+    def join(self, lines: npt.NDArray[Any]) -> npt.NDArray[Any]:
+        """[blocks, lines_per_block, line, 4] → texels [height, width, 4]."""
+        texels = np.ascontiguousarray(lines).reshape(-1, self.line, 4)
+        missing = self.height * self.columns - len(texels)
+        if missing:
+            texels = np.concatenate([texels, np.zeros((missing, self.line, 4), dtype=lines.dtype)])
+        return texels.reshape(self.height, self.width, 4)
+
+    def split(self, texels: npt.NDArray[Any]) -> npt.NDArray[Any]:
+        """The reverse of join."""
+        lines = texels.reshape(-1, self.line, 4)[: self.blocks * self.lines_per_block]
+        return lines.reshape(self.blocks, self.lines_per_block, self.line, 4)
+
+
+@dataclass(frozen=True)
+class Packed:
+    """What is laid out in lines: the sizes that follow from them."""
+
+    rows: int
+    cols: int
+    _lines: Lines
+
+    @property
+    def format(self) -> TexelFormat:
+        """RGBA32F, unless a layout says otherwise."""
+        return FORMATS["rgba32f"]
+
+    @property
+    def width(self) -> int:
+        """Texels in x."""
+        return self._lines.width
+
+    @property
+    def height(self) -> int:
+        """Texels in y."""
+        return self._lines.height
+
+    @property
+    def nbytes(self) -> int:
+        """Bytes of texture memory."""
+        return self.width * self.height * self.format.bytes_per_texel
+
+    def defines(self, name: str) -> list[tuple[str, int]]:
+        """The numbers that gemv.frag needs of this texture, under the prefix ``name``."""
+        values = {"COLUMNS": self._lines.columns, "WIDTH": self.width, "HEIGHT": self.height}
+        return [(f"{name}_{key}", value) for key, value in values.items()]
+
+
+@dataclass(frozen=True)
+class GemvLayout(Packed):
+    """The weight words [rows, cols] of a product: rows outputs, cols words along the inputs.
+
+    Attributes:
+        rows: outputs; padded to whole blocks of 64.
+        cols: words of one output, a multiple of ``texels``; inputs are padded to whole blocks of 64.
+        weights: a key of :data:`PIECES`.
+        quad: whether the four fragments of a quad share the inputs out and each gathers for all 16 outputs of the
+            quad (adding up at the end), or each gathers all inputs of its own 4 outputs.
+    """
+
+    weights: str
+    quad: bool
+
+    @classmethod
+    def of(cls, outputs: int, inputs: int, weights: str, quad: bool, max_texture_size: int) -> GemvLayout:
+        """The layout of an [outputs, inputs] matrix on a renderer with such textures.
+
+        Raises:
+            PlanError: it does not fit one texture.
+        """
+        texels = PIECES[weights]
+        lines = Lines.of(
+            blocks_for(outputs),
+            2 * 4 * blocks_for(inputs),
+            BLOCK_FLOATS // 2 * texels,
+            max_texture_size,
+            f"a matrix of {outputs}×{inputs} weights",
+        )
+        return cls(outputs, -(-inputs // 4) * texels, lines, weights, quad)
+
+    @property
+    def texels(self) -> int:
+        """Texels of a 4×4 piece."""
+        return PIECES[self.weights]
+
+    @property
+    def format(self) -> TexelFormat:
+        """Floats where a weight is one, else 32-bit words."""
+        return FORMATS[{"f32": "rgba32f", "f16": "rgba16f"}.get(self.weights, "rgba32ui")]
+
+    def region(self, rows: int, cols: int) -> tuple[int, int]:
+        """The whole texture: no smaller rectangle holds the first rows."""
+        if (rows, cols) != (self.rows, self.cols):
+            raise PlanError(f"packed weights are read whole: found {rows}×{cols}; expected {self.rows}×{self.cols}")
+        return self.width, self.height
+
+    def _pieces(self) -> tuple[int, ...]:
+        """(out block, half, quad of it, member, 4 outputs, steps, member of the inputs, words of a piece)."""
+        return (self._lines.blocks, 2, 2, 4, 4, self._lines.lines_per_block // 2, 4, self.texels)
+
+    @property
+    def _order(self) -> tuple[int, ...]:
+        # Texel order in a line: which accumulator, word, quad of the half, member of the quad. With quad, the
+        # accumulator is the member that will own the outputs and the lane's own member says which inputs.
+        return (0, 1, 5, 3, 7, 2, 6, 4) if self.quad else (0, 1, 5, 6, 7, 2, 3, 4)
+
+    def pack(self, matrix: npt.NDArray[Any]) -> npt.NDArray[Any]:
+        """Texels [h, w, 4] of the words [rows, cols]; padding is zero.
+
+        Raises:
+            PlanError: the array has another shape or type.
+        """
+        if matrix.shape != (self.rows, self.cols) or matrix.dtype != np.dtype(self.format.dtype):
+            raise PlanError(
+                f"found an array {matrix.dtype} {list(matrix.shape)}; "
+                f"expected {self.format.dtype_name} {[self.rows, self.cols]}"
+            )
+        shape = self._pieces()
+        outputs, words = shape[0] * BLOCK_FLOATS, int(np.prod(shape[5:]))
+        if (outputs, words) != matrix.shape:
+            padded = np.zeros((outputs, words), dtype=matrix.dtype)
+            padded[: self.rows, : self.cols] = matrix
+            matrix = padded
+        ordered = matrix.reshape(shape).transpose(self._order)
+        return self._lines.join(ordered.reshape(shape[0], self._lines.lines_per_block, self._lines.line, 4))
+
+    def unpack(self, texels: npt.NDArray[Any], rows: int, cols: int) -> npt.NDArray[Any]:
+        """The words [rows, cols]; the reverse of pack."""
+        shape = self._pieces()
+        ordered = self._lines.split(texels).reshape([shape[axis] for axis in self._order])
+        words = ordered.transpose(np.argsort(self._order)).reshape(shape[0] * BLOCK_FLOATS, -1)
+        found: npt.NDArray[Any] = words[:rows, :cols]
+        return found
+
+
+@dataclass(frozen=True)
+class ConstantLayout(Packed):
+    """Per-output constants of a product: [rows, 1] = the bias; before it, with ``sums``, the sum of the output's
+    weights, and before that, with ``scales``, four scales, one for each of four groups of inputs.
+
+    Group g holds the inputs i with ``(i div 4) mod 4 == g``: those that member g of a quad gathers, so that a scale
+    for each group costs no more than one a row.
+    """
+
+    quad: bool
+    scales: bool
+    sums: bool
+
+    @classmethod
+    def of(cls, outputs: int, scales: bool, quad: bool, max_texture_size: int, *, sums: bool = False) -> ConstantLayout:
+        """The layout for so many outputs.
+
+        Raises:
+            PlanError: it does not fit one texture.
+        """
+        cols = 4 * scales + sums + 1
+        lines = Lines.of(blocks_for(outputs), 1, cols * BLOCK_TEXELS, max_texture_size, f"{outputs} constants")
+        return cls(outputs, cols, lines, quad, scales, sums)
+
+    def region(self, rows: int, cols: int) -> tuple[int, int]:
+        """The whole texture."""
+        if (rows, cols) != (self.rows, self.cols):
+            raise PlanError(f"constants are read whole: found {rows}×{cols}; expected {self.rows}×{self.cols}")
+        return self.width, self.height
+
+    def pack(self, matrix: npt.NDArray[Any]) -> npt.NDArray[Any]:
+        """Texels [h, w, 4] of the constants [rows, cols]; padding is zero."""
+        if matrix.shape != (self.rows, self.cols):
+            raise PlanError(f"found an array {list(matrix.shape)}; expected {[self.rows, self.cols]}")
+        padded = np.zeros((self._lines.blocks * BLOCK_FLOATS, self.cols), dtype=np.float32)
+        padded[: self.rows] = matrix
+        shape = (self._lines.blocks, 4, 4, 4)  # block, quad, member, 4 outputs
+        parts = [padded[:, col].reshape(shape[0], BLOCK_TEXELS, 4) for col in range(4 * self.scales, self.cols)]
+        if self.scales:
+            scales = padded[:, :4].reshape(*shape, 4)  # … group
+            parts.insert(0, scales.transpose(self._order).reshape(shape[0], 4 * BLOCK_TEXELS, 4))
+        return self._lines.join(np.concatenate(parts, axis=1)[:, None])
+
+    def unpack(self, texels: npt.NDArray[Any], rows: int, cols: int) -> npt.NDArray[Any]:
+        """The constants [rows, cols]; the reverse of pack."""
+        lines = self._lines.split(texels)[:, 0].reshape(self._lines.blocks, self.cols, BLOCK_TEXELS, 4)
+        blocks = self._lines.blocks
+        found = np.empty((blocks * BLOCK_FLOATS, self.cols), dtype=np.float32)
+        for col in range(4 * self.scales, self.cols):
+            found[:, col] = lines[:, col].reshape(-1)
+        if self.scales:
+            shape = (blocks, 4, 4, 4, 4)
+            scales = lines[:, :4].reshape([shape[axis] for axis in self._order])
+            found[:, :4] = scales.transpose(np.argsort(self._order)).reshape(-1, 4)
+        return found[:rows, :cols]
+
+    @property
+    def _order(self) -> tuple[int, ...]:
+        return (0, 2, 1, 4, 3) if self.quad else (0, 4, 1, 2, 3)

@@ -1,0 +1,1 @@
+"""What users look at: draw counts, profiles, pictures, comparisons, checks and benchmarks."""

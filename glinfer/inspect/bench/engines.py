@@ -1,0 +1,131 @@
+"""What ``glinfer bench`` times: engines that hold one sequence, and batches of the fast plan that hold many."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Protocol
+
+import numpy as np
+
+from glinfer.config import ModelConfig
+from glinfer.engine.batch import MEMORY, BatchRequest, places_for, sequence_bytes
+from glinfer.engine.decode import DecodeSession
+from glinfer.engine.model import Model
+from glinfer.errors import InputError
+from glinfer.models.transforms.recipe import DEFAULT_CACHE
+
+
+class Engine(Protocol):
+    """What is timed: see :class:`glinfer.tools.peers.Peer`, whose methods these are."""
+
+    @property
+    def label(self) -> str:
+        """What runs."""
+
+    def prefill(self, ids: Sequence[int]) -> object:
+        """Empty the cache, run ``ids`` together; the logits after the last of them, in host memory."""
+
+    def decode_greedy(self, token: int, count: int) -> list[int]:
+        """Append ``token``, go on greedily, read each choice back."""
+
+    def rewind(self, length: int) -> None:
+        """Cut the cache back to its first ``length`` tokens."""
+
+
+class FastEngine:
+    """The fast plan as an engine; ``decode_pipelined`` reads all choices back together."""
+
+    def __init__(self, label: str, session: DecodeSession) -> None:
+        """Takes over an empty session."""
+        self.label, self.session = label, session
+
+    def prefill(self, ids: Sequence[int]) -> object:
+        """Empty the cache, run ``ids`` in chunks; the logits [vocab] after the last of them, a NumPy array."""
+        self.session.rewind(len(self.session))
+        self.session.prefill(ids)
+        return self.session.logits()
+
+    def decode_greedy(self, token: int, count: int) -> list[int]:
+        """Append ``token`` and go on with the likeliest, each read back; the tokens chosen."""
+        self.session.step(token)
+        return [self.session.generate_ids(1)[0] for _ in range(count)]
+
+    def decode_pipelined(self, token: int, count: int) -> list[int]:
+        """The same tokens with one readback for all of them."""
+        self.session.step(token)
+        return self.session.generate_ids(count)
+
+    def rewind(self, length: int) -> None:
+        """Cut the sequence back to its first ``length`` tokens."""
+        self.session.rewind(len(self.session) - length)
+
+
+class BatchEngine:
+    """So many sequences of a model in one scheduler, each with a prompt of its own; close it before the model."""
+
+    def __init__(self, model: Model, sequences: int, capacity: int) -> None:
+        """Bind a scheduler of sequences of up to ``capacity`` tokens; see :func:`room_for`.
+
+        Raises:
+            PlanError: it does not fit the renderer.
+        """
+        self.sequences = sequences
+        self._scheduler = model.scheduler(slots=sequences, longest=capacity, memory=MEMORY)
+        self._prompts: list[list[int]] = []
+
+    def prefill(self, ids: Sequence[int]) -> None:
+        """Take in ``ids`` rotated by n places as the prompt of sequence n."""
+        self._prompts = [rotated(ids, place) for place in range(self.sequences)]
+        self._run(self._prompts, 1)
+
+    def decode_greedy(self, start: int, count: int) -> list[list[int]]:
+        """Go on behind the first ``start`` + 1 tokens of each prompt with the likeliest ones; those, by sequence.
+
+        The prompts must be longer than ``start``. What was run of them before is in the caches, and not run again.
+        """
+        return self._run([prompt[: start + 1] for prompt in self._prompts], count)
+
+    def _run(self, prompts: Sequence[Sequence[int]], count: int) -> list[list[int]]:
+        options = {"max_tokens": count, "temperature": 0.0}
+        running = [self._scheduler.insert(BatchRequest(prompt, options)) for prompt in prompts]
+        while len(self._scheduler):
+            self._scheduler.next()
+        return [each.ids for each in running]
+
+    def close(self) -> None:
+        """Release what is the batch's own; harmless when repeated."""
+        self._scheduler.close()
+
+
+def rotated(ids: Sequence[int], places: int) -> list[int]:
+    """The ids with the first ``places`` of them behind the others."""
+    return [int(token) for token in np.roll(np.asarray(ids), -places)]
+
+
+def room_for(
+    config: ModelConfig, sizes: Sequence[int], context: int, max_texture_size: int, cache: str = DEFAULT_CACHE
+) -> int:
+    """How many tokens each sequence of several batches may hold, where all batches hold ``context`` tokens each.
+
+    Args:
+        config: the model's shape.
+        sizes: sequences of each batch; all of them are held at once, in as much memory as one batch gets by default.
+        context: tokens.
+        max_texture_size: of the renderer, in texels.
+        cache: the format of keys and values.
+
+    Raises:
+        InputError: a size below 1, or no room.
+    """
+    left, capacity = MEMORY, context
+    for size in sizes:
+        if size < 1:
+            raise InputError(f"found a batch of {size} sequences; expected at least 1")
+        count, capacity = places_for(config, context, size, left, max_texture_size, cache)
+        if count < size:
+            raise InputError(
+                f"found room for {count} sequences of {capacity} tokens, expected {size}: {left / 1e6:.1f} MB are left "
+                f"for caches, in textures of at most {max_texture_size} texels a side; time fewer, or a shorter context"
+            )
+        left -= size * sequence_bytes(config, capacity, cache)
+    return capacity

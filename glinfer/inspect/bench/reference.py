@@ -1,0 +1,99 @@
+"""How fast the reference plan's forward pass is: medians over interleaved runs, after a warm-up that does not count.
+
+:mod:`glinfer.inspect.bench.decoding` times the fast plan.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+import statistics
+import time
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+from glinfer.engine.model import Model
+from glinfer.errors import InputError
+from glinfer.inspect.draws import example_ids
+from glinfer.models.reference.gab import LOGITS
+
+
+@dataclass(frozen=True)
+class BenchRow:
+    """One sequence length: milliseconds until the logits of the next token are in Python, over ``runs`` runs."""
+
+    tokens: int
+    runs: int
+    median_ms: float
+    fastest_ms: float
+    slowest_ms: float
+    draws: int
+
+    @property
+    def tokens_per_second(self) -> float:
+        """Generation speed at this length."""
+        return 1000.0 / self.median_ms
+
+
+@dataclass(frozen=True)
+class BenchReport:
+    """A model on a renderer: what loading took and what each length takes."""
+
+    plan: str
+    renderer: str
+    load_seconds: float
+    programs: int
+    texture_bytes: int
+    rows: tuple[BenchRow, ...]
+
+    def to_json(self) -> dict[str, Any]:
+        """The report as plain JSON values."""
+        rows = [{**dataclasses.asdict(row), "tokens_per_second": row.tokens_per_second} for row in self.rows]
+        return {**dataclasses.asdict(self), "rows": rows}
+
+
+def bench(
+    model: Model,
+    lengths: Sequence[int],
+    runs: int,
+    *,
+    load_seconds: float,
+    on_run: Callable[[int, int], None] = lambda done, total: None,
+) -> BenchReport:
+    """Time the reference plan at several sequence lengths.
+
+    The lengths take turns, so that a machine which slows down slows all of them. The first round warms up
+    (drivers finish compiling at the first draw) and is not counted.
+
+    Raises:
+        InputError: a length is outside the context, or there are no runs.
+    """
+    if runs < 1 or not lengths:
+        raise InputError(f"found {runs} runs of {len(lengths)} lengths; expected at least one of each")
+    context = model.config.max_position_embeddings
+    outside = [length for length in lengths if not 1 <= length <= context]
+    if outside:
+        raise InputError(f"sequence length {outside[0]} is not within 1 to {context}, the context of this model")
+    sequences = [[int(token) for token in example_ids(model.config, length)] for length in lengths]
+    times: list[list[float]] = [[] for _ in lengths]
+    total = (runs + 1) * len(lengths)
+    for run in range(runs + 1):
+        for place, ids in enumerate(sequences):
+            started = time.perf_counter()
+            model.forward(ids)
+            model.bound.read(LOGITS)
+            if run > 0:
+                times[place].append(1000.0 * (time.perf_counter() - started))
+            on_run(run * len(lengths) + place + 1, total)
+    rows = [
+        BenchRow(length, runs, statistics.median(found), min(found), max(found), model.draws(length).total)
+        for length, found in zip(lengths, times, strict=True)
+    ]
+    return BenchReport(
+        plan=model.plan.name,
+        renderer=model.device.description,
+        load_seconds=load_seconds,
+        programs=model.bound.program_count,
+        texture_bytes=model.plan.texture_bytes(model.device.limits.max_texture_size),
+        rows=tuple(rows),
+    )

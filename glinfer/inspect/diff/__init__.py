@@ -1,0 +1,1 @@
+"""Two models, plans, weight formats or renderers side by side."""

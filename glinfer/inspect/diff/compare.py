@@ -1,0 +1,394 @@
+"""Two models, plans, weight formats or renderers side by side: where they begin to differ, and what comes of it.
+
+Both sides run the same tokens. What has a name in both plans (:mod:`glinfer.models.capture.names`) is compared in the
+order of its computation, then what they say of the next token along the text.
+
+The models are open one after the other, so that memory need hold no more than the larger of the two; what has a name
+over the first tokens is kept of both, and the logits of every position that is compared. Both devices are opened first,
+so that one that is not there is told at once.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+import math
+import os
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import ExitStack, contextmanager
+from dataclasses import dataclass
+from os import PathLike
+from typing import Any
+
+import numpy as np
+import numpy.typing as npt
+
+from glinfer.config import ModelConfig
+from glinfer.engine.ids import check_ids, whole_number, whole_numbers
+from glinfer.engine.loading import read_model
+from glinfer.engine.model import Model, load_model
+from glinfer.errors import GlinferError, InputError
+from glinfer.formats import load_checkpoint, weight_shapes
+from glinfer.gl.context import Device, Limits, open_device
+from glinfer.inspect.diff.report import Along, DiffReport, NextToken, PassDiff, Place, SideFacts
+from glinfer.inspect.diff.weights import diff_weights
+from glinfer.models.capture.names import CENTRED, probes_of
+from glinfer.models.choice import AUTO, DEFAULT_PLAN, DEFAULT_WEIGHTS, check_choice
+from glinfer.models.oracle import relative_errors
+from glinfer.models.transforms.recipe import DEFAULT_CACHE, FROM_FILE
+from glinfer.text.tokenizer import Tokenizer, find_tokenizer
+
+Floats = npt.NDArray[np.float32]
+Wide = npt.NDArray[np.float64]
+Array = npt.NDArray[np.floating]
+
+SAME_FORMAT, OTHER_FORMAT = 1e-4, 0.1
+"""Usual tolerances, as relative errors. Two ways to compute the same in float32 are 1e-7 to 1e-5 apart, and more of it
+is a mistake; weights in fewer bits move what is computed by some percent, and more of it is hardly the same model."""
+TRACED = 256
+"""Over so many tokens at most named things are compared, unless more are asked for."""
+SPREAD = 32
+"""At so many positions next tokens are compared where a side is the reference plan, which runs all tokens for each."""
+_MOST_LOGITS = 1 << 28  # numbers that are kept of one side, 1 GiB
+
+
+@dataclass(frozen=True)
+class Side:
+    """What to run on one side; the settings are those of :func:`glinfer.engine.model.load_model`."""
+
+    model: str | PathLike[str]
+    plan: str = DEFAULT_PLAN
+    weights: str = DEFAULT_WEIGHTS
+    cache: str = DEFAULT_CACHE
+    gelu: str | None = None
+    context: int | None = None
+    tokenizer: str | PathLike[str] | None = None
+    device: str | int | None = None
+    api: str | None = None
+    limits: Limits | None = None
+
+
+def diff(
+    side_a: Side,
+    side_b: Side,
+    prompt: str | Sequence[int],
+    *,
+    tokens: int | None = None,
+    shorten: bool = False,
+    tolerance: float | None = None,
+    positions: int | None = None,
+    trace: int = TRACED,
+    on_progress: Callable[[int, int], None] = lambda done, total: None,
+) -> DiffReport:
+    """Run both sides over the same tokens and compare them.
+
+    Args:
+        side_a: one side; errors are relative to what it computes.
+        side_b: the other.
+        prompt: text, which A's tokenizer splits (B's, where A has none), or ids.
+        tokens: run only so many of the first tokens.
+        shorten: where ``tokens`` is left out, cut what is longer than a context instead of refusing it.
+        tolerance: left out, :data:`SAME_FORMAT` where weights and caches are kept alike, else :data:`OTHER_FORMAT`.
+        positions: at how many positions, evenly spread, next tokens are compared; left out, at all of them, or with the
+            reference plan on a side at :data:`SPREAD`.
+        trace: over how many of the first tokens named things are compared.
+        on_progress: told (done, in all), first of tensors of two files, then of tokens of both sides together.
+
+    Raises:
+        InputError: nothing to run, more tokens than a context holds, different vocabularies, or tokenizers that split
+            the text differently.
+        GlinferError: one of its children for a side that cannot be loaded.
+    """
+    if tolerance is not None and not (math.isfinite(tolerance) and tolerance >= 0):
+        raise InputError(f"the tolerance is {tolerance}; expected a number of at least 0, such as 1e-4")
+    for name, number in (("tokens", tokens), ("positions", positions), ("traced tokens", trace)):
+        if number is not None and whole_number(f"of {name}", number) < 1:
+            raise InputError(f"the number of {name} is 0; expected at least 1")
+    a, b = _read("A", side_a), _read("B", side_b)
+    if a.config.vocab_size != b.config.vocab_size:
+        raise InputError(
+            f"A has a vocabulary of {a.config.vocab_size} tokens and B of {b.config.vocab_size}; "
+            "expected two models of one vocabulary"
+        )
+    ids = _ids(prompt, a, b, tokens, shorten)
+    places = spread(len(ids), positions, whole="reference" in (side_a.plan, side_b.plan), vocab=a.config.vocab_size)
+    total = 2 * len(ids)
+    with ExitStack() as stack:
+        device_a, device_b = [stack.enter_context(each.opened()) for each in (a, b)]
+        weights = None
+        if a.file != b.file:
+            weights = diff_weights(load_checkpoint(a.path), load_checkpoint(b.path), on_progress)
+        ran_a = _run(a, device_a, ids, places, trace, lambda done: on_progress(done, total))
+        ran_b = _run(b, device_b, ids, places, trace, lambda done: on_progress(len(ids) + done, total))
+    along = compare_along(ids, places, ran_a.logits, ran_b.logits)
+    if tolerance is None:
+        alike = side_a.cache == side_b.cache and _kept_alike(ran_a.kept, ran_b.kept)
+        tolerance = SAME_FORMAT if alike else OTHER_FORMAT
+    return DiffReport(
+        a=ran_a.facts,
+        b=ran_b.facts,
+        ids=tuple(ids),
+        words=_words(a.tokenizer or b.tokenizer, ids, along),
+        tolerance=tolerance,
+        config=_fields(a.config, b.config),
+        weights=weights,
+        passes=tuple(compare_passes(ran_a.trace, ran_b.trace)),
+        traced=min(trace, len(ids)),
+        only_a=_only(ran_a.trace, ran_b.trace),
+        only_b=_only(ran_b.trace, ran_a.trace),
+        along=along,
+    )
+
+
+@dataclass(frozen=True)
+class _Known:
+    """A side whose files were read, before anything runs."""
+
+    name: str
+    side: Side
+    path: str | PathLike[str]
+    config: ModelConfig
+    formats: Mapping[str, str]
+    tokenizer: Tokenizer | None
+    no_tokenizer_reason: str
+
+    @property
+    def file(self) -> str:
+        return os.path.realpath(self.path)
+
+    def opened(self) -> Device:
+        with _named(self.name):
+            return open_device(self.side.device, api=self.side.api, limits=self.side.limits)
+
+
+@contextmanager
+def _named(side: str) -> Iterator[None]:
+    """Errors begin with the side that they are about."""
+    try:
+        yield
+    except GlinferError as error:
+        raise type(error)(f"{side}: {error}") from None
+
+
+def _read(name: str, side: Side) -> _Known:
+    with _named(name):
+        check_choice(side.plan, "f32" if (side.plan, side.weights) == ("fast", AUTO) else side.weights, side.cache)
+        path, checkpoint = read_model(side.model, gelu=side.gelu, context=side.context)
+        tokenizer, reason = find_tokenizer(path, side.tokenizer, checkpoint.config)
+        return _Known(name, side, path, checkpoint.config, checkpoint.formats(), tokenizer, reason)
+
+
+def _ids(prompt: str | Sequence[int], a: _Known, b: _Known, tokens: int | None, shorten: bool) -> list[int]:
+    """The checked tokens that both sides run."""
+    ids = _encoded(prompt, a, b) if isinstance(prompt, str) else whole_numbers("the prompt", prompt)
+    shorter = min(a.config, b.config, key=lambda config: config.max_position_embeddings)
+    if tokens is None and shorten:
+        tokens = shorter.max_position_embeddings
+    return check_ids(ids[:tokens], shorter)
+
+
+def _encoded(text: str, a: _Known, b: _Known) -> list[int]:
+    found = [each.tokenizer.encode(text) for each in (a, b) if each.tokenizer is not None]
+    if not found:
+        raise InputError(f"{a.no_tokenizer_reason}")
+    if found[0] != found[-1]:
+        pairs = zip(*found, strict=False)
+        place = next((place for place, (one, other) in enumerate(pairs) if one != other), min(map(len, found)))
+        raise InputError(
+            f"the two tokenizers split this text differently, from token {place} on; expected one way for both models; "
+            "give the tokens themselves as ids"
+        )
+    return found[0]
+
+
+def spread(count: int, positions: int | None, *, whole: bool, vocab: int) -> list[int]:
+    """The positions, out of ``count``, where next tokens are compared: evenly spread, the last one among them.
+
+    ``whole`` says whether a side runs all tokens for each; ``vocab`` numbers are kept for each.
+    """
+    most = positions or (SPREAD if whole else count)
+    most = min(most, count, max(1, _MOST_LOGITS // vocab))
+    return sorted({round(place) for place in np.linspace(count - 1, 0, most).tolist()})
+
+
+@dataclass(frozen=True)
+class Trace:
+    """What has a name in the plan of one side, over the first tokens.
+
+    Attributes:
+        arrays: by name, in the order of computation.
+        axes: along which axis of each the tokens lie.
+        sites: the draws that complete each, see :class:`glinfer.models.capture.point.Probe`.
+        draws: the names of all draws of the plan.
+        tokens: how many tokens were run.
+    """
+
+    arrays: Mapping[str, Floats]
+    axes: Mapping[str, int]
+    sites: Mapping[str, tuple[str, ...]]
+    draws: tuple[str, ...]
+    tokens: int
+
+
+@dataclass(frozen=True)
+class _Ran:
+    facts: SideFacts
+    kept: Mapping[str, str]
+    trace: Trace
+    logits: Floats
+
+
+def _run(
+    known: _Known,
+    device: Device,
+    ids: Sequence[int],
+    places: Sequence[int],
+    trace: int,
+    on_token: Callable[[int], None],
+) -> _Ran:
+    side = known.side
+    options: dict[str, Any] = {name: getattr(side, name) for name in ("plan", "weights", "cache", "gelu", "context")}
+    with _named(known.name), load_model(known.path, tokenizer=known.tokenizer, device=device, **options) as model:
+        plan, probes = model.plan, probes_of(model.plan, model.config)
+        kept = _kept(model.config, model.weights, known.formats)
+        matrices = {kept[name] for name, shape in weight_shapes(model.config).items() if len(shape) == 2}
+        facts = SideFacts(
+            model=os.fspath(side.model),
+            plan=plan.name,
+            weights=model.weights,
+            cache=model.cache,
+            kept=tuple(sorted(matrices)),
+            renderer=device.description,
+            max_texture_size=device.limits.max_texture_size,
+            draws=len(plan.draws),
+            config=model.config,
+        )
+        first = ids[:trace]
+        named = Trace(
+            arrays=model.capture("*", first),
+            axes={name: probe.axis for name, probe in probes.items()},
+            sites={name: tuple(draw for draw, _ in probe.sites) for name, probe in probes.items()},
+            draws=tuple(draw.name for draw in plan.draws),
+            tokens=len(first),
+        )
+        return _Ran(facts, kept, named, _logits(model, ids, places, on_token))
+
+
+def _logits(model: Model, ids: Sequence[int], places: Sequence[int], on_token: Callable[[int], None]) -> Floats:
+    """Logits [places, vocab] behind the tokens at those positions, token by token."""
+    found, wanted = np.empty((len(places), model.config.vocab_size), dtype=np.float32), iter(places)
+    row, place = 0, next(wanted)
+    with model.session() as session:
+        for position, token in enumerate(ids[: places[-1] + 1]):
+            session.step(token)
+            if position == place:
+                found[row] = session.logits()
+                row, place = row + 1, next(wanted, -1)
+            on_token(position + 1)
+    return found
+
+
+def _kept(config: ModelConfig, weights: str, formats: Mapping[str, str]) -> Mapping[str, str]:
+    """How each tensor of a model is kept: as in its file, or in the format that was asked for."""
+    return formats if weights == FROM_FILE else dict.fromkeys(weight_shapes(config), weights.upper())
+
+
+def _kept_alike(a: Mapping[str, str], b: Mapping[str, str]) -> bool:
+    common = a.keys() & b.keys()
+    return all(a[name] == b[name] for name in common) if common else set(a.values()) == set(b.values())
+
+
+def _only(one: Trace, other: Trace) -> tuple[str, ...]:
+    """The names that one side alone has."""
+    others = {name.removesuffix(CENTRED) for name in other.arrays}
+    return tuple(name for name in one.arrays if name.removesuffix(CENTRED) not in others)
+
+
+def _fields(a: ModelConfig, b: ModelConfig) -> dict[str, tuple[Any, Any]]:
+    pairs = {field.name: (getattr(a, field.name), getattr(b, field.name)) for field in dataclasses.fields(a)}
+    return {name: pair for name, pair in pairs.items() if pair[0] != pair[1]}
+
+
+def _words(tokenizer: Tokenizer | None, ids: Sequence[int], along: Along) -> dict[int, str]:
+    if tokenizer is None:
+        return {}
+    named = {*ids, *(top for at in along.positions for top in (at.top_a, at.top_b))}
+    return {token: tokenizer.token_bytes(token).decode("utf-8", errors="replace") for token in sorted(named)}
+
+
+def compare_passes(a: Trace, b: Trace) -> Iterator[PassDiff]:
+    """Everything that has a name on both sides, in A's order of computation.
+
+    A stream whose mean was taken away on one side is compared without its mean. Where one side has more rows than the
+    other, the last ones are compared.
+    """
+    for name, x in a.arrays.items():
+        base = name.removesuffix(CENTRED)
+        other = next((each for each in (name, base, base + CENTRED) if each in b.arrays), None)
+        if other is None:
+            continue
+        x_rows, y_rows = _last_rows(x, b.arrays[other], a.axes[name])
+        identical = x_rows.shape == y_rows.shape and x_rows.tobytes() == y_rows.tobytes()
+        called, pair = name, (x_rows, y_rows)
+        if other != name:
+            called, identical = base + CENTRED, False
+            pair = x_rows if name == called else _centred(x_rows), y_rows if other == called else _centred(y_rows)
+        shapes = x_rows.shape, y_rows.shape
+        error, index = farthest(pair[1], pair[0]) if shapes[0] == shapes[1] else (None, None)
+        place = None if index is None else _place(index, a.tokens - x_rows.shape[a.axes[name]])
+        draw = a.sites[name][_site(index, len(x), len(a.sites[name]))] if a.draws == b.draws else None
+        yield PassDiff(called, error, identical, place, draw, shapes)
+
+
+def _last_rows(x: Floats, y: Floats, axis: int) -> tuple[Array, Array]:
+    """Of two arrays of other lengths along an axis the last rows that both have."""
+    if x.ndim != y.ndim:
+        return x, y
+    count = min(x.shape[axis], y.shape[axis])
+    last = [slice(None)] * axis + [slice(-count, None)]
+    return x[tuple(last)], y[tuple(last)]
+
+
+def _centred(stream: Array) -> Array:
+    wide = stream.astype(np.float64)
+    return np.asarray(wide - wide.mean(axis=-1, keepdims=True))
+
+
+def _place(index: tuple[int, ...], before: int) -> Place:
+    *heads, token, column = index
+    return Place(before + token, heads[0] if heads else None, column)
+
+
+def _site(index: tuple[int, ...] | None, first: int, sites: int) -> int:
+    """Which of the draws computed that element: of several, each has its share of the first axis."""
+    return -1 if index is None or sites == 1 else index[0] // (first // sites)
+
+
+def farthest(found: Array, expected: Array) -> tuple[float, tuple[int, ...] | None]:
+    """:func:`glinfer.models.oracle.relative_error`, and the index where it is; None where nothing differs."""
+    error = relative_errors(found, expected)
+    place = int(error.argmax())
+    worst = float(error.flat[place])
+    return worst, tuple(int(i) for i in np.unravel_index(place, error.shape)) if worst else None
+
+
+def compare_along(ids: Sequence[int], places: Sequence[int], a: Floats, b: Floats) -> Along:
+    """Logits [places, vocab] of both behind the tokens at those positions; probabilities are computed in float64."""
+    found, worst = [], 0.0
+    for position, x, y in zip(places, a, b, strict=True):
+        with np.errstate(all="ignore"):  # what is no number stays none, and is told
+            log_a, log_b = _log_softmax(x), _log_softmax(y)
+            share = np.exp(log_a)
+            terms = np.where(share > 0, share * (log_a - log_b), 0.0)
+            kl = float(np.maximum(terms.sum(), 0.0))
+        following = ids[position + 1] if position + 1 < len(ids) else None
+        logprobs = (None, None) if following is None else (float(log_a[following]), float(log_b[following]))
+        tops = int(x.argmax()), int(y.argmax())
+        found.append(NextToken(position, ids[position], following, kl, *tops, *logprobs))
+        worst = max(worst, farthest(y, x)[0])
+    return Along(tuple(found), worst, a.tobytes() == b.tobytes())
+
+
+def _log_softmax(logits: Floats) -> Wide:
+    wide = logits.astype(np.float64)
+    wide -= wide.max()
+    return np.asarray(wide - np.log(np.exp(wide).sum()))

@@ -1,0 +1,170 @@
+"""The picture of a comparison: how far everything with a name is apart, and the next tokens along the text."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Sequence
+from importlib.util import find_spec
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+from glinfer.errors import InputError
+from glinfer.formats.files import AnyPath, replacing, shown
+from glinfer.inspect.diff.report import DiffReport
+
+if TYPE_CHECKING:
+    from matplotlib.axes import Axes
+
+KINDS = (
+    ("attention", "#0072B2", "o"),
+    ("MLP", "#E69F00", "s"),
+    ("stream", "#009E73", "^"),
+    ("begin and end", "#CC79A7", "D"),
+)
+"""What named things belong to, with colour (Okabe and Ito's, which colour-blind people tell apart) and marker."""
+_LINE, _LIMIT, _GRID = "#0072B2", "#D55E00", "#d8d6d0"
+_MOST_WORDS = 48  # labels of tokens along the text that have room
+_LONGEST_WORD = 10
+_MOST_BLOCKS, _MOST_DECADES = 16, 8  # labels on the axes of the first picture
+_BELOW = 4.0  # how far below the least decade zero is drawn
+
+
+def check_picture(path: AnyPath) -> None:
+    """Refuse a picture that could not be written, before anything is computed for it.
+
+    Raises:
+        InputError: the name does not end in .png, its folder is not there, or matplotlib is not installed.
+    """
+    if Path(path).suffix.lower() != ".png":
+        raise InputError(f"{shown(path)}: the picture is a PNG; expected a name that ends in .png")
+    if not Path(path).absolute().parent.is_dir():
+        raise InputError(f"{shown(path)}: there is no such folder to write the picture to; make it first")
+    if find_spec("matplotlib") is None:
+        raise InputError("the picture needs matplotlib; pip install 'glinfer[plots]'")
+
+
+def save_picture(report: DiffReport, path: AnyPath) -> None:
+    """Write the picture of a comparison as PNG: the same report gives the same bytes.
+
+    Raises:
+        InputError: as :func:`check_picture`.
+        FormatError: the file cannot be written.
+    """
+    check_picture(path)
+    # Here and not above, because the package runs without them.
+    from matplotlib import rc_context, rcdefaults
+    from matplotlib.backends.backend_agg import FigureCanvasAgg
+    from matplotlib.figure import Figure
+
+    with rc_context(), replacing(path) as temporary:
+        rcdefaults()
+        wide = min(max(8.0, 0.16 * len(report.passes), 0.24 * len(report.along.positions)), 18.0)
+        figure = Figure(figsize=(wide, 8.0), dpi=120, layout="constrained")
+        FigureCanvasAgg(figure)
+        above, below = figure.subplots(2, 1)
+        _passes(above, report)
+        _along(below, report)
+        figure.savefig(temporary, format="png", metadata={"Software": None})
+
+
+def kind_of(name: str) -> str:
+    """Which of :data:`KINDS` something with a name belongs to."""
+    parts = name.split(".")
+    if parts[0] != "blocks":
+        return "begin and end"
+    return {"attn": "attention", "mlp": "MLP"}.get(parts[2], "stream")
+
+
+def _passes(axes: Axes, report: DiffReport) -> None:
+    """The relative error of each name, in the order of computation."""
+    errors = [math.inf if each.error is None else each.error for each in report.passes]
+    floor = _log_axis(axes, [*errors, report.tolerance])
+    for kind, colour, marker in KINDS:
+        of_kind = [place for place, each in enumerate(report.passes) if kind_of(each.name) == kind]
+        known = [place for place in of_kind if math.isfinite(errors[place])]
+        heights = [errors[place] or floor for place in known]
+        axes.plot(
+            known, heights, linestyle="none", color=colour, marker=marker, markersize=5, label=kind, clip_on=False
+        )
+        for place in sorted(set(of_kind) - set(known)):  # other shapes, or no number
+            axes.annotate("×", (place, 1.0), xycoords=("data", "axes fraction"), color=colour, ha="center", va="top")
+    axes.axhline(report.tolerance, color=_LIMIT, linestyle="--", linewidth=1.2, label=f"tolerance {report.tolerance:g}")
+    first = report.first_beyond
+    found = "nothing is beyond the tolerance" if first is None else f"the first beyond the tolerance is {first.name}"
+    axes.set_title(f"Names of both plans as they are computed; {found}", fontsize=10, loc="left")
+    axes.set_ylabel("largest difference,\nrelative to A's largest value", fontsize=9)
+    begins = _begins([each.name for each in report.passes])
+    every = -(-len(begins) // _MOST_BLOCKS)
+    ticks = [((first + end - 1) / 2, f"block {block}") for block, first, end in begins[::every]]
+    axes.set_xticks([place for place, _ in ticks], [label for _, label in ticks], fontsize=8)
+    for _, begin, end in begins:
+        for edge in (begin, end):
+            axes.axvline(edge - 0.5, color=_GRID, linewidth=0.8, zorder=0)
+    axes.tick_params(axis="x", length=0)
+    axes.set_xlim(-1, len(report.passes))
+    axes.legend(fontsize=8, loc="upper left", bbox_to_anchor=(1.0, 1.0), frameon=False)
+
+
+def _begins(names: Sequence[str]) -> list[tuple[str, int, int]]:
+    """(number, first place, place behind the last) of each block."""
+    places: dict[str, list[int]] = {}
+    for place, name in enumerate(names):
+        if name.startswith("blocks."):
+            places.setdefault(name.split(".")[1], []).append(place)
+    return [(block, found[0], found[-1] + 1) for block, found in places.items()]
+
+
+def _along(axes: Axes, report: DiffReport) -> None:
+    """The divergence behind each token."""
+    positions = report.along.positions
+    kl = [at.kl for at in positions]
+    floor = _log_axis(axes, kl)
+    places = [at.position for at in positions]
+    heights = [value or floor for value in kl]
+    axes.plot(places, heights, color=_LINE, marker="o", markersize=3.5, linewidth=1.2, clip_on=False, label="KL(A‖B)")
+    other = [number for number, at in enumerate(positions) if at.top_a != at.top_b and math.isfinite(heights[number])]
+    if other:
+        where = [places[number] for number in other], [heights[number] for number in other]
+        axes.plot(*where, linestyle="none", color=_LIMIT, marker="X", markersize=8, label="another likeliest token")
+    known = [value for value in kl if math.isfinite(value)]
+    mean = f"mean {sum(known) / len(known):.2g} nats" if known else "no number"
+    same = f"the same token is likeliest at {report.along.agreement:.1%}"
+    axes.set_title(f"The next token along the text: {mean}; {same}", fontsize=10, loc="left")
+    axes.set_ylabel("KL divergence in nats", fontsize=9)
+    if len(positions) <= _MOST_WORDS and report.words:
+        labels = [_label(report.words.get(at.token, "")) for at in positions]
+        axes.set_xticks(places, labels, fontsize=8, rotation=90, family="DejaVu Sans Mono")
+        for label in axes.get_xticklabels():
+            label.set_parse_math(False)
+        axes.set_xlabel("behind this token", fontsize=9)
+    else:
+        axes.set_xlabel("behind the token at this position", fontsize=9)
+    axes.set_xlim(places[0] - 0.5, places[-1] + 0.5)
+    axes.legend(fontsize=8, loc="upper left", bbox_to_anchor=(1.0, 1.0), frameon=False)
+
+
+def _label(word: str) -> str:
+    """A token in signs that every font has."""
+    text = ascii(word.replace(" ", "␣"))[1:-1].replace(r"\u2423", "␣")
+    return text if len(text) <= _LONGEST_WORD else f"{text[: _LONGEST_WORD - 1]}…"
+
+
+def _log_axis(axes: Axes, values: Sequence[float]) -> float:
+    """A logarithmic axis for values; returns where zero is drawn, on a line of its own below them."""
+    known = [value for value in values if math.isfinite(value) and value > 0]
+    low, high = (min(known), max(known)) if known else (1e-7, 1e-6)
+    bottom, top = math.floor(math.log10(low)), math.floor(math.log10(high)) + 1
+    every = max(1, -(-(top - bottom) // _MOST_DECADES))
+    ticks = [(10.0**power, f"$10^{{{power}}}$") for power in range(top, bottom - 1, -every)]
+    floor = 10.0**bottom / _BELOW
+    has_zero = any(value == 0 for value in values)
+    axes.set_yscale("log")
+    if has_zero:
+        ticks.append((floor, "same"))
+        axes.axhline(floor, color=_GRID, linewidth=1.0, zorder=0)
+    axes.set_yticks([height for height, _ in ticks], [label for _, label in ticks])
+    axes.minorticks_off()
+    axes.set_ylim(floor / 1.5 if has_zero else 10.0**bottom / 1.2, 10.0**top)
+    axes.grid(axis="y", linewidth=0.5, color=_GRID)
+    axes.tick_params(labelsize=8)
+    return floor

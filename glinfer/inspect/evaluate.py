@@ -1,0 +1,171 @@
+"""How well a model predicts a text: bits per byte and perplexity, over sliding windows."""
+
+from __future__ import annotations
+
+import dataclasses
+import math
+import time
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, field
+from typing import Any
+
+import numpy as np
+
+from glinfer.config import ModelConfig
+from glinfer.engine.ids import check_ids
+from glinfer.engine.loading import bind
+from glinfer.engine.score import TextScore, check_stride, windows
+from glinfer.errors import InputError
+from glinfer.formats import Checkpoint
+from glinfer.gl.context import Device
+from glinfer.models.choice import DEFAULT_WEIGHTS, check_choice, is_published
+from glinfer.models.reference.gab import LOGITS, TOKENS, reference_plan
+from glinfer.models.session import Session
+from glinfer.models.transforms.recipe import DEFAULT_CACHE
+from glinfer.ops.kernels import Kernels
+from glinfer.ops.spec import Array
+from glinfer.text.tokenizer import Tokenizer
+
+
+@dataclass(frozen=True)
+class EvalReport:
+    """Quality on one text.
+
+    ``tokens`` and ``bytes`` count what was predicted: everything but the first token, which nothing comes
+    before. ``context`` and ``stride`` are in tokens: each window of ``context`` scores the tokens that the
+    window before did not reach, ``stride`` of them, so that each has at least ``context - stride`` before it.
+    ``weight_bytes`` and ``cache_bytes`` are the texture memory of the weights, and of the keys and values of one
+    context, ``milliseconds`` the time of one token that ran, and ``agreement`` how often the likeliest token was the
+    same as with the formats that it was compared with.
+    """
+
+    tokens: int
+    bytes: int
+    bits_per_byte: float
+    perplexity: float
+    context: int
+    stride: int
+    windows: int
+    seconds: float
+    milliseconds: float
+    plan: str
+    weights: str
+    cache: str
+    weight_bytes: int
+    cache_bytes: int
+    renderer: str
+    likeliest: tuple[int, ...] = field(repr=False)
+    agreement: float | None = None
+
+    def to_json(self) -> dict[str, Any]:
+        """The report as plain JSON values, without the likeliest tokens themselves."""
+        values = dataclasses.asdict(self)
+        del values["likeliest"]
+        return values
+
+    def compared_with(self, other: EvalReport) -> EvalReport:
+        """The same report with its agreement with ``other``, over the same text."""
+        same = np.count_nonzero(np.array(self.likeliest) == np.array(other.likeliest))
+        return dataclasses.replace(self, agreement=float(same / len(self.likeliest)))
+
+
+def _score_whole(
+    session: Session, config: ModelConfig, ids: list[int], stride: int, on_window: Callable[[int, int], None]
+) -> TextScore:
+    """Log-probabilities by the reference plan: all rows of a window, their logits read back."""
+    logprobs, likeliest = np.zeros(len(ids) - 1), np.zeros(len(ids) - 1, dtype=np.intp)
+    spans = list(windows(len(ids), config.max_position_embeddings, stride))
+    for done, (start, stop, scored) in enumerate(spans, start=1):
+        session.write(TOKENS, np.asarray(ids[start:stop], dtype=np.int32)[:, None])
+        session.run({"rows": stop - start})
+        logits = session.read(LOGITS, rows=stop - start)[scored - 1 - start :]
+        logprobs[scored - 1 : stop] = log_likelihoods(logits, ids[scored : stop + 1])
+        likeliest[scored - 1 : stop] = logits.argmax(axis=1)
+        on_window(done, len(spans))
+    return TextScore(ids, logprobs, likeliest)
+
+
+def evaluate(
+    checkpoint: Checkpoint,
+    tokenizer: Tokenizer,
+    device: Device,
+    text: str,
+    *,
+    plan: str,
+    weights: str = DEFAULT_WEIGHTS,
+    cache: str = DEFAULT_CACHE,
+    kernels: Kernels | None = None,
+    stride: int | None = None,
+    on_window: Callable[[int, int], None] = lambda done, total: None,
+) -> EvalReport:
+    """Score ``text`` in windows of the model's whole context.
+
+    Args:
+        checkpoint: the model.
+        tokenizer: its tokenizer.
+        device: where to run.
+        text: at least two tokens of it.
+        plan: the name of the plan that computes the logits.
+        weights: the fast plan's weight format, one of :data:`glinfer.models.choice.WEIGHTS`.
+        cache: how it keeps keys and values, one of :data:`glinfer.models.choice.CACHES`.
+        kernels: how its passes are shaped; left out, the tuned ones or the default of the device.
+        stride: tokens between windows, 1 to the context (default: half of it).
+        on_window: told (windows done, windows in all).
+
+    Raises:
+        InputError: the text is too short, the stride is outside the context, or there is no such plan or format.
+    """
+    check_choice(plan, weights, cache)
+    context = checkpoint.config.max_position_embeddings
+    stride = check_stride(stride, context)
+    ids = tokenizer.encode(text)
+    if len(ids) < 2:
+        raise InputError(f"the text has {len(ids)} tokens; expected at least 2, one to predict from another")
+    check_ids(ids[:context], checkpoint.config)
+    if plan == "reference":
+        if not is_published(checkpoint.config, checkpoint.formats()):
+            raise InputError(f"the reference plan scores no texts of this {checkpoint.config.model_type}; leave it out")
+        session = Session(reference_plan(checkpoint.config, all_rows=True), checkpoint.tensors, device)
+        engine = None
+    else:
+        engine = bind(checkpoint, device, plan, weights, kernels, cache)
+        session, weights = engine.bound, engine.weights
+    try:
+        edge = device.limits.max_texture_size
+        weight_bytes, cache_bytes = (session.plan.texture_bytes(edge, kind) for kind in ("weight", "cache"))
+        started = time.perf_counter()
+        if engine is None:
+            score = _score_whole(session, checkpoint.config, ids, stride, on_window)
+        else:
+            score = engine.score([ids], stride=stride, on_window=on_window)[0]
+        seconds = time.perf_counter() - started
+    finally:
+        session.release()
+    spans = list(windows(len(ids), context, stride))
+    size = sum(len(tokenizer.token_bytes(token)) for token in ids[1:])
+    return EvalReport(
+        tokens=len(ids) - 1,
+        bytes=size,
+        bits_per_byte=-score.total / math.log(2) / size,
+        perplexity=score.perplexity,
+        context=context,
+        stride=stride,
+        windows=len(spans),
+        seconds=seconds,
+        milliseconds=1000.0 * seconds / sum(stop - start for start, stop, _ in spans),
+        plan=plan,
+        weights=weights,
+        cache=cache,
+        weight_bytes=weight_bytes,
+        cache_bytes=cache_bytes,
+        renderer=device.description,
+        likeliest=tuple(score.likeliest.tolist()),
+    )
+
+
+def log_likelihoods(logits: Array, targets: Sequence[int]) -> Array:
+    """log softmax(logits)[target] of each row, in nats, computed in float64."""
+    wide = np.asarray(logits, dtype=np.float64)
+    largest = wide.max(axis=1)
+    log_sum = largest + np.log(np.exp(wide - largest[:, None]).sum(axis=1))
+    return np.asarray(wide[np.arange(len(targets)), list(targets)] - log_sum)

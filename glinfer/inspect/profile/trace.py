@@ -1,0 +1,118 @@
+"""A profiled run in the Chrome trace event format, for Perfetto (ui.perfetto.dev) and chrome://tracing.
+
+One JSON object; ``traceEvents`` holds complete events (``X``, with ``ts`` and ``dur`` in microseconds), counters
+(``C``) and the names of process and tracks (``M``). Two tracks: Python issuing draws, and the draws, each of which
+begins where the one before ended. Source: "Trace Event Format", the Chromium project.
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Iterator
+from itertools import pairwise
+from typing import Any
+
+from glinfer.formats.files import AnyPath, replacing
+from glinfer.inspect.profile.report import DrawProfile, ProfileReport
+
+PROCESS = 1
+CPU_TRACK, DRAW_TRACK = 1, 2
+COUNTER = "bytes read a second"
+Event = dict[str, Any]
+
+
+def trace(report: ProfileReport) -> dict[str, Any]:
+    """The profiled run that took a median time, as one JSON object; ``ts`` 0 is where the run began."""
+    return {
+        "traceEvents": [*_names(report), *_issuing(report), *_drawing(report)],
+        "displayTimeUnit": "ms",
+        "otherData": {
+            "model": report.model,
+            "renderer": report.renderer,
+            "plan": report.plan,
+            "weights": report.weights,
+            report.what: report.tokens,
+            "timing": report.timing,
+        },
+    }
+
+
+def write_trace(path: AnyPath, report: ProfileReport) -> None:
+    """Write :func:`trace` to a file.
+
+    Raises:
+        FormatError: the file cannot be written.
+    """
+    text = json.dumps(trace(report), ensure_ascii=False, allow_nan=False)
+    with replacing(path) as temporary:
+        temporary.write_text(text + "\n", encoding="utf-8")
+
+
+def _names(report: ProfileReport) -> Iterator[Event]:
+    yield _meta("process_name", 0, {"name": f"glinfer · {report.model or report.plan} · {report.renderer}"})
+    tracks = ((CPU_TRACK, "CPU: issuing draws"), (DRAW_TRACK, f"draws ({report.timing})"))
+    for place, (track, name) in enumerate(tracks):
+        yield _meta("thread_name", track, {"name": name})
+        yield _meta("thread_sort_index", track, {"sort_index": place})
+
+
+def _meta(name: str, track: int, arguments: dict[str, Any]) -> Event:
+    return {"ph": "M", "name": name, "pid": PROCESS, "tid": track, "ts": 0, "args": arguments}
+
+
+def _issuing(report: ProfileReport) -> Iterator[Event]:
+    line = report.timeline
+    for draw, (begin, end) in zip(report.draws, line.issued, strict=True):
+        yield _span(draw.name, "issue", CPU_TRACK, begin - line.start, end - line.start, {"draw": draw.index})
+    last = line.issued[-1][1]
+    yield _span("waiting for the last draw", "wait", CPU_TRACK, last - line.start, line.end - line.start, {})
+
+
+def _drawing(report: ProfileReport) -> Iterator[Event]:
+    line = report.timeline
+    # A renderer's clock may be a little off the CPU's.
+    bounds = [max(0, bound - line.start) for bound in line.bounds]
+    whole = {"bytes_read": report.bytes_read, "bytes_written": report.bytes_written, "draws": len(report.draws)}
+    yield _span(f"{report.what} {report.tokens}", "run", DRAW_TRACK, bounds[0], bounds[-1], whole)
+    for draw, (begin, end) in zip(report.draws, pairwise(bounds), strict=True):
+        yield _span(draw.name, draw.kind, DRAW_TRACK, begin, end, _arguments(draw))
+        yield _counter(begin, 1e9 * draw.bytes_read / (end - begin) if end > begin else 0.0)
+    yield _counter(bounds[-1], 0.0)
+
+
+def _span(name: str, category: str, track: int, begin: int, end: int, arguments: dict[str, Any]) -> Event:
+    """A complete event, of nanoseconds from the beginning of the run."""
+    return {
+        "ph": "X",
+        "name": name,
+        "cat": category,
+        "pid": PROCESS,
+        "tid": track,
+        "ts": begin / 1000.0,
+        "dur": max(0, end - begin) / 1000.0,
+        "args": arguments,
+    }
+
+
+def _counter(moment: int, rate: float) -> Event:
+    arguments = {"GB/s": round(rate / 1e9, 3)}
+    return {"ph": "C", "name": COUNTER, "pid": PROCESS, "tid": DRAW_TRACK, "ts": moment / 1000.0, "args": arguments}
+
+
+def _arguments(draw: DrawProfile) -> dict[str, Any]:
+    return {
+        "draw": draw.index,
+        "kind": draw.kind,
+        "op": draw.op,
+        "shader": f"shaders/{draw.shader}.frag",
+        "inputs": {
+            read.sampler or "added to": f"{read.tensor} ({read.format}, {read.bytes} bytes)" for read in draw.reads
+        },
+        "outputs": list(draw.outputs),
+        "rows": draw.rows,
+        "cols": draw.cols,
+        "bytes_read": draw.bytes_read,
+        "bytes_written": draw.bytes_written,
+        "usual_ms": draw.ms,
+        "defines": dict(draw.defines),
+    }

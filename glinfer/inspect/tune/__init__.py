@@ -1,0 +1,1 @@
+"""A measured search for the kernels that are fastest on a renderer."""

@@ -1,0 +1,285 @@
+"""Does every draw compute what it should, with OpenGL in the state that it should be in?"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, replace
+from pathlib import Path
+
+import numpy as np
+
+from glinfer.engine.ids import check_ids
+from glinfer.formats import Checkpoint
+from glinfer.gl.context import Device
+from glinfer.gl.layouts.blocks import BlockLayout
+from glinfer.gl.layouts.flat import FlatLayout
+from glinfer.gl.layouts.matrix import TexelLayout
+from glinfer.inspect.verify.state import Finding, StateCheck
+from glinfer.inspect.verify.textures import Weights, as_bits
+from glinfer.models.fast.shortlist import fill_table
+from glinfer.models.feed import runs
+from glinfer.models.oracle import RunValues, by_output, relative_error, rounding, run_draw, written_rows
+from glinfer.models.plan import Plan
+from glinfer.models.session import Hook, Session, weight_matrix
+from glinfer.ops import DrawSpec
+from glinfer.ops.noise import noise_key
+from glinfer.ops.spec import Array
+
+DRAW_TOLERANCE = 1e-5
+"""Largest error of a draw against float64, relative to the largest value of its output."""
+
+
+@dataclass(frozen=True)
+class DrawCheck:
+    """One draw against float64 on the draw's own inputs as read back from the GPU.
+
+    ``unwritten`` counts the elements that it left as they were, or made NaN where they should not be, ``strays``
+    those that it wrote beside its own rows of a tensor in blocks. ``findings`` are errors of OpenGL, and what was not
+    as it has to be in its state.
+    """
+
+    index: int
+    name: str
+    shader: str
+    rows: int
+    cols: int
+    max_relative_error: float
+    unwritten: int
+    strays: int = 0
+    findings: tuple[Finding, ...] = ()
+
+    @property
+    def exact(self) -> bool:
+        """Within tolerance, every element written and none beside them, no NaN where the oracle has none."""
+        return self.unwritten == self.strays == 0 and self.max_relative_error <= DRAW_TOLERANCE
+
+    @property
+    def passed(self) -> bool:
+        """Whether what it wrote is right, and nothing is wrong with the state that it was made in."""
+        return self.exact and not self.findings
+
+
+def verify_draws(
+    checkpoint: Checkpoint,
+    plan: Plan,
+    device: Device,
+    ids: Sequence[int],
+    *,
+    weights: Weights | None = None,
+    shader_root: Path | None = None,
+    on_check: Callable[[DrawCheck], None] | None = None,
+    on_bound: Callable[[Session], object] | None = None,
+    before: Hook | None = None,
+) -> list[DrawCheck]:
+    """Run the ids through a plan, and compare every draw of the last run with float64 on the GPU's own inputs.
+
+    A plan over whole sequences takes one run for that. A plan with a cache takes one token a run: those before the
+    last are run as ever, the last one draw by draw. Every target is filled with NaN first, so that an element a draw
+    leaves unwritten is seen, and so is one that it writes beside its own rows; a target that a draw adds to keeps
+    what it holds.
+
+    After each draw OpenGL is asked for its pending errors and for the state that the draw was made in; see
+    :class:`glinfer.inspect.verify.state.Finding` for what is looked at. Of the runs before the last, errors alone.
+
+    Args:
+        checkpoint: the model.
+        plan: what to run.
+        device: the renderer to check.
+        ids: the sequence.
+        weights: as in :func:`verify_textures`.
+        shader_root: another folder of shader files, for trying out changed shaders.
+        on_check: told each check as it is made.
+        on_bound: given the bound session before anything is run. To see a fault found, plant it here: write another
+            matrix into a texture, set a filter, put other draws in the place of ``session.draws``.
+        before: called right before each draw of every run, when its inputs have been looked at; likewise.
+
+    Raises:
+        InputError: the ids are none that the model can run.
+    """
+    ids = check_ids(ids, checkpoint.config)
+    arrays = checkpoint.tensors if weights is None else weights
+    session = Session(plan, arrays, device, shader_root=shader_root)
+    try:
+        checker = _DrawChecker(session, arrays, on_check, before)
+        if on_bound is not None:
+            on_bound(session)
+        *earlier, (inputs, values) = runs(plan, ids)
+        for number, given in enumerate(earlier):
+            checker.run(f"run {number + 1} of {len(earlier) + 1}", *given)
+        if "noise" in values:  # with noise in the choice of a token, so that it is checked as well
+            key, inverse_temperature = noise_key(0, len(ids)), 1.25
+            values |= {"noise": 1.0, "inverse_temperature": inverse_temperature, "noise_key": key}
+            for table in inputs.values():  # of the shortlist
+                fill_table(table, [0], [(key, inverse_temperature)])
+        return checker.check(inputs, values)
+    finally:
+        session.release()
+
+
+def _numbers(layout: TexelLayout, held: Array) -> int:
+    """How many elements of a tensor are not NaN; those that slots share, once."""
+    found = ~np.isnan(held)
+    if not isinstance(layout, BlockLayout) or not layout.aside:
+        return int(np.count_nonzero(found))
+    kept = layout.kept_cols
+    return int(np.count_nonzero(found[:, :kept]) + np.count_nonzero(found[:: layout.every, kept:]))
+
+
+class _DrawChecker:
+    def __init__(
+        self,
+        session: Session,
+        weights: Weights,
+        on_check: Callable[[DrawCheck], None] | None,
+        planted: Hook | None,
+    ) -> None:
+        self.session, self.on_check, self.table = session, on_check, session.plan.table
+        self.planted, self.state = planted, StateCheck(session)
+        self.findings: dict[str, list[Finding]] = {spec.name: [] for spec in session.plan.draws}
+        self.weights = {tensor.name: weight_matrix(tensor, weights) for tensor in session.plan.of_kind("weight")}
+        # Tensors whose texels are numbered through are read as a whole: rows in use need not be the first.
+        self.whole = {tensor.name for tensor in session.plan.tensors if isinstance(tensor.layout, FlatLayout)}
+        # How much of each tensor is in use: the first rows that were written, and their columns.
+        self.extents = {
+            tensor.name: tensor.shape if tensor.name in self.whole else (1, tensor.shape[1])
+            for tensor in session.plan.of_kind("cache")
+        }
+        self.values: RunValues = {}
+        self.inputs: dict[str, Array] = {}
+        self.saved: dict[str, Array] = {}
+        self.checks: list[DrawCheck] = []
+
+    def run(self, where: str, inputs: Mapping[str, Array], values: RunValues) -> None:
+        """One run without a look at it, but for errors, which are kept for the check of the draw."""
+        self.write(inputs)
+        self.session.run(
+            values,
+            before=self.planted,
+            after=lambda spec: self.findings[spec.name].extend(self.state.errors(where)),
+        )
+        self.values = values
+        for spec in self.session.plan.draws:
+            self.note(spec)
+
+    def check(self, inputs: Mapping[str, Array], values: RunValues) -> list[DrawCheck]:
+        """One run, every draw of it compared."""
+        self.write(inputs)
+        self.values = values
+        self.session.run(values, before=self.before, after=self.after)
+        return self.checks
+
+    def write(self, inputs: Mapping[str, Array]) -> None:
+        for name, array in inputs.items():
+            self.session.write(name, array)
+            self.extents[name] = (array.shape[0], array.shape[1])
+
+    def note(self, spec: DrawSpec) -> None:
+        """Keep what is in use now that a draw was made."""
+        rows, cols = spec.extent(self.values)
+        for name in spec.writes:
+            if name not in self.whole:
+                used, width = self.extents[name] if self.table[name].kind == "cache" else (0, 0)
+                self.extents[name] = (max(used, spec.first_row(self.values) + rows), max(width, cols))
+
+    def read(self, name: str) -> Array:
+        """What is in use of a tensor."""
+        return self.session.read(name) if name in self.whole else self.session.read(name, *self.extents[name])
+
+    def before(self, spec: DrawSpec) -> None:
+        kept = spec.writes if spec.adds and not spec.clears else ()
+        self.inputs = {
+            name: self.weights[name] if name in self.weights else self.read(name) for name in (*spec.reads, *kept)
+        }
+        self.saved = {name: self.read(name) for name in spec.writes if self.table[name].kind == "cache"}
+        for name in spec.writes:
+            if name not in kept:
+                self.session.texture(name).fill(np.nan)
+        if self.planted is not None:
+            self.planted(spec)
+
+    def after(self, spec: DrawSpec) -> None:
+        # First of all, because reading textures back changes the state, and raises pending errors.
+        findings = [*self.findings[spec.name], *self.state.errors()]
+        findings += self.state.look(len(self.checks), self.values)
+        self.note(spec)
+        rows, cols = spec.extent(self.values)
+        found = [self.written(spec, name) for name in spec.outputs]
+        strays = sum(beside for _, beside in found)
+        computed = by_output(spec, run_draw(spec, self.inputs, self.values))
+        unwritten, error = 0, 0.0
+        for (part, _), (name, values) in zip(found, computed.items(), strict=True):
+            expected, allowed = rounding(values, self.table[name])
+            missing = int(np.count_nonzero(np.isnan(part) & ~np.isnan(expected)))
+            part = np.nan_to_num(part, nan=0.0) if missing else part
+            error = max(error, self.error(spec, part, expected, allowed))
+            unwritten += missing
+        check = DrawCheck(len(self.checks), spec.name, spec.shader, rows, cols, error, unwritten, strays)
+        if not check.exact:
+            findings += self.changed_weights(spec)
+        check = replace(check, findings=tuple(findings))
+        self.checks.append(check)
+        if self.on_check is not None:
+            self.on_check(check)
+
+    def changed_weights(self, spec: DrawSpec) -> Iterator[Finding]:
+        """Weights of a draw whose texture holds other bits than were given."""
+        for name in dict.fromkeys(spec.reads):
+            if name not in self.weights:
+                continue
+            given, held = self.weights[name], self.session.read(name)
+            differ = int(np.count_nonzero(as_bits(given) != as_bits(held)))
+            if differ:
+                turned = given.shape == held.T.shape and np.array_equal(as_bits(given.T), as_bits(held))
+                found = "the matrix transposed" if turned else f"{differ:,} of {given.size:,} elements with other bits"
+                yield Finding("weight", name, found, "the bits that were given")
+
+    def written(self, spec: DrawSpec, name: str) -> tuple[Array, int]:
+        """What a draw wrote of one tensor, and how many elements beside that; a cache gets back what it held."""
+        (rows, cols), first, strays = spec.extent(self.values), spec.first_row(self.values), 0
+        layout = self.session.texture(name).layout
+        if name in self.whole or isinstance(layout, BlockLayout):
+            held = self.session.read(name)
+            places = written_rows(spec, self.inputs, self.values)
+            found = held[places, :cols]
+            # A triangle covers whole lines of a texture, and so the rows behind those in use, where nobody reads.
+            if not spec.adds and (isinstance(layout, BlockLayout) or spec.cover == "scatter"):
+                strays = _numbers(layout, held) - int(np.count_nonzero(~np.isnan(found)))
+        else:
+            places, found = np.arange(first, first + rows), self.session.read(name, rows, cols)
+        self.restore(name, places, found)
+        return found, strays
+
+    def restore(self, name: str, places: Array, found: Array) -> None:
+        """Put back what a cache held beside the rows that were written."""
+        if name in self.saved:
+            used, cols = self.extents[name]
+            matrix = np.zeros((used, cols), dtype=np.float32)
+            matrix[: len(self.saved[name])] = self.saved[name]
+            matrix[places, : found.shape[1]] = found
+            self.session.texture(name).fill(0.0)
+            self.session.write(name, matrix)
+
+    def error(self, spec: DrawSpec, found: Array, expected: Array, allowed: Array | float) -> float:
+        """The error relative to the output's largest value; of a choice, of its scores, if the ids are right.
+
+        What is ``allowed`` is no error: the rounding to half floats.
+
+        The channels of a shortlist are different things: logits, ids, sums and scores. Two scores may be closer
+        together than the noise is exact. So an id is right where it has the score that is told, whichever other id has
+        one as large.
+        """
+        if spec.op == "shortlist":
+            parts = [(found[:, channel::4], expected[:, channel::4]) for channel in range(4)]
+            same = all(np.array_equal(*part) for part in parts[:2])  # logits and ids, no bit of which is computed
+            return max(relative_error(*part) for part in parts[2:]) if same else float("inf")
+        if spec.op != "pick":
+            return relative_error(found, expected, allowed)
+        logits = self.inputs[spec.input("logits")]
+        found, expected = found.reshape(-1, 4), expected.reshape(-1, 4)
+        ids = np.clip(found[:, 1], 0, logits.shape[1] - 1).astype(np.intp)
+        alone = np.full_like(logits, -1e30)
+        alone[0, ids] = logits[0, ids]
+        told = run_draw(spec, {spec.input("logits"): alone}, self.values).reshape(-1, 4)
+        if not np.array_equal(found[:, 1:], told[:, 1:]):
+            return float("inf")
+        return max(relative_error(found[:, 0], scores[:, 0]) for scores in (told, expected))

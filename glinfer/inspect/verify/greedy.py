@@ -1,0 +1,122 @@
+"""Does a model choose the tokens that float64 would choose?"""
+
+from __future__ import annotations
+
+import dataclasses
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+
+from glinfer.engine.ids import check_ids
+from glinfer.engine.loading import bind
+from glinfer.formats import Checkpoint
+from glinfer.formats.checkpoint import with_context
+from glinfer.gl.context import Device
+from glinfer.models.choice import USUAL_TEXTURE_SIZE, is_published, weights_for
+from glinfer.models.fast.parts import cache_slots
+from glinfer.models.fast.rows import SCORES, chunk_plan, slots_for
+from glinfer.models.feed import runs
+from glinfer.models.oracle import final_tensors
+from glinfer.models.reference.gab import LOGITS, TOKENS, reference_plan
+from glinfer.models.transforms.recipe import DEFAULT_CACHE
+from glinfer.ops.fused.cached import SLOT_TOKENS
+from glinfer.ops.fused.rows import interleaved
+from glinfer.ops.fused.score import log_probabilities
+from glinfer.ops.kernels import Kernels
+from glinfer.ops.spec import Array
+
+
+@dataclass(frozen=True)
+class GreedyCheck:
+    """Tokens that a model chose one after the other, and which float64 finds likeliest after the same tokens.
+
+    Attributes:
+        chosen: what the model chose, each the likeliest.
+        expected: what the oracle finds likeliest in each of these places.
+    """
+
+    chosen: tuple[int, ...]
+    expected: tuple[int, ...]
+
+    @property
+    def agreeing(self) -> int:
+        """How many places agree."""
+        return sum(one == other for one, other in zip(self.chosen, self.expected, strict=True))
+
+    @property
+    def passed(self) -> bool:
+        """Whether all do."""
+        return self.agreeing == len(self.chosen)
+
+    def to_json(self) -> dict[str, Any]:
+        """The check as plain JSON values."""
+        return {**dataclasses.asdict(self), "agreeing": self.agreeing, "passed": self.passed}
+
+
+def verify_greedy(
+    checkpoint: Checkpoint,
+    device: Device,
+    ids: Sequence[int],
+    count: int,
+    *,
+    plan: str,
+    weights: str,
+    cache: str = DEFAULT_CACHE,
+) -> GreedyCheck:
+    """Choose ``count`` tokens greedily on the device, then compare with the float64 oracle over the whole sequence.
+
+    The oracle computes the passes of a plan one by one in NumPy, over the very weights that the device has; of models
+    that are folded, over the checkpoint's own. A token is chosen by what came before it on the device.
+
+    Args:
+        checkpoint: the model.
+        device: where tokens are chosen.
+        ids: the tokens before the first one.
+        count: how many are chosen.
+        plan: one of :data:`glinfer.models.choice.PLANS`.
+        weights: one of :data:`glinfer.models.choice.WEIGHTS`.
+        cache: one of :data:`glinfer.models.choice.CACHES`.
+
+    Raises:
+        InputError: the ids are none that the model can run, or with those chosen they are more than its context.
+    """
+    checked = check_ids(ids, checkpoint.config)
+    whole = with_context(checkpoint, len(checked) + count)  # also refuses what is too long
+    engine = bind(whole, device, plan, weights, cache=cache)
+    try:
+        with engine.session() as session:
+            session.prefill(checked)
+            chosen = session.generate_ids(count)
+    finally:
+        engine.bound.release()
+    sequence = [*checked, *chosen]
+    likeliest = _likeliest(whole, sequence[:-1], weights, cache)[len(checked) - 1 :]
+    return GreedyCheck(tuple(chosen), tuple(int(token) for token in likeliest))
+
+
+def _likeliest(checkpoint: Checkpoint, ids: Sequence[int], weights: str, cache: str) -> Array:
+    """The likeliest token after each of the ids, by the oracle."""
+    config, formats, rows = checkpoint.config, checkpoint.formats(), len(ids)
+    if not is_published(config, formats):
+        edge, kernels = USUAL_TEXTURE_SIZE, Kernels()
+        plan = chunk_plan(
+            config,
+            weights=weights,
+            cache=cache,
+            formats=formats,
+            kernels=kernels,
+            max_texture_size=edge,
+            rows=rows,
+            cache_slots=cache_slots(config) + SLOT_TOKENS,
+            likelihoods=True,
+        )
+        ((inputs, values),) = runs(plan, ids)
+        arrays = weights_for(checkpoint, "fast", weights)
+        found = final_tensors(plan, arrays, inputs, values)
+        parts = [found[f"{SCORES}.{number}"][: slots_for(rows, kernels.targets)] for number in range(kernels.targets)]
+        return np.asarray(log_probabilities(interleaved(parts)[:rows])[1])
+    plan = reference_plan(config, all_rows=True)
+    found = final_tensors(plan, checkpoint.tensors, {TOKENS: np.asarray(ids)[:, None]}, {"rows": rows})
+    return np.asarray(found[LOGITS][:rows].argmax(axis=1))

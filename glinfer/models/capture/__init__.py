@@ -1,0 +1,1 @@
+"""Names for the tensors inside a plan, and where each plan keeps them."""

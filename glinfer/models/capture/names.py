@@ -1,0 +1,338 @@
+"""What the tensors of a plan mean: names that are the same in every plan, and where each plan has them.
+
+A plan's own names say how it computes (``hidden.a``, ``attn.cache``), and one texture holds many things in turn. A
+:class:`Probe` has the field's name of a thing, such as ``blocks.3.attn.probs``, and knows after which draw and in which
+texels it lies, how to read it into an array that is alike in all plans, and how to write such an array back.
+
+========================== ======================== ==================================================================
+name                       array                    what it is
+========================== ======================== ==================================================================
+``embed``                  [S, D]                   embeddings of the tokens, with positions where they are learned
+``blocks.N.attn.norm``     [S, D]                   the stream, normalised for the attention
+``blocks.N.attn.q``        [heads, S, head_dim]     queries as the keys meet them, before they are scaled
+``blocks.N.attn.k``, ``v`` [key heads, S, head_dim] keys and values as the queries meet them
+``blocks.N.attn.scores``   [heads, S, S]            scaled scores of queries (rows) and keys; -1e30 where none is seen
+``blocks.N.attn.probs``    [heads, S, S]            their softmax
+``blocks.N.attn.mixed``    [heads, S, head_dim]     values, weighted with them
+``blocks.N.attn.joined``   [S, heads · head_dim]    the same, side by side
+``blocks.N.attn.out``      [S, D]                   what the attention adds to the stream
+``blocks.N.resid_mid``     [S, D]                   the stream behind the attention
+``blocks.N.mlp.norm``      [S, D]                   the stream, normalised for the MLP
+``blocks.N.mlp.gate``      [S, inner]               what is activated, and ``mlp.up``, which that is multiplied with
+``blocks.N.mlp.hidden``    [S, inner]               what goes into the MLP's last product
+``blocks.N.mlp.out``       [S, D]                   what the MLP adds to the stream
+``blocks.N.resid_post``    [S, D]                   the stream behind the block
+``final_norm``             [S, D]                   the stream, normalised for the vocabulary
+``logits``, ``probs``      [S, vocab]               of the next token
+========================== ======================== ==================================================================
+
+S is the number of tokens. No plan has every name: the fast ones fuse passes. Where a plan computes only the last row of
+a thing, its array is [1, …]. The fast plan of a LayerNorm model whose weights are folded takes the mean away from the
+stream (:mod:`glinfer.models.transforms.fold`); its streams are called ``embed.centred``, ``blocks.N.resid_mid.centred``
+and ``blocks.N.resid_post.centred``.
+"""
+
+from __future__ import annotations
+
+import difflib
+import re
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from dataclasses import dataclass
+from fnmatch import fnmatchcase
+
+import numpy as np
+
+from glinfer.config import ModelConfig
+from glinfer.errors import InputError
+from glinfer.models.capture.point import Index, Probe, Span
+from glinfer.models.plan import Plan
+from glinfer.models.reference.decoder import LAST_ROW
+from glinfer.models.transforms.recipe import FROM_FILE, Recipes
+from glinfer.ops.fused.cached import SLOT_TOKENS
+from glinfer.ops.spec import Array
+
+CENTRED = ".centred"
+"""What the names of streams end with whose mean over the features was taken away."""
+
+
+def probes_of(plan: Plan, config: ModelConfig) -> dict[str, Probe]:
+    """Everything with a name that a plan has, in the order of its computation.
+
+    Only plans of one sequence have names: ``reference``, and ``fast`` for one token a run. Others give none.
+    """
+    if plan.name == "reference":
+        named = _decoder_reference(plan, config) if LAST_ROW in _values(plan) else _gab_reference(config)
+    elif plan.name == "fast":
+        named = _fast(plan, config)
+    else:
+        return {}
+    return _located(plan, named)
+
+
+def _values(plan: Plan) -> set[str]:
+    return {value.name for value in plan.run_values}
+
+
+@dataclass(frozen=True)
+class _Named:
+    """A probe before its draws are looked up: ``steps`` are the beginnings of the names of draws, the last one counts.
+
+    ``tensor`` says which of the draw's outputs it is, where there are several.
+    """
+
+    name: str
+    steps: tuple[str, ...]
+    index: Callable[[Span], Index]
+    axis: int = 0
+    factor: float = 1.0
+    keys: bool = False
+    last_only: bool = False
+    output: int = 0
+
+
+def _located(plan: Plan, named: Iterable[_Named]) -> dict[str, Probe]:
+    """The probes whose draws the plan has, in the order of their last draws."""
+    steps: dict[str, int] = {}
+    for place, draw in enumerate(plan.draws):
+        parts = draw.name.split(".")
+        for end in range(1, len(parts) + 1):
+            steps[".".join(parts[:end])] = place  # the last draw of a step is the one that ends it
+    found = []
+    for each in named:
+        if all(step in steps for step in each.steps):
+            places = [steps[step] for step in each.steps]
+            sites = tuple((plan.draws[place].name, plan.draws[place].outputs[each.output]) for place in places)
+            probe = Probe(each.name, sites, each.index, each.axis, each.factor, each.keys, each.last_only)
+            found.append((places[-1], probe))
+    return {probe.name: probe for _, probe in sorted(found, key=lambda pair: pair[0])}
+
+
+def _rows(cols: int, start: int = 0) -> Callable[[Span], Index]:
+    """[tokens, cols], from column ``start`` on."""
+    return lambda span: (np.arange(span.count)[:, None], start + np.arange(cols)[None, :])
+
+
+def _only_row(cols: int) -> Callable[[Span], Index]:
+    """[1, cols]."""
+    return lambda span: (np.zeros((1, 1), dtype=np.intp), np.arange(cols)[None, :])
+
+
+def _heads_in_columns(
+    heads: int, dim: int, pitch: int, start: int = 0, *, at_position: bool = False
+) -> Callable[[Span], Index]:
+    """[heads, tokens, dim] out of [tokens, heads · pitch], in the rows of their positions where that is a cache."""
+
+    def index(span: Span) -> Index:
+        rows = (span.first if at_position else 0) + np.arange(span.count)
+        return rows[None, :, None], start + (np.arange(heads) * pitch)[:, None, None] + np.arange(dim)[None, None, :]
+
+    return index
+
+
+def _columns_at_position(columns: Array) -> Callable[[Span], Index]:
+    """Columns [heads, 1, dim] of the rows of a cache at the tokens' positions."""
+
+    def index(span: Span) -> Index:
+        rows = span.first + np.arange(span.count)
+        return rows[None, :, None], columns
+
+    return index
+
+
+def _heads_in_rows(heads: int, dim: int, pitch: int, *, at_position: bool = False) -> Callable[[Span], Index]:
+    """[heads, tokens, dim] out of [heads · pitch, dim]."""
+
+    def index(span: Span) -> Index:
+        rows = (span.first if at_position else 0) + np.arange(span.count)
+        return (np.arange(heads) * pitch)[:, None, None] + rows[None, :, None], np.arange(dim)[None, None, :]
+
+    return index
+
+
+def _squares(heads: int, pitch: int) -> Callable[[Span], Index]:
+    """[heads, tokens, tokens] out of [heads · pitch, pitch]."""
+
+    def index(span: Span) -> Index:
+        tokens = np.arange(span.count)
+        return (np.arange(heads) * pitch)[:, None, None] + tokens[None, :, None], tokens[None, None, :]
+
+    return index
+
+
+def _slots(heads: int) -> Callable[[Span], Index]:
+    """[heads, 1, keys] out of [slots, heads · 64]."""
+
+    def index(span: Span) -> Index:
+        slot, place = np.divmod(np.arange(span.tokens), SLOT_TOKENS)
+        return slot[None, None, :], (np.arange(heads) * SLOT_TOKENS)[:, None, None] + place[None, None, :]
+
+    return index
+
+
+def _joined(heads: int, dim: int, pitch: int) -> Callable[[Span], Index]:
+    """[1, heads · dim] out of [1, heads · pitch]."""
+    cols = ((np.arange(heads) * pitch)[:, None] + np.arange(dim)).reshape(1, -1)
+    return lambda span: (np.zeros((1, 1), dtype=np.intp), cols)
+
+
+def _gab_reference(config: ModelConfig) -> list[_Named]:
+    width, heads, dim = config.hidden_size, config.num_attention_heads, config.head_dim
+    named = [_Named("embed", ("embed",), _rows(width))]
+    for block in range(config.num_hidden_layers):
+        to, at = f"blocks.{block}", f"h.{block}"
+        each = [f"{at}.attn.head.{head}" for head in range(heads)]
+        named += [
+            _Named(f"{to}.attn.norm", (f"{at}.ln_1",), _rows(width)),
+            *(
+                _Named(f"{to}.attn.{letter}", (f"{at}.attn.{letter}_proj",), _heads_in_columns(heads, dim, dim), axis=1)
+                for letter in "qkv"
+            ),
+            *(
+                _Named(f"{to}.attn.{part}", tuple(f"{head}.{part}" for head in each), _squares(1, 1), axis=1, keys=True)
+                for part in ("scores", "probs")
+            ),
+            _Named(f"{to}.attn.mixed", tuple(f"{head}.mixed" for head in each), _heads_in_rows(1, dim, 1), axis=1),
+            _Named(f"{to}.attn.joined", (each[-1],), _rows(width)),
+            _Named(f"{to}.resid_mid", (f"{at}.attn.out_proj",), _rows(width)),
+            _Named(f"{to}.mlp.norm", (f"{at}.ln_2",), _rows(width)),
+            _Named(f"{to}.mlp.hidden", (f"{at}.mlp.fc_in",), _rows(config.intermediate_size)),
+            _Named(f"{to}.resid_post", (f"{at}.mlp.fc_out",), _rows(width)),
+        ]
+    return [
+        *named,
+        _Named("final_norm", ("ln_f",), _rows(width)),
+        _Named("logits", ("lm_head",), _only_row(config.vocab_size), last_only=True),
+        _Named("probs", ("probs",), _only_row(config.vocab_size), last_only=True),
+    ]
+
+
+def _fast(plan: Plan, config: ModelConfig) -> list[_Named]:
+    recipes, width, heads = Recipes(config, FROM_FILE), config.hidden_size, config.num_attention_heads
+    place, turns = recipes.heads(0), recipes.family.head_norms
+    mean_taken = recipes.family.norm == "layer" and not any(dict(draw.defines).get("CENTRED") for draw in plan.draws)
+    centred = CENTRED if mean_taken else ""
+    starts = {"q": (heads, place.queries_at), "k": (place.kv, 0), "v": (place.kv, place.kv_floats)}
+    named = [_Named(f"embed{centred}", ("embed",), _rows(width))]
+    for block in range(config.num_hidden_layers):
+        to, at = f"blocks.{block}", f"h.{block}"
+        for letter, (count, start) in starts.items():
+            order = recipes.turned_places if letter != "v" else np.arange(config.head_dim)
+            columns = start + (np.arange(count) * place.floats)[:, None, None] + order[None, None, :]
+            named.append(
+                _Named(
+                    f"{to}.attn.{letter}",
+                    (f"{at}.attn.turn" if turns else f"{at}.attn.qkv",),
+                    _columns_at_position(columns),
+                    axis=1,
+                )
+            )
+        named += [
+            _Named(f"{to}.attn.scores", (f"{at}.attn.scores",), _slots(heads), axis=1, keys=True),
+            _Named(
+                f"{to}.attn.mixed",
+                (f"{at}.attn.values",),
+                _heads_in_columns(heads, config.head_dim, place.floats),
+                axis=1,
+            ),
+            _Named(f"{to}.attn.joined", (f"{at}.attn.values",), _joined(heads, config.head_dim, place.floats)),
+            _Named(f"{to}.resid_mid{centred}", (f"{at}.attn.out_proj",), _rows(width)),
+            _Named(f"{to}.mlp.hidden", (f"{at}.mlp.fc_in",), _rows(config.intermediate_size)),
+            _Named(f"{to}.resid_post{centred}", (f"{at}.mlp.fc_out",), _rows(width)),
+        ]
+    return [*named, _Named("logits", ("lm_head",), _only_row(config.vocab_size))]
+
+
+def _decoder_reference(plan: Plan, config: ModelConfig) -> list[_Named]:
+    rows, width, inner, dim = plan.max_rows, config.hidden_size, config.intermediate_size, config.head_dim
+    heads, kv_heads = config.num_attention_heads, config.num_key_value_heads
+    named = [_Named("embed", ("embed",), _rows(width))]
+    gated = any(draw.name.endswith(".mlp.gate_proj") for draw in plan.draws)
+    for block in range(config.num_hidden_layers):
+        to, at = f"blocks.{block}", f"h.{block}"
+        named += [
+            _Named(f"{to}.attn.norm", (f"{at}.attn.norm",), _rows(width)),
+            *(
+                _Named(
+                    f"{to}.attn.{letter}",
+                    (f"{at}.attn.{letter}",),
+                    _heads_in_rows(heads if letter == "q" else kv_heads, dim, rows),
+                    axis=1,
+                )
+                for letter in "qkv"
+            ),
+            *(
+                _Named(f"{to}.attn.{part}", (f"{at}.attn.{part}",), _squares(heads, rows), axis=1, keys=True)
+                for part in ("scores", "probs")
+            ),
+            _Named(f"{to}.attn.mixed", (f"{at}.attn.mixed",), _heads_in_rows(heads, dim, rows), axis=1),
+            _Named(f"{to}.attn.joined", (f"{at}.attn.joined",), _rows(heads * dim)),
+            _Named(f"{to}.attn.out", (f"{at}.attn.out",), _rows(width)),
+            _Named(f"{to}.resid_mid", (f"{at}.attn.add",), _rows(width)),
+            _Named(f"{to}.mlp.norm", (f"{at}.mlp.norm",), _rows(width)),
+            _Named(f"{to}.mlp.gate", (f"{at}.mlp.gate_proj",), _rows(inner)),
+            _Named(f"{to}.mlp.{'up' if gated else 'hidden'}", (f"{at}.mlp.up_proj",), _rows(inner)),
+            *([_Named(f"{to}.mlp.hidden", (f"{at}.mlp.gate",), _rows(inner))] if gated else []),
+            _Named(f"{to}.mlp.out", (f"{at}.mlp.down",), _rows(width)),
+            _Named(f"{to}.resid_post", (f"{at}.mlp.add",), _rows(width)),
+        ]
+    return [
+        *named,
+        _Named("final_norm", ("final_norm",), _only_row(width), last_only=True),
+        _Named("logits", ("lm_head",), _only_row(config.vocab_size), last_only=True),
+        _Named("probs", ("probs",), _only_row(config.vocab_size), last_only=True),
+    ]
+
+
+_NEAREST = {
+    "embed": (f"embed{CENTRED}",),
+    "attn.norm": ("attn.q", "attn.k"),
+    "attn.probs": ("attn.scores", "attn.q", "attn.k"),
+    "attn.scores": ("attn.q", "attn.k"),
+    "attn.joined": ("attn.mixed",),
+    "attn.out": (f"resid_mid{CENTRED}", "resid_mid"),
+    "resid_mid": (f"resid_mid{CENTRED}",),
+    "mlp.norm": ("mlp.hidden",),
+    "mlp.gate": ("mlp.hidden",),
+    "mlp.up": ("mlp.hidden",),
+    "mlp.out": (f"resid_post{CENTRED}", "resid_post"),
+    "resid_post": (f"resid_post{CENTRED}",),
+    f"resid_mid{CENTRED}": ("resid_mid",),
+    f"resid_post{CENTRED}": ("resid_post",),
+    f"embed{CENTRED}": ("embed",),
+    "final_norm": (f"resid_post{CENTRED}", "logits"),
+    "probs": ("logits",),
+}
+"""What lies nearest to a name that a plan has not, best first; names of blocks without ``blocks.N.``."""
+_BLOCK = re.compile(r"blocks\.([^.]+)\.(.+)")
+
+
+def chosen(probes: Mapping[str, Probe], patterns: str | Sequence[str], plan: str) -> dict[str, Probe]:
+    """The probes that patterns such as ``blocks.*.attn.q`` name, in the order of their computation.
+
+    ``*`` stands for any letters, ``?`` for one, ``[135]`` for one of these.
+
+    Raises:
+        InputError: a pattern names nothing that the plan has; the message offers the nearest.
+    """
+    wanted = [patterns] if isinstance(patterns, str) else list(patterns)
+    if not wanted or not all(isinstance(pattern, str) for pattern in wanted):
+        raise InputError(f"found {wanted!r}; expected names such as blocks.*.attn.q, one or a list of them")
+    for pattern in wanted:
+        if not any(fnmatchcase(name, pattern) for name in probes):
+            raise InputError(f"plan {plan} has no {pattern}; {_advice(probes, pattern, plan)}")
+    return {name: probe for name, probe in probes.items() if any(fnmatchcase(name, each) for each in wanted)}
+
+
+def _advice(probes: Mapping[str, Probe], pattern: str, plan: str) -> str:
+    if not probes:
+        return "it is no plan of one sequence, whose tensors have names"
+    match = _BLOCK.fullmatch(pattern)
+    block, part = (f"blocks.{match[1]}.", match[2]) if match else ("", pattern)
+    near = [f"{block}{each}" for each in _NEAREST.get(part, ())]
+    near = [each for each in near if any(fnmatchcase(name, each) for name in probes)]
+    if near:
+        other = "" if plan == "reference" else "; plan='reference' keeps the most"
+        return f"its passes are fused, and the nearest they keep is {' or '.join(near[:2])}{other}"
+    names = list(probes)
+    close = difflib.get_close_matches(pattern, names, n=2, cutoff=0.5) or [names[0], names[-1]]
+    return f"the nearest names are {' and '.join(close)}; model.names() lists all"

@@ -1,0 +1,137 @@
+"""One thing with a name in a plan: behind which draw it lies, in which texels, and how to read it and write it back.
+
+Which things there are, and what they are called: :mod:`glinfer.models.capture.names`.
+"""
+
+from __future__ import annotations
+
+from abc import ABC, abstractmethod
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
+
+import numpy as np
+
+from glinfer.gl.layouts.blocks import BlockLayout
+from glinfer.models.plan import Plan
+from glinfer.models.reference.decoder import LAST_ROW
+from glinfer.models.session import Session
+from glinfer.ops.spec import Array
+
+Values = Mapping[str, int | float]
+Index = tuple[Array, Array]
+
+
+@dataclass(frozen=True)
+class Span:
+    """The tokens of one run: ``count`` of them, from position ``first`` on."""
+
+    first: int
+    count: int
+
+    @property
+    def tokens(self) -> int:
+        """All tokens so far."""
+        return self.first + self.count
+
+
+def span_of(plan: Plan, values: Values) -> Span:
+    """Which tokens a run with these values is over."""
+    if "position" in values:
+        return Span(int(values["position"]), 1)
+    return Span(0, int(values[LAST_ROW]) + 1 if LAST_ROW in values else int(values["rows"]))
+
+
+class Matrices(ABC):
+    """Where the tensors of a plan lie, as matrices: in a session's textures, or in an oracle's arrays."""
+
+    @abstractmethod
+    def read(self, tensor: str, first: int, rows: int) -> Array:
+        """Rows [first, first + rows) of a tensor."""
+
+    @abstractmethod
+    def write(self, tensor: str, rows: Array, cols: Array, elements: Array) -> None:
+        """Overwrite elements [rows, cols] of a tensor, index arrays that go together with ``elements``."""
+
+
+class Textures(Matrices):
+    """The tensors of a bound plan."""
+
+    def __init__(self, session: Session) -> None:
+        """Of this session."""
+        self._session = session
+
+    def read(self, tensor: str, first: int, rows: int) -> Array:
+        """See :class:`Matrices`."""
+        return self._session.read_rows(tensor, first, rows).astype(np.float32, copy=False)
+
+    def write(self, tensor: str, rows: Array, cols: Array, elements: Array) -> None:
+        """See :class:`Matrices`."""
+        # Rows share lines of texels, and an upload is of whole lines.
+        matrix = np.array(self._session.read(tensor), dtype=np.float32)
+        matrix[rows, cols] = elements
+        layout = self._session.texture(tensor).layout
+        if isinstance(layout, BlockLayout) and layout.aside:  # what slots share is written with each of them
+            for row in np.unique(rows):
+                first = row // layout.every * layout.every
+                matrix[first : first + layout.every, layout.kept_cols :] = matrix[row, layout.kept_cols :]
+        self._session.write(tensor, matrix)
+
+
+@dataclass(frozen=True)
+class Probe:
+    """One thing with a name, in one plan.
+
+    Attributes:
+        name: what it is called in every plan.
+        sites: (draw, tensor): behind which draw it lies in which tensor; several where a plan computes one head after
+            the other, whose arrays follow each other along the first axis.
+        index: for a span of tokens, the rows and the columns of its elements in the tensor, which broadcast to the
+            shape of a site's array.
+        axis: of the array, along which the tokens lie.
+        factor: what the elements are multiplied with to be what the name says.
+        keys: whether the last axis of the array is the tokens up to each one's own, all of them in the last run.
+        last_only: whether a run over many tokens has it only for the last one.
+    """
+
+    name: str
+    sites: tuple[tuple[str, str], ...]
+    index: Callable[[Span], Index]
+    axis: int = 0
+    factor: float = 1.0
+    keys: bool = False
+    last_only: bool = False
+
+    def span(self, span: Span) -> Span:
+        """The tokens of a run for which the plan has it."""
+        return Span(span.tokens - 1, 1) if self.last_only else span
+
+    def shape(self, span: Span) -> tuple[int, ...]:
+        """Of the array of one run, all sites together."""
+        rows, cols = self.index(span)
+        first, *others = np.broadcast_shapes(rows.shape, cols.shape)
+        return (len(self.sites) * first, *others)
+
+    def read(self, matrices: Matrices, site: int, span: Span) -> Array:
+        """The array of one site after its draw, float32 from textures."""
+        rows, cols = self.index(span)
+        used = np.unique(rows)
+        table = np.full(int(used[-1]) + 1, -1, dtype=np.intp)
+        parts, count = [], 0
+        for run in _runs(used):
+            parts.append(matrices.read(self.sites[site][1], int(run[0]), len(run)))
+            table[run] = np.arange(count, count + len(run))
+            count += len(run)
+        found = np.concatenate(parts)[table[rows], cols]
+        return found if self.factor == 1.0 else found * found.dtype.type(self.factor)
+
+    def write(self, matrices: Matrices, site: int, span: Span, array: Array) -> None:
+        """Put an array back where :meth:`read` finds it."""
+        matrices.write(self.sites[site][1], *self.index(span), array / array.dtype.type(self.factor))
+
+
+def _runs(rows: Array) -> list[Array]:
+    """Rising numbers in pieces without gaps; in one with them where most numbers are there."""
+    whole = np.arange(rows[0], rows[-1] + 1)
+    if len(rows) * 2 >= len(whole):
+        return [whole]
+    return np.split(rows, np.flatnonzero(np.diff(rows) > 1) + 1)

@@ -1,0 +1,161 @@
+"""What all fast plans of a model have in common: how they declare tensors."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+from glinfer.config import ModelConfig
+from glinfer.errors import PlanError
+from glinfer.gl.layouts.blocks import BlockLayout, RowLayout
+from glinfer.gl.layouts.grouped import GroupedLayout
+from glinfer.gl.layouts.packing import ConstantLayout, GemvLayout
+from glinfer.models.plan import PlanBuilder
+from glinfer.models.transforms.recipe import CACHE_FORMATS, Formats, Recipe, Recipes
+from glinfer.ops.fused.cached import SLOT_TOKENS, Heads, score_slots
+from glinfer.ops.fused.dense import Matrix, Turning
+from glinfer.ops.kernels import Kernels
+from glinfer.ops.spec import RunValue, TensorSpec
+from glinfer.quant.groups import FORMS, WIDE
+
+SCALED = ("q16", "q8", "i16", "i8")
+"""Packings of whole numbers with a scale a row."""
+
+
+class PartsBuilder:
+    """A plan under construction, over the weights that :class:`glinfer.models.transforms.fold.FoldedWeights` makes.
+
+    Plans for one model declare a weight, or a cache of as many slots, under the same name and with the same layout, so
+    that they can share the textures.
+    """
+
+    def __init__(
+        self,
+        name: str,
+        max_rows: int,
+        run_values: Sequence[RunValue],
+        config: ModelConfig,
+        weights: str,
+        formats: Formats | None,
+        kernels: Kernels,
+        max_texture_size: int,
+        cache: str,
+    ) -> None:
+        """An empty plan; the arguments are those of the plans."""
+        self.config, self.kernels, self.max_texture_size = config, kernels, max_texture_size
+        self.cache_format = cache_format(cache)
+        self.recipes = Recipes(config, weights, formats)
+        self.plan = PlanBuilder(name, max_rows, run_values)
+        self.attention_width = config.num_attention_heads * self.recipes.head_floats
+        self._declared: dict[str, TensorSpec] = {}
+
+    def blocks(self, name: str, slots: int, floats: int) -> TensorSpec:
+        """An activation [slots, floats], a slot's blocks dealt to tiles."""
+        tiles, pitch = self.kernels.tiles, self.kernels.pitch
+        layout = BlockLayout.of((slots, floats), self.max_texture_size, tiles=tiles, pitch=pitch)
+        return self.plan.laid_out(name, "activation", layout)
+
+    def cache(self, name: str, slots: int, floats: int) -> TensorSpec:
+        """A cache [slots, floats]."""
+        layout = BlockLayout.by_block((slots, floats), self.max_texture_size)
+        return self.plan.laid_out(name, "cache", layout)
+
+    def attention_cache(self, layer: int, slots: int, every: int) -> TensorSpec:
+        """The keys and values of one layer, for so many tokens, and the queries of the last of each ``every``."""
+        layout = attention_layout(self.recipes.heads(layer), slots, every, self.cache_format, self.max_texture_size)
+        return self.plan.laid_out(f"h.{layer}.attn.cache", "cache", layout)
+
+    def table(self, name: str, rows: int, cols: int, format_name: str = "rgba32f") -> TensorSpec:
+        """A weight that is read a row at a time; declared where it is first asked for."""
+        if name not in self._declared:
+            layout = RowLayout.of((rows, cols), format_name, self.max_texture_size)
+            self._declared[name] = self.plan.laid_out(name, "weight", layout)
+        return self._declared[name]
+
+    def tables(self) -> tuple[TensorSpec, TensorSpec | None]:
+        """The token embeddings, and those of positions, or None where positions are rotary."""
+        config, recipes = self.config, self.recipes
+        form, width = recipes.table_format, config.hidden_size
+        if recipes.table_is_head:
+            wte = self.packed(recipes.head())
+        elif form in FORMS:
+            layout = GroupedLayout.of(config.vocab_size, width, form, self.kernels.quad, self.max_texture_size)
+            wte = self.plan.laid_out("wte", "weight", layout)
+        else:
+            wte = self.table("wte", config.vocab_size, width, form)
+        if recipes.family.rotary:
+            return wte, None
+        return wte, self.table("wpe", config.max_position_embeddings, width, recipes.positions_format)
+
+    def matrix(self, recipe: Recipe) -> Matrix:
+        """The packed matrix of a product, and what goes with it."""
+        name, inputs = recipe.name, self.inputs_of(recipe)
+        weight = self.packed(recipe)
+        if f"{name}.consts" not in self._declared:
+            sums, scaled = self.recipes.sums and bool(recipe.norm), recipe.packing in SCALED
+            layout = ConstantLayout.of(len(recipe.rows), scaled, self.kernels.quad, self.max_texture_size, sums=sums)
+            self._declared[f"{name}.consts"] = self.plan.laid_out(f"{name}.consts", "weight", layout)
+        gain = self.table(f"{name}.gain", 1, inputs) if recipe.kept and recipe.norm else None
+        gated = self.recipes.family.gated and name.endswith("mlp.fc_in")
+        return Matrix(weight, self._declared[f"{name}.consts"], inputs, gain, gated)
+
+    def packed(self, recipe: Recipe) -> TensorSpec:
+        """The matrix of a product alone."""
+        name, packing, quad, size = f"{recipe.name}.weight", recipe.packing, self.kernels.quad, self.max_texture_size
+        if name not in self._declared:
+            kind: type[GroupedLayout] | type[GemvLayout] = (
+                GroupedLayout if packing == WIDE or packing in FORMS else GemvLayout
+            )
+            layout = kind.of(len(recipe.rows), self.inputs_of(recipe), packing, quad, size)
+            self._declared[name] = self.plan.laid_out(name, "weight", layout)
+        return self._declared[name]
+
+    def inputs_of(self, recipe: Recipe) -> int:
+        """Inputs of a product, with the padding of heads."""
+        if recipe.inputs is not None:
+            return len(recipe.inputs)
+        if recipe.name.endswith("attn.out_proj"):
+            return self.attention_width
+        return self.config.intermediate_size if recipe.name.endswith("mlp.fc_out") else self.config.hidden_size
+
+    def turning(self, heads: Heads) -> Turning | None:
+        """How rotary positions turn a row of the cache; None where the family has others."""
+        if not self.recipes.family.rotary:
+            return None
+        table = self.table("rope", self.config.max_position_embeddings, heads.floats)
+        return Turning(table, heads.kv_floats, heads.queries_at)
+
+    @property
+    def turns_apart(self) -> bool:
+        """Whether heads are turned in a pass of their own, because they are normalised before."""
+        return self.recipes.family.head_norms
+
+
+def attention_layout(heads: Heads, slots: int, every: int, format_name: str, max_texture_size: int) -> BlockLayout:
+    """How the cache of one layer lies, see :meth:`PartsBuilder.attention_cache`.
+
+    Raises:
+        PlanError: it does not fit such textures.
+    """
+    shape = slots, heads.cols
+    return BlockLayout.by_block(shape, max_texture_size, aside=heads.aside, every=every, format_name=format_name)
+
+
+def cache_format(cache: str) -> str:
+    """The texture format that ``cache=`` means.
+
+    Raises:
+        PlanError: it means none.
+    """
+    if cache not in CACHE_FORMATS:
+        raise PlanError(f"there is no cache format {cache!r}; expected one of {', '.join(CACHE_FORMATS)}")
+    return CACHE_FORMATS[cache]
+
+
+def kind_of(name: str) -> str:
+    """What tables group a product by: its name without the block's."""
+    return name.split(".", 2)[-1] if name.startswith("h.") else name
+
+
+def cache_slots(config: ModelConfig) -> int:
+    """Slots of a cache with room for one whole context."""
+    return score_slots(config.max_position_embeddings) * SLOT_TOKENS

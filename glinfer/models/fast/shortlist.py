@@ -1,0 +1,82 @@
+"""The plan ``shortlist``, one draw over the logits that another plan has left, run where a choice needs more of them
+than their largest.
+
+It is bound as a companion of that plan, so that nothing is drawn or kept for it where nobody asks.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import replace
+
+import numpy as np
+
+from glinfer.gl.layouts.blocks import RowLayout
+from glinfer.gl.layouts.flat import FlatLayout
+from glinfer.models.fast import rows
+from glinfer.models.fast import token as fast
+from glinfer.models.plan import Plan, PlanBuilder
+from glinfer.ops.fused.rows import INVERSE_TEMPERATURE, NOISE, NOISE_KEY, ROW_WORDS, SOURCE, Dealt, Table
+from glinfer.ops.fused.shortlist import LISTED, pieces_for, shortlist
+from glinfer.ops.kernels import Kernels
+from glinfer.ops.spec import RunValue, TensorSpec
+
+TABLE, BEST, FACTS = "shortlist.rows", "shortlist.best", "shortlist.facts"
+Drawn = tuple[int, float] | None
+"""(noise key, 1 / temperature) of a token that is drawn, None for the likeliest."""
+
+
+def logits_of(plan: Plan) -> tuple[TensorSpec, ...]:
+    """The logits of the plan ``fast`` or ``batch``: a row, or the tensors that rows are dealt to."""
+    if fast.LOGITS in plan.table:
+        return (plan.table[fast.LOGITS],)
+    return tuple(tensor for tensor in plan.tensors if tensor.name.startswith(f"{rows.LOGITS}."))
+
+
+def shortlist_plan(plan: Plan, *, kernels: Kernels, max_texture_size: int) -> Plan:
+    """The shortlists of as many rows as ``plan`` has; its logits are inputs of this one.
+
+    Before each run the table ``shortlist.rows`` is written. Run value: ``rows``, how many of it are run.
+
+    Args:
+        plan: ``fast`` or ``batch``.
+        kernels: how the pass is shaped.
+        max_texture_size: of the renderer, in texels.
+
+    Raises:
+        PlanError: the shortlists of so many rows do not fit a texture.
+    """
+    logits = logits_of(plan)
+    count, vocab = logits[0].shape[0] * len(logits), logits[0].shape[1]
+    builder = PlanBuilder("shortlist", count, [RunValue("rows", 1, count, lambda tokens: min(tokens, count))])
+    found = [builder.laid_out(each.name, "input", each.layout) for each in logits if each.layout is not None]
+    table = builder.laid_out(TABLE, "input", RowLayout.of((count, ROW_WORDS), "rgba32ui", max_texture_size))
+    shape = count, LISTED * pieces_for(vocab)
+    best, facts = (
+        builder.laid_out(name, "activation", FlatLayout.of(shape, "rgba32f", max_texture_size))
+        for name in (BEST, FACTS)
+    )
+    builder.draw(
+        shortlist("shortlist", Dealt(tuple(found)), table, best, facts, vocab=vocab, count="rows", kernels=kernels)
+    )
+    return builder.build()
+
+
+def with_shortlist(plan: Plan, *, kernels: Kernels, max_texture_size: int) -> Plan:
+    """The plan ``fast`` with the draw of its shortlist behind it: for checking both in one go."""
+    made = shortlist_plan(plan, kernels=kernels, max_texture_size=max_texture_size)
+    own = [tensor for tensor in made.tensors if tensor.name not in plan.table]
+    return replace(
+        plan,
+        run_values=(*plan.run_values, *made.run_values),
+        tensors=(*plan.tensors, *own),
+        draws=(*plan.draws, *made.draws),
+    ).validate()
+
+
+def fill_table(table: Table, rows: Sequence[int], draws: Sequence[Drawn]) -> None:
+    """Ask for the shortlists of some rows of the logits in the first rows of a table."""
+    for row, source, drawn in zip(table, rows, draws, strict=False):
+        key, inverse_temperature = (0, 1.0) if drawn is None else drawn
+        row[SOURCE], row[NOISE], row[NOISE_KEY] = source, drawn is not None, key
+        row[INVERSE_TEMPERATURE] = np.float32(inverse_temperature).view(np.uint32)

@@ -1,0 +1,193 @@
+"""The fast plan: one token a run over a cache of keys and values, everything fused that can be.
+
+Six passes a layer: keys, values and queries together (the norm in the product, heads turned by their positions, written
+straight into the cache), the scores of all heads, softmax and weighted sum, output projection + residual, the MLP's
+first product with its gate or activation, and its second + residual; one more where heads are normalised; and one each
+for the embedding, the logits and the choice of the next token: ``6 × layers + 3`` draws.
+"""
+
+from __future__ import annotations
+
+from glinfer.config import ModelConfig
+from glinfer.gl.layouts.blocks import BLOCK_FLOATS
+from glinfer.gl.layouts.matrix import Extent
+from glinfer.models.fast.parts import PartsBuilder, cache_slots, kind_of
+from glinfer.models.plan import Plan
+from glinfer.models.transforms.recipe import DEFAULT_CACHE, Formats, Recipe
+from glinfer.ops.embed import embed_token
+from glinfer.ops.fused.cached import cached_scores, cached_values, score_slots
+from glinfer.ops.fused.dense import Turning, shared_parts
+from glinfer.ops.fused.gemv import gemv
+from glinfer.ops.fused.rows import Dealt
+from glinfer.ops.fused.sample import pick
+from glinfer.ops.fused.turn import turn_heads
+from glinfer.ops.kernels import Kernels
+from glinfer.ops.spec import RunValue, TensorSpec
+
+PICKS, LOGITS, HIDDEN = "picks", "logits", "hidden.a"
+HEAD_DRAWS = 2
+"""The draws at the end (logits, pick), skipped for prompt tokens."""
+
+
+def tail_draws(config: ModelConfig) -> int:
+    """The last layer's draws and those of the head: what is left to do for the last token of a prompt in chunks.
+
+    Its stream, as the last layer finds it, is in HIDDEN.
+    """
+    return HEAD_DRAWS + layer_draws(config)
+
+
+def layer_draws(config: ModelConfig) -> int:
+    """Draws of one layer."""
+    return 7 if config.family.head_norms else 6
+
+
+def fast_plan(
+    config: ModelConfig,
+    *,
+    weights: str,
+    kernels: Kernels,
+    max_texture_size: int,
+    formats: Formats | None = None,
+    cache: str = DEFAULT_CACHE,
+) -> Plan:
+    """One token a run: :func:`layer_draws` a layer, and three.
+
+    Run values: ``position`` of the token in the sequence; ``token``, its id, or -1 for the one that the run before
+    chose; ``score_slots`` = ⌈(position + 1) / 64⌉; ``noise`` (0 or 1), ``inverse_temperature`` and ``noise_key`` for
+    the choice of the next token, see :func:`glinfer.ops.fused.sample.pick`.
+
+    Args:
+        config: the model's shape.
+        weights: ``file`` or a key of :data:`glinfer.models.transforms.recipe.WEIGHT_FORMATS`.
+        kernels: how the passes are shaped.
+        max_texture_size: of the renderer, in texels.
+        formats: of the file's tensors; left out, float32.
+        cache: how keys and values are kept, a key of :data:`glinfer.models.transforms.recipe.CACHE_FORMATS`.
+
+    Raises:
+        PlanError: there is no such format, or something does not fit a texture.
+    """
+    return _FastBuilder(config, weights, formats, kernels, max_texture_size, cache).build()
+
+
+def run_values(config: ModelConfig) -> list[RunValue]:
+    """What changes from token to token."""
+    context = config.max_position_embeddings
+    return [
+        RunValue("position", 0, context - 1, lambda tokens: tokens - 1),
+        RunValue("score_slots", 1, score_slots(context), score_slots),
+        RunValue("token", -1, config.vocab_size - 1, lambda tokens: 0),
+        RunValue("noise", 0.0, 1.0),
+        RunValue("inverse_temperature", 0.0, 3.4e38),
+        RunValue("noise_key", 0, 2**32 - 1),
+    ]
+
+
+class _FastBuilder(PartsBuilder):
+    def __init__(
+        self,
+        config: ModelConfig,
+        weights: str,
+        formats: Formats | None,
+        kernels: Kernels,
+        max_texture_size: int,
+        cache: str,
+    ) -> None:
+        context, values = config.max_position_embeddings, run_values(config)
+        super().__init__("fast", context, values, config, weights, formats, kernels, max_texture_size, cache)
+        first = self.vector(HIDDEN, config.hidden_size)
+        # Blending adds to the stream in place; otherwise it goes from one texture to the other and back.
+        self.hidden = (first, first if kernels.part_steps else self.vector("hidden.b", config.hidden_size))
+        self.scores = self.blocks("attn.scores", score_slots(context), config.num_attention_heads * BLOCK_FLOATS)
+        self.mixed = self.vector("attn.mixed", self.attention_width)
+        self.inner = self.vector("mlp.inner", config.intermediate_size)
+        self.logits = self.vector(LOGITS, config.vocab_size)
+        self.raw = self.vector("attn.raw", self.recipes.heads(0).cols) if self.turns_apart else None
+        # Last token's choice is read while this token's is written a slot further, never in one draw.
+        self.picks = self.cache(PICKS, context, BLOCK_FLOATS)
+
+    def vector(self, name: str, floats: int) -> TensorSpec:
+        return self.blocks(name, 1, floats)
+
+    def build(self) -> Plan:
+        config, plan = self.config, self.plan
+        wte, wpe = self.tables()
+        scale = self.recipes.embedding_scale
+        plan.draw(embed_token("embed", wte, wpe, self.picks, self.hidden[0], scale=scale, kernels=self.kernels))
+        for layer in range(config.num_hidden_layers):
+            self.layer(layer)
+        self.product(self.recipes.head(), self.hidden[0], self.logits)
+        plan.draw(
+            pick("pick", self.logits, self.picks, vocab=config.vocab_size, first="position", kernels=self.kernels)
+        )
+        return plan.build()
+
+    def layer(self, layer: int) -> None:
+        recipes, kernels, name = self.recipes, self.kernels, f"h.{layer}.attn"
+        heads, slots = recipes.heads(layer), cache_slots(self.config)
+        cache, turning = self.attention_cache(layer, slots, slots), self.turning(heads)
+        if self.raw is None:
+            self.product(recipes.qkv(layer), self.hidden[0], cache, first="position", turning=turning)
+        else:
+            assert turning is not None
+            self.product(recipes.qkv(layer), self.hidden[0], self.raw)
+            self.plan.draw(
+                turn_heads(
+                    f"{name}.turn",
+                    Dealt((self.raw,)),
+                    self.table(f"{name}.qkv.turn", 2, heads.floats),
+                    turning,
+                    Dealt((cache,)),
+                    head_dim=self.config.head_dim,
+                    eps=self.config.layer_norm_eps,
+                    rows=None,
+                    first="position",
+                    kernels=kernels,
+                )
+            )
+        self.plan.draw(
+            cached_scores(f"{name}.scores", cache, self.scores, heads, kernels=kernels),
+            cached_values(f"{name}.values", self.scores, cache, self.mixed, heads, kernels=kernels),
+        )
+        self.add(recipes.out(layer), self.mixed, self.hidden[0], self.hidden[1])
+        self.product(recipes.up(layer), self.hidden[1], self.inner, activation=self.config.hidden_act)
+        self.add(recipes.down(layer), self.inner, self.hidden[1], self.hidden[0])
+
+    def add(self, recipe: Recipe, x: TensorSpec, residual: TensorSpec, out: TensorSpec) -> None:
+        if residual is not out:
+            self.product(recipe, x, out, residual=residual)
+        else:
+            parts = shared_parts(self.matrix(recipe), self.kernels.part_steps)
+            self.product(recipe, x, out, adds=True, parts=parts)
+
+    def product(
+        self,
+        recipe: Recipe,
+        x: TensorSpec,
+        out: TensorSpec,
+        *,
+        residual: TensorSpec | None = None,
+        activation: str = "none",
+        first: Extent = 0,
+        turning: Turning | None = None,
+        adds: bool = False,
+        parts: int = 1,
+    ) -> None:
+        self.plan.draw(
+            gemv(
+                recipe.name,
+                kind_of(recipe.name),
+                x,
+                self.matrix(recipe),
+                out,
+                first=first,
+                norm_eps=self.config.layer_norm_eps if recipe.norm else None,
+                turning=turning,
+                residual=residual,
+                activation=activation,
+                adds=adds,
+                parts=parts,
+                kernels=self.kernels,
+            )
+        )

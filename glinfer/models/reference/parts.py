@@ -1,0 +1,264 @@
+"""The parts of reference plans without a published original, over weights as their files have them.
+
+Tensors lie four elements a texel (:mod:`glinfer.gl.layouts.flat`), so that a matrix may be floats, half floats or
+blocks of any of GGML's formats, which the shaders unpack as they multiply. :mod:`glinfer.models.reference.decoder`
+builds the plan; what is computed is in the record of the family.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass
+
+import numpy as np
+
+from glinfer.config import ModelConfig
+from glinfer.errors import PlanError
+from glinfer.formats.checkpoint import Checkpoint
+from glinfer.formats.packed import F16
+from glinfer.formats.tensors import weight_shapes
+from glinfer.models.plan import PlanBuilder
+from glinfer.ops.flat.elementwise import scale
+from glinfer.ops.flat.lookup import lookup, position_add
+from glinfer.ops.flat.matmul import matmul
+from glinfer.ops.flat.movement import strided_copy
+from glinfer.ops.flat.normalize import Norm, normalized
+from glinfer.ops.flat.product import Finish, Product, Strategy
+from glinfer.ops.flat.strided import Axis
+from glinfer.ops.kernels import Kernels
+from glinfer.ops.rotary import rope_table
+from glinfer.ops.spec import Array, RunValue, TensorSpec
+from glinfer.quant.ggml import block_format, words_of
+
+TOKENS, LOGITS, ROPE = "tokens", "logits", "rope"
+F32, FROM_FILE = "F32", "file"
+
+
+@dataclass(frozen=True)
+class Setting:
+    """A model on one kind of renderer: what its reference plans are built from.
+
+    Attributes:
+        config: the model's shape.
+        stored: the format of each tensor, see :func:`stored_formats`.
+        kernels: how passes are shaped.
+        max_texture_size: of the renderer, in texels.
+    """
+
+    config: ModelConfig
+    stored: Mapping[str, str]
+    kernels: Kernels
+    max_texture_size: int
+
+
+class DecoderBuilder:
+    """A plan under construction: the weights it declares, and the passes that are alike in every part of it."""
+
+    def __init__(
+        self, name: str, setting: Setting, *, rows: int, max_rows: int, run_values: Sequence[RunValue]
+    ) -> None:
+        """An empty plan for runs of ``rows`` tokens, and sequences of at most ``max_rows``."""
+        self.config, self.stored, self.rows = setting.config, setting.stored, rows
+        self.family, self.names = setting.config.family, setting.config.family.names
+        self.kernels, self.max_texture_size = setting.kernels, setting.max_texture_size
+        self.plan = PlanBuilder(name, max_rows, run_values)
+        self.shapes = weight_shapes(setting.config)
+        self.tensors: dict[str, TensorSpec] = {}
+        self.tokens = self.flat(TOKENS, "input", rows, 1, "rgba32i")
+
+    def flat(self, name: str, kind: str, rows: int, cols: int, format_name: str = "rgba32f") -> TensorSpec:
+        """A tensor, declared where it is first asked for.
+
+        Raises:
+            PlanError: it fits no texture.
+        """
+        if name not in self.tensors:
+            try:
+                made = self.plan.flat(name, kind, rows, cols, format_name, self.max_texture_size)
+            except PlanError as error:
+                raise PlanError(f"tensor {name}: {error}") from None
+            self.tensors[name] = made
+        found = self.tensors[name]
+        if found.shape != (rows, cols):
+            raise PlanError(f"tensor {name} is {list(found.shape)}; expected {[rows, cols]}")
+        return found
+
+    def scratch(self, name: str, rows: int, cols: int) -> TensorSpec:
+        """An activation; layers use the same ones, so what comes before the name's part of a layer is left out."""
+        return self.flat(re.sub(r"^h\.\d+\.", "", name), "activation", rows, cols)
+
+    def vector(self, name: str) -> TensorSpec:
+        """A norm's weight or a bias, [1, n]."""
+        return self.flat(name, "weight", 1, self.shapes[name][0])
+
+    def matrix(self, name: str) -> tuple[TensorSpec, str | None]:
+        """A matrix, and the format it is packed in, None for floats."""
+        kept, (rows, inputs) = self.stored[name], self.shapes[name]
+        if kept in (F32, F16):
+            return self.flat(name, "weight", rows, inputs, "rgba32f" if kept == F32 else "rgba16f"), None
+        words = 4 * sum(block_format(kept).section_texels(inputs))
+        return self.flat(name, "weight", rows, words, "rgba32ui"), kept
+
+    def rope(self) -> TensorSpec:
+        """The table of rotary positions."""
+        return self.flat(ROPE, "weight", self.config.max_position_embeddings, self.config.head_dim)
+
+    def embed(self, out: TensorSpec, position: int | str) -> None:
+        """Embeddings of the tokens, scaled or with positions where the family has them so."""
+        family, plan, width = self.family, self.plan, self.config.hidden_size
+        table, kept = self.matrix(f"{self.names.embeddings}.weight")
+        further = family.scaled_embeddings or not family.rotary
+        first = self.scratch("embed.tokens", *out.shape) if further else out
+        plan.draw(
+            lookup("embed", "embed", self.tokens, table, first, table_format=kept, inputs=width, kernels=self.kernels)
+        )
+        if family.scaled_embeddings:
+            factor = float(np.float32(width) ** np.float32(0.5))
+            plan.draw(scale("embed.scale", "embed", first, out, factor=factor, kernels=self.kernels))
+        if not family.rotary:
+            table, _ = self.matrix(f"{self.names.positions}.weight")
+            plan.draw(
+                position_add(
+                    "embed.positions",
+                    "embed",
+                    first,
+                    table,
+                    out,
+                    length=self.rows,
+                    offset=position,
+                    padded=True,
+                    kernels=self.kernels,
+                )
+            )
+
+    def norm(self, name: str, kind: str, weights: str, x: TensorSpec) -> TensorSpec:
+        """x normalised."""
+        out = self.scratch("normed" if x.shape[0] == self.rows else f"{name}.normed", *x.shape)
+        bias = self.vector(f"{weights}.bias") if self.family.norm == "layer" else None
+        norm = Norm(
+            self.family.norm,
+            self.vector(f"{weights}.weight"),
+            bias,
+            eps=self.config.layer_norm_eps,
+            offset=self.family.norm_offset,
+        )
+        self.plan.draw(*normalized(name, kind, x, out, norm, scratch=self.scratch, kernels=self.kernels))
+        return out
+
+    def linear(
+        self, name: str, kind: str, weights: str, x: TensorSpec, out: TensorSpec, *, activation: str = "none"
+    ) -> None:
+        """``out = activation(x · weightᵀ + bias)``; ``weights`` without ``.weight``."""
+        weight, kept = self.matrix(f"{weights}.weight")
+        bias = f"{weights}.bias"
+        product = Product(x.shape[0], out.shape[1], x.shape[1], transposed=True, table_format=kept)
+        finish = Finish(self.vector(bias) if bias in self.shapes else None, activation)
+        self.multiply(name, kind, x, weight, out, product, finish)
+
+    def multiply(
+        self, name: str, kind: str, x: TensorSpec, weight: TensorSpec, out: TensorSpec, product: Product, finish: Finish
+    ) -> None:
+        """A product, in the plainest way."""
+        self.plan.draw(
+            *matmul(
+                name,
+                kind,
+                x,
+                weight,
+                out,
+                product=product,
+                strategy=Strategy("small"),
+                finish=finish,
+                kernels=self.kernels,
+                scratch=self.scratch,
+            )
+        )
+
+    def join_heads(self, name: str, kind: str, x: TensorSpec, out: TensorSpec) -> None:
+        """Heads side by side again: x [heads · rows, D] into out [rows, heads · D]."""
+        rows, dim = out.shape[0], x.shape[1]
+        axes = [Axis(rows, 1, 0), Axis(x.shape[0] // rows, rows, 0), Axis(dim, 0, 1)]
+        self.plan.draw(strided_copy(name, kind, x, out, axes, kernels=self.kernels))
+
+    def take_row(self, x: TensorSpec) -> TensorSpec:
+        """The row that the run value ``last_row`` names, [1, D]."""
+        out = self.scratch("last_row", 1, x.shape[1])
+        axes = [Axis(1, 0, 0), Axis(x.shape[1], 0, 1)]
+        self.plan.draw(
+            strided_copy("last_row", "lm_head", x, out, axes, row_offset="last_row", kernels=self.kernels),
+        )
+        return out
+
+    def head(self, x: TensorSpec, out_name: str = LOGITS) -> TensorSpec:
+        """Logits of rows of the stream."""
+        normed = self.norm("final_norm", "lm_head", self.names.final_norm, x)
+        out = self.scratch(out_name, x.shape[0], self.config.vocab_size)
+        head = self.names.vocabulary(tied=self.config.tie_word_embeddings)
+        self.linear("lm_head", "lm_head", head, normed, out)
+        return out
+
+
+def stored_formats(config: ModelConfig, weights: str, formats: Mapping[str, str] | None = None) -> dict[str, str]:
+    """How each tensor of a model is kept in textures: ``F32``, ``F16`` or packed.
+
+    Args:
+        config: the model's shape.
+        weights: ``file``, as the file has them, or ``f32``.
+        formats: what the file has, see :meth:`glinfer.formats.checkpoint.Checkpoint.formats`; left out, float32.
+
+    Raises:
+        PlanError: there is no such format.
+    """
+    if weights not in ("f32", FROM_FILE):
+        raise PlanError(f"there is no weight format {weights!r} for a reference plan; expected f32 or {FROM_FILE}")
+    found, positions = {}, f"{config.family.names.positions}.weight"
+    for name, shape in weight_shapes(config).items():
+        # Positions are few, and read one by one.
+        floats = weights == "f32" or len(shape) == 1 or name == positions or formats is None
+        found[name] = F32 if floats or formats is None else formats.get(name, F32)
+    return found
+
+
+class DecoderWeights(Mapping[str, Array]):
+    """The arrays that a reference plan uploads, by tensor name; each is made when it is asked for, and not kept."""
+
+    def __init__(self, checkpoint: Checkpoint, stored: Mapping[str, str]) -> None:
+        """Of a checkpoint, in these formats."""
+        self._checkpoint, self._stored = checkpoint, stored
+
+    def __getitem__(self, name: str) -> Array:
+        """A vector [n], floats [rows, inputs], or the words [rows, words] of packed rows.
+
+        Raises:
+            KeyError: there is no such tensor.
+        """
+        if name == ROPE:
+            return rope_of(self._checkpoint.config)
+        kept = self._stored[name]
+        if kept == F32:
+            return self._checkpoint.floats(name)
+        packed = self._checkpoint.packed[name]
+        return packed.halves() if kept == F16 else words_of(np.ascontiguousarray(packed.blocks), kept)
+
+    def __contains__(self, name: object) -> bool:
+        """Whether there is such a tensor."""
+        return name == ROPE or name in self._stored
+
+    def __iter__(self) -> Iterator[str]:
+        """The names of the checkpoint's tensors."""
+        return iter(self._stored)
+
+    def __len__(self) -> int:
+        """How many those are."""
+        return len(self._stored)
+
+
+def rope_of(config: ModelConfig) -> Array:
+    """Cosines and sines [positions, head_dim] of a model's rotary positions.
+
+    Raises:
+        InputError: the scaling is of no known type, or lacks a number.
+    """
+    scaling = {key: list(value) if isinstance(value, tuple) else value for key, value in config.rope_scaling}
+    return rope_table(config.max_position_embeddings, config.head_dim, config.rope_theta, scaling or None)[0]

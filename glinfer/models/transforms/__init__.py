@@ -1,0 +1,1 @@
+"""From a checkpoint to the arrays that fast plans upload: norms folded, rows permuted, weights packed."""

@@ -1,0 +1,103 @@
+"""Activations by themselves, and those that gate another tensor."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+
+import numpy as np
+
+from glinfer.errors import PlanError
+from glinfer.gl.layouts.matrix import Extent
+from glinfer.ops.flat.draws import flat_draw
+from glinfer.ops.kernels import Kernels
+from glinfer.ops.published.linear import ACTIVATIONS, activate
+from glinfer.ops.spec import Array, DrawSpec, Op, Params, Shapes, TensorSpec, float64, register
+
+
+def activation_number(draw: str, activation: str) -> int:
+    """What shaders/common/activation.glsl knows an activation by.
+
+    Raises:
+        PlanError: there is no such activation.
+    """
+    if activation not in ACTIVATIONS:
+        raise PlanError(f"draw {draw}: activation {activation!r}; known: {', '.join(ACTIVATIONS)}")
+    return ACTIVATIONS[activation]
+
+
+def activation(
+    name: str,
+    kind: str,
+    x: TensorSpec,
+    out: TensorSpec,
+    *,
+    activation: str,
+    kernels: Kernels,
+    rows: Extent | None = None,
+) -> DrawSpec:
+    """``out = activation(x)``, element by element; x and out [R, C], in float32 whatever their format.
+
+    Raises:
+        PlanError: there is no such activation, or a tensor is laid out in another way.
+    """
+    defines = [("ACTIVATION", activation_number(name, activation))]
+    return flat_draw(name, kind, "activation", [("x", x)], [out], kernels=kernels, rows=rows, defines=defines)
+
+
+def _check(shapes: Shapes, params: Params) -> None:
+    shapes.expect("output", *shapes.by_name["x"])
+
+
+def _oracle(inputs: Mapping[str, Array], params: Params, size: tuple[int, int]) -> Array:
+    (x,) = float64(inputs, ["x"])
+    return np.asarray(activate(x[: size[0]], int(params["ACTIVATION"])))
+
+
+def gate(
+    name: str,
+    kind: str,
+    x: TensorSpec,
+    out: TensorSpec,
+    *,
+    up: TensorSpec | None = None,
+    activation: str,
+    gate_first: bool = True,
+    kernels: Kernels,
+    rows: Extent | None = None,
+) -> DrawSpec:
+    """``out = activation(gate) * up`` [R, N], computed in float32 whatever the formats.
+
+    The gate is x, and up a tensor of its own, both [R, N]; or x [R, 2·N] has both in each row, the gate in its first
+    half, or without ``gate_first`` in its second.
+
+    Raises:
+        PlanError: there is no such activation, or a tensor is laid out in another way.
+    """
+    defines = [
+        ("ACTIVATION", activation_number(name, activation)),
+        ("PACKED", int(up is None)),
+        ("GATE_FIRST", int(gate_first)),
+    ]
+    inputs = [("x", x)] if up is None else [("x", x), ("up", up)]
+    return flat_draw(name, kind, "gate", inputs, [out], kernels=kernels, rows=rows, defines=defines)
+
+
+def _check_gate(shapes: Shapes, params: Params) -> None:
+    rows, cols = shapes.by_name["output"]
+    shapes.expect("x", rows, 2 * cols if params["PACKED"] else cols)
+    shapes.expect("up", rows, cols)
+
+
+def _oracle_gate(inputs: Mapping[str, Array], params: Params, size: tuple[int, int]) -> Array:
+    rows, cols = size
+    (x,) = float64(inputs, ["x"])
+    if params["PACKED"]:
+        first, second = x[:rows, :cols], x[:rows, cols:]
+        gates, ups = (first, second) if params["GATE_FIRST"] else (second, first)
+    else:
+        gates, ups = x[:rows], float64(inputs, ["up"])[0][:rows]
+    return np.asarray(activate(gates, int(params["ACTIVATION"])) * ups)
+
+
+register(Op("activation", ("x",), (), _check, _oracle))
+register(Op("gate", ("x",), ("up",), _check_gate, _oracle_gate))

@@ -1,0 +1,85 @@
+"""What draws over tensors of any shape share: see :mod:`glinfer.gl.layouts.flat` for where their elements lie."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+
+from glinfer.errors import PlanError
+from glinfer.gl.layouts.flat import FlatLayout
+from glinfer.gl.layouts.matrix import Extent
+from glinfer.ops.kernels import Kernels
+from glinfer.ops.spec import DrawSpec, TensorSpec
+
+Define = tuple[str, int | float]
+Uniform = tuple[str, int | float | str]
+"""A uniform and its number, the same in every run, or the name of the run value that it takes."""
+Scratch = Callable[[str, int, int], TensorSpec]
+"""Declares a float tensor (name, rows, cols) that only the draws of one call see."""
+
+
+def flat_layout(draw: str, tensor: TensorSpec) -> FlatLayout:
+    """Where the elements of a tensor lie.
+
+    Raises:
+        PlanError: it is laid out in another way.
+    """
+    if not isinstance(tensor.layout, FlatLayout):
+        raise PlanError(f"draw {draw}: {tensor.name} does not lie four elements a texel, texels numbered through")
+    return tensor.layout
+
+
+def flat_draw(
+    name: str,
+    kind: str,
+    op: str,
+    inputs: Sequence[tuple[str, TensorSpec]],
+    outputs: Sequence[TensorSpec],
+    *,
+    kernels: Kernels,
+    rows: Extent | None = None,
+    defines: Sequence[Define] = (),
+    uniforms: Sequence[Uniform] = (),
+    instances: Extent = 1,
+    adds: bool = False,
+    clears: bool = False,
+    shader: str = "",
+    vertex: str = "",
+    points: Extent = 0,
+) -> DrawSpec:
+    """A draw that covers the first ``rows`` rows (default: all) of outputs of one layout.
+
+    The shader gets each input's place in its texture as ``<SAMPLER>_TEXELS``, ``_WIDTH`` and ``_HEIGHT``, the outputs'
+    as ``OUT_…``, their columns as ``OUT_COLS``, and ``defines``. With ``points`` it covers that many pixels instead,
+    where ``vertex`` puts them.
+
+    Raises:
+        PlanError: a tensor is laid out in another way.
+    """
+    places: list[Define] = []
+    for sampler, tensor in inputs:
+        places += flat_layout(name, tensor).defines(sampler.upper())
+    rows_out, cols_out = outputs[0].shape
+    return DrawSpec(
+        name=name,
+        kind=kind,
+        op=op,
+        inputs=tuple((sampler, tensor.name) for sampler, tensor in inputs),
+        outputs=tuple(output.name for output in outputs),
+        size=(rows_out if rows is None else rows, cols_out),
+        defines=(
+            *places,
+            *flat_layout(name, outputs[0]).defines("OUT"),
+            ("OUT_COLS", cols_out),
+            ("LOOKUP_TEXTURE", int(kernels.lookup_texture)),
+            *defines,
+        ),
+        uniforms=tuple((uniform, value) for uniform, value in uniforms if not isinstance(value, str)),
+        per_run=tuple((uniform, value) for uniform, value in uniforms if isinstance(value, str)),
+        instances=instances,
+        adds=adds,
+        clears=clears,
+        shader=shader,
+        cover="scatter" if points else "triangle",
+        vertex=vertex,
+        points=points,
+    )

@@ -1,0 +1,136 @@
+"""Arithmetic element by element, with NumPy's broadcasting, in float32 whatever the format of the operands."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from math import prod
+
+import numpy as np
+
+from glinfer.errors import PlanError
+from glinfer.gl.layouts.matrix import Extent
+from glinfer.ops.flat.draws import Define, flat_draw
+from glinfer.ops.flat.strided import MOST_AXES, Axis, axes_in, bounds, collapsed, walk, walk_defines
+from glinfer.ops.kernels import Kernels
+from glinfer.ops.spec import Array, DrawSpec, Op, Params, Shapes, TensorSpec, float64, register
+
+OPERATIONS = {"add": 0, "subtract": 1, "multiply": 2}
+"""What is computed of two tensors, to the number that shaders/arithmetic.frag knows."""
+
+
+def broadcast_axes(x: Sequence[int], y: Sequence[int]) -> list[Axis]:
+    """How the rows of the result walk over the rows of two tensors of these shapes, which broadcast.
+
+    Raises:
+        PlanError: over too many axes that no stride joins.
+    """
+    edges = max(len(x), len(y), 1)
+    leading = [((1,) * (edges - len(shape)) + tuple(shape))[:-1] for shape in (x, y)]
+    axes = []
+    for number, sizes in enumerate(zip(*leading, strict=True)):
+        steps = [prod(shape[number + 1 :]) if shape[number] > 1 else 0 for shape in leading]
+        axes.append(Axis(max(sizes), *steps))
+    found = collapsed(axes)
+    if len(found) > MOST_AXES:
+        raise PlanError(
+            f"{list(x)} and {list(y)} broadcast along {len(found)} leading axes that no stride joins; at most "
+            f"{MOST_AXES} are possible: expand one of them first"
+        )
+    return found
+
+
+def arithmetic(
+    name: str,
+    kind: str,
+    x: TensorSpec,
+    y: TensorSpec,
+    out: TensorSpec,
+    *,
+    operation: str,
+    axes: Sequence[Axis] | None = None,
+    kernels: Kernels,
+    rows: Extent | None = None,
+) -> DrawSpec:
+    """``out = x + y``, ``x - y`` or ``x * y``, with broadcasting.
+
+    Args:
+        name: of the draw.
+        kind: of the draw.
+        x: [R, C], or fewer rows, or one column.
+        y: likewise.
+        out: [R, C].
+        operation: one of :data:`OPERATIONS`.
+        axes: how the rows of out walk over the rows of x and y, see :func:`broadcast_axes`; left out, as matrices do.
+        kernels: how passes are shaped.
+        rows: how many rows of out are written; all where it is left out.
+
+    Raises:
+        PlanError: there is no such operation, or a tensor is laid out in another way.
+    """
+    if operation not in OPERATIONS:
+        raise PlanError(f"draw {name}: operation {operation!r}; known: {', '.join(OPERATIONS)}")
+    axes = broadcast_axes(x.shape, y.shape) if axes is None else collapsed(axes)
+    defines: list[Define] = [("OPERATION", OPERATIONS[operation]), *walk_defines(axes)]
+    for letter, operand, steps in (("X", x, [axis.first for axis in axes]), ("Y", y, [axis.second for axis in axes])):
+        row_by_row = collapsed(Axis(axis.size, step, 0) for axis, step in zip(axes, steps, strict=True))
+        in_place = operand.shape == out.shape and row_by_row == collapsed([Axis(out.shape[0], 1, 0)])
+        defines += [(f"{letter}_DIRECT", int(in_place)), (f"{letter}_ACROSS", int(operand.shape[1] == out.shape[1]))]
+    inputs = [("x", x), ("y", y)]
+    return flat_draw(name, kind, "arithmetic", inputs, [out], kernels=kernels, rows=rows, defines=defines)
+
+
+def _check_arithmetic(shapes: Shapes, params: Params) -> None:
+    rows, cols = shapes.by_name["output"]
+    axes = axes_in(params, rows)
+    shapes.require(prod(axis.size for axis in axes) == rows, f"output has {rows} rows; the axes do not divide them")
+    for operand, (least, most) in zip(("x", "y"), bounds(axes), strict=True):
+        shapes.expect(operand, None, cols if params[f"{operand.upper()}_ACROSS"] else 1)
+        found = shapes.rows(operand)
+        shapes.require(least >= 0 and most < found, f"it reads rows {least} to {most} of {operand}, which has {found}")
+
+
+def _oracle_arithmetic(inputs: Mapping[str, Array], params: Params, size: tuple[int, int]) -> Array:
+    x, y = float64(inputs, ["x", "y"])
+    of_x, of_y = walk(axes_in(params, size[0]), size[0])
+    function = {0: np.add, 1: np.subtract, 2: np.multiply}[int(params["OPERATION"])]
+    return np.broadcast_to(function(x[of_x], y[of_y]), size)
+
+
+def scale(
+    name: str,
+    kind: str,
+    x: TensorSpec,
+    out: TensorSpec,
+    *,
+    factor: float | str,
+    kernels: Kernels,
+    rows: Extent | None = None,
+) -> DrawSpec:
+    """``out = factor * x``; factor is a finite number or the name of a run value, x and out [R, C].
+
+    Raises:
+        PlanError: a tensor is laid out in another way.
+    """
+    return flat_draw(
+        name,
+        kind,
+        "scale",
+        [("x", x)],
+        [out],
+        kernels=kernels,
+        rows=rows,
+        uniforms=[("factor", factor if isinstance(factor, str) else float(factor))],
+    )
+
+
+def _check_scale(shapes: Shapes, params: Params) -> None:
+    shapes.expect("output", *shapes.by_name["x"])
+
+
+def _oracle_scale(inputs: Mapping[str, Array], params: Params, size: tuple[int, int]) -> Array:
+    (x,) = float64(inputs, ["x"])
+    return float(params["factor"]) * x[: size[0]]
+
+
+register(Op("arithmetic", ("x", "y"), (), _check_arithmetic, _oracle_arithmetic))
+register(Op("scale", ("x",), (), _check_scale, _oracle_scale))

@@ -1,0 +1,182 @@
+"""Rows of tables by number: token and position embeddings, and packed tables as floats."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+
+import numpy as np
+
+from glinfer.errors import InputError, PlanError
+from glinfer.gl.layouts.flat import LANES
+from glinfer.gl.layouts.matrix import Extent
+from glinfer.ops.flat.draws import Define, flat_draw
+from glinfer.ops.kernels import Kernels
+from glinfer.ops.spec import Array, DrawSpec, Op, Params, Shapes, TensorSpec, float64, register
+from glinfer.quant.ggml import BY_NUMBER, BlockFormat, block_format, table_of
+
+
+def lookup(
+    name: str,
+    kind: str,
+    ids: TensorSpec,
+    weight: TensorSpec,
+    out: TensorSpec,
+    *,
+    table_format: str | None,
+    inputs: int,
+    kernels: Kernels,
+    rows: Extent | None = None,
+) -> DrawSpec:
+    """``out[r] = weight[ids[r]]``, the row with that number; zeros where there is none, so also for an id below 0.
+
+    ids is a matrix [any, any] of int32 with at least as many elements as out has rows: the r-th of them, row by row,
+    is that of row r. weight [V, ``inputs``] holds floats or, with out, int32 where ``table_format`` is None, and else
+    the words of rows packed so; out [R, inputs].
+
+    Raises:
+        PlanError: there is no such format, or none with rows of so many weights; a tensor is laid out in another way.
+    """
+    whole = table_format is None and weight.format == "rgba32i"
+    defines = [
+        *_table_defines(name, table_format, inputs, kernels),
+        ("WHOLE", int(whole)),
+        ("WEIGHT_ROWS", weight.shape[0]),
+        ("IDS_COLS", ids.shape[1]),
+    ]
+    tensors = [("ids", ids), ("weight", weight)]
+    return flat_draw(name, kind, "lookup", tensors, [out], kernels=kernels, rows=rows, defines=defines)
+
+
+def dequantize(
+    name: str,
+    kind: str,
+    weight: TensorSpec,
+    out: TensorSpec,
+    *,
+    table_format: str,
+    inputs: int,
+    kernels: Kernels,
+    rows: Extent | None = None,
+) -> DrawSpec:
+    """The weights [R, ``inputs``] that the words of rows packed as ``table_format`` stand for, bit for bit.
+
+    Raises:
+        PlanError: there is no such format, or none with rows of so many weights; a tensor is laid out in another way.
+    """
+    defines = _table_defines(name, table_format, inputs, kernels)
+    return flat_draw(name, kind, "dequantize", [("weight", weight)], [out], kernels=kernels, rows=rows, defines=defines)
+
+
+def position_add(
+    name: str,
+    kind: str,
+    x: TensorSpec,
+    table: TensorSpec,
+    out: TensorSpec,
+    *,
+    length: int,
+    offset: int | str,
+    padded: bool = False,
+    kernels: Kernels,
+    rows: Extent | None = None,
+) -> DrawSpec:
+    """``out[b · length + s] = x[b · length + s] + table[offset + s]``: learned positions (Vaswani et al. 2017).
+
+    x and out [R, D], sequences of ``length`` rows each; table [P, D]. ``offset`` is a number, or the run value that
+    says which position row 0 of a sequence has. With ``padded`` the last rows may be padding, for which the table need
+    not have a position: they get its last one.
+
+    Raises:
+        PlanError: a tensor is laid out in another way.
+    """
+    return flat_draw(
+        name,
+        kind,
+        "position_add",
+        [("x", x), ("table", table)],
+        [out],
+        kernels=kernels,
+        rows=rows,
+        defines=[("LENGTH", length), ("TABLE_ROWS", table.shape[0]), ("PADDED", int(padded))],
+        uniforms=[("offset", offset)],
+    )
+
+
+def _table_defines(draw: str, table_format: str | None, inputs: int, kernels: Kernels) -> list[Define]:
+    if table_format is None:
+        return [("FORMAT", 0)]
+    try:
+        form = block_format(table_format)
+    except InputError as error:
+        raise PlanError(f"draw {draw}: {error}") from None
+    if form.weights and inputs % form.weights:
+        raise PlanError(
+            f"draw {draw}: a row of {inputs} weights is no whole number of {form.name} blocks of {form.weights}"
+        )
+    return [*form.defines(inputs), ("MANTISSA", int(kernels.mantissa))]
+
+
+def _format_of(params: Params) -> BlockFormat | None:
+    return BY_NUMBER.get(int(params["FORMAT"]))
+
+
+def _check_table(shapes: Shapes, params: Params, rows: int | None) -> None:
+    """The table is one of the output's columns."""
+    cols = shapes.by_name["output"][1]
+    form = _format_of(params)
+    if form is None:
+        shapes.expect("weight", rows, cols)
+    else:
+        shapes.require(not form.weights or cols % form.weights == 0, f"{cols} columns are no {form.name} blocks")
+        shapes.expect("weight", rows, LANES * sum(form.section_texels(cols)))
+
+
+def _table(inputs: Mapping[str, Array], params: Params) -> Array:
+    """The table in float64, whatever it is packed as."""
+    return table_of(inputs["weight"], int(params["FORMAT"]), int(params["OUT_COLS"]))
+
+
+def _check_lookup(shapes: Shapes, params: Params) -> None:
+    _check_table(shapes, params, int(params["WEIGHT_ROWS"]))
+    rows, cols = shapes.by_name["ids"]
+    wanted = shapes.rows("output")
+    shapes.expect("ids", None, params["IDS_COLS"])
+    shapes.require(rows * cols >= wanted, f"ids has {rows * cols} elements for {wanted} rows of the output")
+
+
+def _lookup(inputs: Mapping[str, Array], params: Params, size: tuple[int, int]) -> Array:
+    table, ids = _table(inputs, params), inputs["ids"].reshape(-1)[: size[0]]
+    there = (ids >= 0) & (ids < len(table))
+    found = np.zeros((size[0], table.shape[1]))
+    found[there] = table[ids[there]]
+    return found
+
+
+def _check_dequantize(shapes: Shapes, params: Params) -> None:
+    shapes.require(_format_of(params) is not None, "weight is not packed")
+    _check_table(shapes, params, shapes.rows("output"))
+
+
+def _dequantize(inputs: Mapping[str, Array], params: Params, size: tuple[int, int]) -> Array:
+    return _table(inputs, params)[: size[0]]
+
+
+def _check_positions(shapes: Shapes, params: Params) -> None:
+    rows, cols = shapes.by_name["output"]
+    shapes.expect("x", rows, cols)
+    shapes.expect("table", params["TABLE_ROWS"], cols)
+    first, length, positions = int(params["offset"]), int(params["LENGTH"]), shapes.rows("table")
+    shapes.require(length >= 1, f"sequences of {length} rows; expected at least 1")
+    last = first + (1 if params["PADDED"] else min(length, rows)) - 1
+    shapes.require(first >= 0 and last < positions, f"positions {first} to {last}; table has 0 to {positions - 1}")
+
+
+def _add_positions(inputs: Mapping[str, Array], params: Params, size: tuple[int, int]) -> Array:
+    x, table = float64(inputs, ["x", "table"])
+    positions = int(params["offset"]) + np.arange(size[0]) % int(params["LENGTH"])
+    return np.asarray(x[: size[0]] + table[np.minimum(positions, len(table) - 1)])
+
+
+register(Op("lookup", ("ids", "weight"), (), _check_lookup, _lookup, ("ids",), ("weight", "output")))
+register(Op("dequantize", ("weight",), (), _check_dequantize, _dequantize, ("weight",)))
+register(Op("position_add", ("x", "table"), (), _check_positions, _add_positions))

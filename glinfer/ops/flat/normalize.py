@@ -1,0 +1,245 @@
+"""Rows normalised by their statistics: LayerNorm, RMSNorm, softmax and its logarithm; and the cross-entropy."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Mapping
+from dataclasses import dataclass
+
+import numpy as np
+
+from glinfer.errors import PlanError
+from glinfer.gl.layouts.flat import texels_for
+from glinfer.gl.layouts.matrix import Extent
+from glinfer.ops.flat.draws import Define, Scratch, flat_draw
+from glinfer.ops.flat.stats import (
+    STATS,
+    Causal,
+    check_rows,
+    columns_that_count,
+    stats_of,
+    summarize,
+    values_of,
+)
+from glinfer.ops.kernels import Kernels
+from glinfer.ops.spec import Array, DrawSpec, Op, Params, Shapes, TensorSpec, float64, register
+
+LAYER, RMS, SOFTMAX, LOG_SOFTMAX = range(4)
+NORMS = {
+    "layer": (LAYER, "moments"),
+    "rms": (RMS, "squares"),
+    "softmax": (SOFTMAX, "exponents"),
+    "log_softmax": (LOG_SOFTMAX, "exponents"),
+}
+"""Every norm by its name: the number that shaders/normalize.frag knows it by, and the statistics that it needs."""
+
+
+@dataclass(frozen=True)
+class Norm:
+    """``y = norm(x + residual) * (weight + offset) + bias``, each row of x [R, C] by itself.
+
+    Attributes:
+        name: a key of :data:`NORMS`.
+        weight, bias: [1, C], or left out.
+        eps: added to the variance or the mean square, at least 0.
+        offset: added to the weight.
+        residual: [R, C], added to x first, or left out; ``added`` [R, C] gets that sum.
+        added: see ``residual``.
+        causal: for softmax, how many columns of each row count; the others become 0. All where it is left out.
+    """
+
+    name: str
+    weight: TensorSpec | None = None
+    bias: TensorSpec | None = None
+    eps: float = 0.0
+    offset: float = 0.0
+    residual: TensorSpec | None = None
+    added: TensorSpec | None = None
+    causal: Causal | None = None
+
+    def __post_init__(self) -> None:
+        """Refuse what does not go together."""
+        if self.name not in NORMS:
+            raise PlanError(f"there is no norm {self.name!r}; known: {', '.join(NORMS)}")
+        if (self.residual is None) != (self.added is None):
+            raise PlanError(f"norm {self.name}: a residual, and where the sum with it goes, come together")
+        if self.causal is not None and self.name != "softmax":
+            raise PlanError(f"norm {self.name} of rows that are queries; only softmax can stop at a column")
+        if not (math.isfinite(self.eps) and self.eps >= 0 and math.isfinite(self.offset)):
+            raise PlanError(f"norm {self.name}: eps is {self.eps} and offset {self.offset}; expected numbers, eps ≥ 0")
+
+    @property
+    def stat(self) -> str:
+        """The statistics that it needs: a key of :data:`glinfer.ops.flat.stats.STATS`."""
+        return NORMS[self.name][1]
+
+    def inputs(self) -> list[tuple[str, TensorSpec]]:
+        """What is read beside x and its statistics, by sampler."""
+        given = [("residual", self.residual), ("weight", self.weight), ("bias", self.bias)]
+        return [(sampler, tensor) for sampler, tensor in given if tensor is not None]
+
+
+def normalize(
+    name: str,
+    kind: str,
+    x: TensorSpec,
+    stats: TensorSpec,
+    out: TensorSpec,
+    norm: Norm,
+    *,
+    kernels: Kernels,
+    rows: Extent | None = None,
+) -> DrawSpec:
+    """``out = norm(x)`` from the statistics of its rows, [R, 4 · parts]; see :class:`Norm`.
+
+    Raises:
+        PlanError: a tensor is laid out in another way.
+    """
+    causal, uniforms = Causal.settings(norm.causal)
+    defines: list[Define] = [
+        ("NORM", NORMS[norm.name][0]),
+        ("STAT", STATS[norm.stat]),
+        ("COLS", x.shape[1]),
+        ("EPS", float(norm.eps)),
+        ("OFFSET", float(norm.offset)),
+        ("ADDS", int(norm.residual is not None)),
+        ("WEIGHTED", int(norm.weight is not None)),
+        ("BIASED", int(norm.bias is not None)),
+        causal,
+    ]
+    return flat_draw(
+        name,
+        kind,
+        "normalize",
+        [("x", x), ("stats", stats), *norm.inputs()],
+        [out] if norm.added is None else [norm.added, out],
+        kernels=kernels,
+        rows=rows,
+        defines=defines,
+        uniforms=uniforms,
+    )
+
+
+def normalized(
+    name: str,
+    kind: str,
+    x: TensorSpec,
+    out: TensorSpec,
+    norm: Norm,
+    *,
+    scratch: Scratch,
+    kernels: Kernels,
+    rows: Extent | None = None,
+) -> list[DrawSpec]:
+    """All draws of ``out = norm(x)``, x and out [R, C]: mostly two; see :class:`Norm`.
+
+    The last is called ``name``; those before it, and the tensors that ``scratch`` declares for the statistics, are
+    named after it.
+
+    Raises:
+        PlanError: a tensor is laid out in another way.
+    """
+    stats, draws = summarize(
+        name,
+        kind,
+        x,
+        stat=norm.stat,
+        readers=x.shape[0] * texels_for(x.shape[1]),
+        scratch=scratch,
+        kernels=kernels,
+        rows=rows,
+        residual=norm.residual,
+        causal=norm.causal,
+    )
+    return [*draws, normalize(name, kind, x, stats, out, norm, kernels=kernels, rows=rows)]
+
+
+def cross_entropy(
+    name: str,
+    kind: str,
+    logits: TensorSpec,
+    stats: TensorSpec,
+    targets: TensorSpec,
+    out: TensorSpec,
+    *,
+    kernels: Kernels,
+    rows: Extent | None = None,
+) -> DrawSpec:
+    """``log(sum(exp(logits))) - logits[target]`` of every row, 0 where the target is no column.
+
+    logits [R, C] and their statistics ``exponents``; targets of int32 and out [A, B] with A · B = R: element i of
+    both, their rows numbered through, belongs to row i. ``rows`` are those of out.
+    """
+    return flat_draw(
+        name,
+        kind,
+        "cross_entropy",
+        [("x", logits), ("stats", stats), ("targets", targets)],
+        [out],
+        kernels=kernels,
+        rows=rows,
+        defines=[("STAT", STATS["exponents"]), ("COLS", logits.shape[1])],
+    )
+
+
+def _check(shapes: Shapes, params: Params) -> None:
+    check_rows(shapes, params)
+    shapes.expect("stats", shapes.rows("x"), None)
+    shapes.expect("weight", 1, params["COLS"])
+    shapes.expect("bias", 1, params["COLS"])
+    shapes.expect("output", *shapes.by_name["x"])
+    eps, offset = params["EPS"], params["OFFSET"]
+    shapes.require(math.isfinite(eps) and eps >= 0, f"eps is {eps}; expected a number that is at least 0")
+    shapes.require(math.isfinite(offset), f"the weight's offset is {offset}; expected a number")
+
+
+def _oracle(inputs: Mapping[str, Array], params: Params, size: tuple[int, int]) -> Array:
+    rows = size[0]
+    x, stats, cols = values_of(inputs, rows), stats_of(inputs, params, rows), columns_that_count(rows, params)[:, None]
+    a, b, c = (stats[:, number, None] for number in range(3))
+    norm, divisor = params["NORM"], x.shape[1]
+    with np.errstate(invalid="ignore", divide="ignore", over="ignore"):
+        if norm == LAYER:
+            found = (x - a - b) / np.sqrt(c / divisor + params["EPS"])
+        elif norm == RMS:
+            found = x / np.sqrt(a / divisor + params["EPS"])
+        elif norm == SOFTMAX:
+            found = np.where(b == 0, 1 / cols, np.exp(x - a) / b)
+        else:
+            found = np.where(b == 0, -np.log(cols), x - a - np.log(b))
+    if "weight" in inputs:
+        found = found * (float64(inputs, ["weight"])[0] + params["OFFSET"])
+    if "bias" in inputs:
+        found = found + float64(inputs, ["bias"])[0]
+    found = np.where(np.arange(divisor) < cols, found, 0.0)
+    return np.stack([x, found]) if params["ADDS"] else found
+
+
+def _check_cross_entropy(shapes: Shapes, params: Params) -> None:
+    rows, cols = shapes.by_name["output"]
+    shapes.expect("x", rows * cols, params["COLS"])
+    shapes.expect("stats", rows * cols, None)
+    shapes.expect("targets", rows, cols)
+
+
+def _oracle_cross_entropy(inputs: Mapping[str, Array], params: Params, size: tuple[int, int]) -> Array:
+    count, cols = size[0] * size[1], int(params["COLS"])
+    (x,), stats = float64(inputs, ["x"]), stats_of(inputs, params, count)
+    targets = np.asarray(inputs["targets"])[: size[0]].reshape(-1).astype(np.int64)
+    logits = x[np.arange(count), np.clip(targets, 0, cols - 1)]
+    with np.errstate(invalid="ignore", divide="ignore"):
+        losses = np.where(stats[:, 1] == 0, np.log(cols), stats[:, 0] - logits + np.log(stats[:, 1]))
+    return np.where((targets >= 0) & (targets < cols), losses, 0.0).reshape(size)
+
+
+register(Op("normalize", ("x", "stats"), ("residual", "weight", "bias"), _check, _oracle))
+register(
+    Op(
+        "cross_entropy",
+        ("x", "stats", "targets"),
+        (),
+        _check_cross_entropy,
+        _oracle_cross_entropy,
+        integers=("targets",),
+    )
+)

@@ -1,0 +1,78 @@
+"""The gradient of an embedding table: the gradients of all places where a token stood, added up in its row.
+
+Two ways: by blending, with a point on every texel that is added to (``scatter_add``), and by having each texel of the
+table look for its gradients (``gather_add``), for devices that cannot blend into 32-bit floats.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+
+import numpy as np
+
+from glinfer.errors import PlanError
+from glinfer.ops.flat.draws import Define, flat_draw, flat_layout
+from glinfer.ops.kernels import Kernels
+from glinfer.ops.spec import Array, DrawSpec, Op, Params, Shapes, TensorSpec, register
+
+METHODS = ("scatter", "gather")
+
+
+def add_gradients(
+    name: str,
+    kind: str,
+    ids: TensorSpec,
+    grad: TensorSpec,
+    sums: TensorSpec,
+    counts: TensorSpec,
+    *,
+    method: str,
+    kernels: Kernels,
+) -> DrawSpec:
+    """``sums[id] += grad`` for ids [R, C] and grad [R × C, D], and in ``counts`` how many elements were added.
+
+    sums and counts [vocabulary, D] in 32-bit floats begin at zero. Elements that are no finite numbers are not added,
+    nor what belongs to an id that names no row. Blending may add in another order than that of the ids.
+
+    Raises:
+        PlanError: there is no such method, or a tensor is laid out in another way.
+    """
+    if method not in METHODS:
+        raise PlanError(f"draw {name}: gradients are added by {method!r}; known: {', '.join(METHODS)}")
+    scatters = method == "scatter"
+    defines: list[Define] = [("IDS_ROWS", ids.shape[0]), ("IDS_COLS", ids.shape[1]), ("OUT_ROWS", sums.shape[0])]
+    return flat_draw(
+        name,
+        kind,
+        f"{method}_add",
+        [("ids", ids), ("grad", grad)],
+        [sums, counts],
+        kernels=kernels,
+        defines=defines,
+        adds=scatters,
+        clears=scatters,
+        vertex="common/scatter_add.vert" if scatters else "",
+        points=grad.shape[0] * flat_layout(name, grad).row_texels if scatters else 0,
+    )
+
+
+def _check(shapes: Shapes, params: Params) -> None:
+    rows, cols = int(params["IDS_ROWS"]), int(params["IDS_COLS"])
+    shapes.expect("ids", rows, cols)
+    shapes.expect("output", params["OUT_ROWS"], None)
+    shapes.expect("grad", rows * cols, shapes.by_name["output"][1])
+
+
+def _oracle(inputs: Mapping[str, Array], params: Params, size: tuple[int, int]) -> Array:
+    ids = np.asarray(inputs["ids"], dtype=np.int64).reshape(-1)
+    grad = np.asarray(inputs["grad"], dtype=np.float64)
+    known = (ids >= 0) & (ids < size[0])
+    ids, grad = ids[known], grad[known]
+    found = np.zeros((2, *size))
+    np.add.at(found[0], ids, np.where(np.isfinite(grad), grad, 0.0))
+    np.add.at(found[1], ids, np.isfinite(grad).astype(np.float64))
+    return found
+
+
+for _method in METHODS:
+    register(Op(f"{_method}_add", ("ids", "grad"), (), _check, _oracle, ("ids",)))

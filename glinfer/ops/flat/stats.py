@@ -1,0 +1,336 @@
+"""Statistics of rows: sums, largest elements, means and variances, sums of exponents; and what is read off them.
+
+Were every fragment of a result to go over its whole row, the cost would grow with the square of the row's length. So a
+first draw leaves one texel of statistics for every row, or for every part of a long one; more draws merge parts where
+there are many; and the last one reads them, merging what few parts are left by itself. :func:`summarize` chooses the
+parts and gives all draws but that last one.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Mapping
+from dataclasses import dataclass
+
+import numpy as np
+
+from glinfer.errors import PlanError
+from glinfer.gl.layouts.flat import LANES, texels_for
+from glinfer.gl.layouts.matrix import Extent
+from glinfer.ops.flat.draws import Define, Scratch, Uniform, flat_draw
+from glinfer.ops.kernels import Kernels
+from glinfer.ops.spec import Array, DrawSpec, Op, Params, Shapes, TensorSpec, float64, register
+
+STATS = {"sum": 0, "squares": 1, "moments": 2, "largest": 3, "exponents": 4}
+"""The statistics by name, and the number that shaders/common/stats.glsl knows each by, which says what they are."""
+
+LARGEST_COLUMN = 1 << 24
+"""Columns of a row, at most, of which the largest one's number can be told: it travels as a float32."""
+
+LOWEST = -float(np.finfo(np.float32).max)
+
+_SHORT, _MIDDLE, _LONG = 32, 64, 256
+"""Texels of a row that one fragment goes over: at least, in rows whose parts a draw of its own merges, and at most."""
+_FAN = 256
+"""Parts that one fragment merges, at most."""
+_READS = 16384
+"""Texels of parts that are read and merged wherever the statistics are needed, at most: more, and a draw costs less."""
+
+
+@dataclass(frozen=True)
+class Causal:
+    """Rows that are queries, ``query_rows`` a matrix of scores: row r looks at columns up to its own place.
+
+    That is the first ``first_query + r mod query_rows + 1`` of them. Numbers, or names of run values.
+    """
+
+    query_rows: Extent
+    first_query: Extent
+
+    @staticmethod
+    def settings(causal: Causal | None) -> tuple[Define, list[Uniform]]:
+        """The define and the uniforms of a draw with or without it."""
+        if causal is None:
+            return ("CAUSAL", 0), []
+        return ("CAUSAL", 1), [("query_rows", causal.query_rows), ("first_query", causal.first_query)]
+
+
+def columns_that_count(rows: int, params: Params) -> Array:
+    """How many columns of each of so many rows count, [rows], as shaders/common/row_values.glsl has it."""
+    if not params["CAUSAL"]:
+        return np.full(rows, int(params["COLS"]))
+    own = int(params["first_query"]) + np.arange(rows) % int(params["query_rows"]) + 1
+    return np.minimum(own, int(params["COLS"]))
+
+
+def row_stats(
+    name: str,
+    kind: str,
+    x: TensorSpec,
+    out: TensorSpec,
+    *,
+    stat: str,
+    kernels: Kernels,
+    rows: Extent | None = None,
+    residual: TensorSpec | None = None,
+    causal: Causal | None = None,
+) -> DrawSpec:
+    """The statistics of the parts of each row of x [R, C], or of x + residual; out [R, 4 · parts].
+
+    Raises:
+        PlanError: there are no such statistics, or a tensor is laid out in another way.
+    """
+    if stat not in STATS:
+        raise PlanError(f"draw {name}: there are no statistics {stat!r}; known: {', '.join(STATS)}")
+    if causal is not None and stat != "exponents":
+        raise PlanError(f"draw {name}: the {stat} of rows that are queries; only exponents can stop at a column")
+    inputs = [("x", x), *([] if residual is None else [("residual", residual)])]
+    causal_define, uniforms = Causal.settings(causal)
+    defines: list[Define] = [
+        ("STAT", STATS[stat]),
+        ("COLS", x.shape[1]),
+        ("PART_TEXELS", -(-texels_for(x.shape[1]) // texels_for(out.shape[1]))),
+        ("ADDS", int(residual is not None)),
+        causal_define,
+    ]
+    return flat_draw(
+        name,
+        kind,
+        "row_stats",
+        inputs,
+        [out],
+        kernels=kernels,
+        rows=rows,
+        defines=defines,
+        uniforms=uniforms,
+    )
+
+
+def merge_stats(
+    name: str,
+    kind: str,
+    stats: TensorSpec,
+    out: TensorSpec,
+    *,
+    stat: str,
+    kernels: Kernels,
+    rows: Extent | None = None,
+) -> DrawSpec:
+    """Statistics of fewer, larger parts of each row; stats [R, 4 · parts], out [R, 4 · fewer parts]."""
+    fan = -(-texels_for(stats.shape[1]) // texels_for(out.shape[1]))
+    defines = [("STAT", STATS[stat]), ("FAN", fan)]
+    return flat_draw(name, kind, "merge_stats", [("stats", stats)], [out], kernels=kernels, rows=rows, defines=defines)
+
+
+def summarize(
+    name: str,
+    kind: str,
+    x: TensorSpec,
+    *,
+    stat: str,
+    readers: int,
+    scratch: Scratch,
+    kernels: Kernels,
+    rows: Extent | None = None,
+    residual: TensorSpec | None = None,
+    causal: Causal | None = None,
+) -> tuple[TensorSpec, list[DrawSpec]]:
+    """The statistics of each row of x [R, C] in few parts, and the draws that compute them.
+
+    ``readers`` is how often the statistics of any row will be read, all in all: where that is little, the reader is
+    left to merge some parts. ``scratch`` declares the tensors in between.
+    """
+    texels, free = texels_for(x.shape[1]), max(1, _READS // readers)
+    parts = _parts(texels, free)
+    step = f"{name}.stats"
+    stats = scratch(step, x.shape[0], LANES * parts)
+    draws = [row_stats(step, kind, x, stats, stat=stat, kernels=kernels, rows=rows, residual=residual, causal=causal)]
+    while parts > min(free, _FAN):
+        parts = -(-parts // _FAN)
+        step = f"{name}.stats.{parts}"
+        merged = scratch(step, x.shape[0], LANES * parts)
+        draws.append(merge_stats(step, kind, stats, merged, stat=stat, kernels=kernels, rows=rows))
+        stats = merged
+    return stats, draws
+
+
+def _parts(texels: int, free: int) -> int:
+    """Into how many parts to split rows of so many texels, where up to ``free`` parts are merged by whoever reads them.
+
+    As many as that, so that the fragments that go over a part are many and soon done; but if a draw has to merge parts
+    anyway, still more.
+    """
+    parts = min(-(-texels // _SHORT), math.isqrt(texels), free)
+    if texels > parts * _LONG:
+        parts = -(-texels // _MIDDLE)
+        if parts > _FAN and texels <= _FAN * _LONG:
+            parts = _FAN
+    longest = -(-texels // parts)
+    return -(-texels // longest)  # fewer may do
+
+
+def stat_column(
+    name: str,
+    kind: str,
+    stats: TensorSpec,
+    out: TensorSpec,
+    *,
+    stat: str,
+    kernels: Kernels,
+    rows: Extent | None = None,
+) -> DrawSpec:
+    """The sum, or the largest element, of every row: element i of out, its rows numbered through, is that of row i.
+
+    stats [R, 4 · parts] of the kind ``sum`` or ``largest``; out [A, B] with A · B = R. ``rows`` are those of out.
+
+    Raises:
+        PlanError: the statistics are of another kind, or a tensor is laid out in another way.
+    """
+    if stat not in ("sum", "largest"):
+        raise PlanError(f"draw {name}: one number of the {stat} of a row; expected sum or largest")
+    defines = [("STAT", STATS[stat]), ("COLUMN", 0)]
+    return flat_draw(name, kind, "stat_column", [("stats", stats)], [out], kernels=kernels, rows=rows, defines=defines)
+
+
+def largest_column(
+    name: str,
+    kind: str,
+    stats: TensorSpec,
+    out: TensorSpec,
+    *,
+    cols: int,
+    kernels: Kernels,
+    rows: Extent | None = None,
+) -> DrawSpec:
+    """The first of the ``cols`` columns of a row that has its largest element, otherwise as :func:`stat_column`.
+
+    out of whole numbers.
+
+    Raises:
+        PlanError: there are too many columns, or a tensor is laid out in another way.
+    """
+    if cols > LARGEST_COLUMN:
+        raise PlanError(f"draw {name}: rows of {cols} columns; expected at most {LARGEST_COLUMN}, as float32 counts")
+    defines = [("STAT", STATS["largest"]), ("COLUMN", 1)]
+    return flat_draw(
+        name,
+        kind,
+        "largest_column",
+        [("stats", stats)],
+        [out],
+        kernels=kernels,
+        rows=rows,
+        defines=defines,
+        shader="stat_column",
+    )
+
+
+def merged(stat: int, parts: Array) -> Array:
+    """Statistics [R, 4] of whole rows from those of their parts, [R, parts, 4], in float64."""
+    first = parts[:, 0]
+    found = np.zeros_like(first)
+    a, b, c, d = (parts[:, :, number] for number in range(LANES))
+    with np.errstate(invalid="ignore", over="ignore"):
+        if stat == STATS["moments"]:
+            count = d.sum(axis=1)
+            means = (a - first[:, :1]) + b
+            mean = (means * d).sum(axis=1) / count
+            found[:] = np.stack([first[:, 0], mean, (c + d * (means - mean[:, None]) ** 2).sum(axis=1), count], axis=1)
+        elif stat == STATS["largest"]:
+            best = np.argmax(a, axis=1)[:, None]
+            found[:, 0], found[:, 1] = (np.take_along_axis(part, best, axis=1)[:, 0] for part in (a, b))
+        elif stat == STATS["exponents"]:
+            found[:, 0] = a.max(axis=1)
+            found[:, 1] = (b * np.exp(a - found[:, :1])).sum(axis=1)
+        else:
+            found[:] = parts.sum(axis=1)
+    return found
+
+
+def stats_of(inputs: Mapping[str, Array], params: Params, rows: int) -> Array:
+    """The statistics [rows, 4] of whole rows from an oracle's input ``stats``."""
+    (stats,) = float64(inputs, ["stats"])
+    return merged(int(params["STAT"]), stats[:rows].reshape(rows, -1, LANES))
+
+
+def values_of(inputs: Mapping[str, Array], rows: int) -> Array:
+    """An oracle's input ``x``, with ``residual`` added where there is one, as the shaders read it."""
+    (x,) = float64(inputs, ["x"])
+    return x[:rows] + float64(inputs, ["residual"])[0][:rows] if "residual" in inputs else x[:rows]
+
+
+def _part_stats(stat: int, x: Array, cols: Array) -> Array:
+    """Statistics [R, 4] of a part of rows [R, C] of which the first cols [R] columns count."""
+    found = np.zeros((len(x), LANES))
+    with np.errstate(invalid="ignore", over="ignore"):
+        if stat == STATS["moments"]:
+            mean = x.mean(axis=1)
+            away = x - mean[:, None]
+            found[:] = np.stack([x[:, 0], mean - x[:, 0], (away**2).sum(axis=1), np.full(len(x), x.shape[1])], axis=1)
+        elif stat == STATS["largest"]:
+            found[:, 1] = np.argmax(x, axis=1)
+            found[:, 0] = x[np.arange(len(x)), np.argmax(x, axis=1)]
+        elif stat == STATS["exponents"]:
+            x = np.where(np.arange(x.shape[1]) < cols[:, None], x, -np.inf)
+            found[:, 0] = np.maximum(x.max(axis=1), LOWEST)
+            found[:, 1] = np.exp(x - found[:, :1]).sum(axis=1)
+        else:
+            found[:, 0] = x.sum(axis=1) if stat == STATS["sum"] else (x**2).sum(axis=1)
+    return found
+
+
+def _check_row_stats(shapes: Shapes, params: Params) -> None:
+    check_rows(shapes, params)
+    parts = -(-texels_for(int(params["COLS"])) // int(params["PART_TEXELS"]))
+    shapes.expect("output", shapes.rows("x"), LANES * parts)
+
+
+def check_rows(shapes: Shapes, params: Params) -> None:
+    """Require what shaders/common/row_values.glsl does of x, residual and run values.
+
+    Raises:
+        PlanError: naming what differs.
+    """
+    shapes.expect("x", None, params["COLS"])
+    shapes.expect("residual", *shapes.by_name["x"])
+    if params["CAUSAL"]:
+        sound = params["query_rows"] >= 1 and params["first_query"] >= 0
+        found = f"{params['query_rows']} rows of queries from {params['first_query']} on"
+        shapes.require(sound, f"{found}; expected at least 1, and from 0 or later on")
+
+
+def _oracle_row_stats(inputs: Mapping[str, Array], params: Params, size: tuple[int, int]) -> Array:
+    x, stat, step = values_of(inputs, size[0]), int(params["STAT"]), LANES * int(params["PART_TEXELS"])
+    cols, found = columns_that_count(size[0], params), []
+    for start in range(0, x.shape[1], step):
+        part = _part_stats(stat, x[:, start : start + step], cols - start)
+        part[:, 1] += start if stat == STATS["largest"] else 0
+        found.append(part)
+    return np.concatenate(found, axis=1)
+
+
+def _check_merge(shapes: Shapes, params: Params) -> None:
+    parts = -(-texels_for(shapes.by_name["stats"][1]) // int(params["FAN"]))
+    shapes.expect("output", shapes.rows("stats"), LANES * parts)
+
+
+def _oracle_merge(inputs: Mapping[str, Array], params: Params, size: tuple[int, int]) -> Array:
+    (stats,) = float64(inputs, ["stats"])
+    parts, fan = stats[: size[0]].reshape(size[0], -1, LANES), int(params["FAN"])
+    found = [merged(int(params["STAT"]), parts[:, start : start + fan]) for start in range(0, parts.shape[1], fan)]
+    return np.concatenate(found, axis=1)
+
+
+def _check_column(shapes: Shapes, params: Params) -> None:
+    rows, cols = shapes.by_name["output"]
+    shapes.expect("stats", rows * cols, None)
+
+
+def _oracle_column(inputs: Mapping[str, Array], params: Params, size: tuple[int, int]) -> Array:
+    return stats_of(inputs, params, size[0] * size[1])[:, int(params["COLUMN"])].reshape(size)
+
+
+register(Op("row_stats", ("x",), ("residual",), _check_row_stats, _oracle_row_stats))
+register(Op("merge_stats", ("stats",), (), _check_merge, _oracle_merge))
+register(Op("stat_column", ("stats",), (), _check_column, _oracle_column))
+register(Op("largest_column", ("stats",), (), _check_column, _oracle_column, integers=("output",)))

@@ -1,0 +1,328 @@
+"""Attention of one new token over a cache: scores, then softmax and weighted sum in one pass, all heads at once.
+
+Of one sequence, or of many: then the table of rows (:mod:`glinfer.ops.fused.rows`) has each one's position, and the
+cache slot, a multiple of 64, where it begins.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+
+import numpy as np
+
+from glinfer.errors import PlanError
+from glinfer.gl.layouts.blocks import BLOCK_FLOATS, BlockLayout, blocks_for
+from glinfer.ops.flat.product import MASKED, seen_keys
+from glinfer.ops.fused.rows import BASE, POSITION, table_layout
+from glinfer.ops.kernels import Kernels
+from glinfer.ops.spec import Array, DrawSpec, Op, Params, Shapes, TensorSpec, float64, register
+
+SLOT_TOKENS = BLOCK_FLOATS
+"""Tokens of one slot of the scores: one block a head."""
+
+
+def score_slots(tokens: int) -> int:
+    """How many slots of scores so many tokens take."""
+    return -(-tokens // SLOT_TOKENS)
+
+
+@dataclass(frozen=True)
+class Heads:
+    """How the heads of one layer lie in a row of its cache: keys, values, and from a whole block on the queries.
+
+    Attributes:
+        count: heads of queries.
+        kv: heads of keys and values; as many heads of queries share each.
+        floats: of one head with its padding, a multiple of 16.
+        scale: what the scores are multiplied with.
+        window: how many positions a token sees, itself among them; 0 for all.
+    """
+
+    count: int
+    kv: int
+    floats: int
+    scale: float = 1.0
+    window: int = 0
+
+    def __post_init__(self) -> None:
+        """Refuse what the shaders do not know.
+
+        Raises:
+            PlanError: a head is no whole number of quads, or the heads cannot share.
+        """
+        if self.floats % 16:
+            raise PlanError(f"a head of {self.floats} floats; expected whole quads of 16, padded with zeros")
+        if self.kv < 1 or self.count % self.kv:
+            raise PlanError(f"{self.count} heads of queries cannot share {self.kv} of keys")
+
+    @property
+    def kv_floats(self) -> int:
+        """Floats of all keys, or of all values."""
+        return self.kv * self.floats
+
+    @property
+    def queries_at(self) -> int:
+        """The first float of the queries: of a whole block."""
+        return BLOCK_FLOATS * blocks_for(2 * self.kv_floats)
+
+    @property
+    def width(self) -> int:
+        """Floats of all queries."""
+        return self.count * self.floats
+
+    @property
+    def cols(self) -> int:
+        """Floats of a row."""
+        return self.queries_at + self.width
+
+    @property
+    def aside(self) -> int:
+        """Blocks of queries, which a cache keeps of the last token alone."""
+        return blocks_for(self.width)
+
+    def defines(self, name: str, **tensors: TensorSpec) -> list[tuple[str, int | float]]:
+        """What attention's shaders are told of the heads, and of tensors in blocks by their prefix.
+
+        Raises:
+            PlanError: a tensor does not lie in blocks.
+        """
+        found: list[tuple[str, int | float]] = [
+            ("HEADS", self.count),
+            ("KV_HEADS", self.kv),
+            ("HEAD_TEXELS", self.floats // 4),
+            ("QUERY_AT", self.queries_at // 4),
+            ("SCORE_SCALE", float(self.scale)),
+            ("WINDOW", self.window),
+        ]
+        for prefix, tensor in tensors.items():
+            found += block_layout(name, tensor).defines(prefix)
+        return found
+
+
+def block_layout(name: str, tensor: TensorSpec) -> BlockLayout:
+    """The layout of a tensor of draw ``name``.
+
+    Raises:
+        PlanError: it does not lie in blocks.
+    """
+    if not isinstance(tensor.layout, BlockLayout):
+        raise PlanError(f"draw {name}: {tensor.name} does not lie in blocks")
+    return tensor.layout
+
+
+def cached_scores(
+    name: str,
+    cache: TensorSpec,
+    out: TensorSpec,
+    heads: Heads,
+    *,
+    kernels: Kernels,
+    rows: TensorSpec | None = None,
+) -> DrawSpec:
+    """``out[t] = scale · q[position] · k[t]`` for each head and every token t that it sees; -1e30 for all others.
+
+    cache [positions, heads.cols] = k | v | q; out [slots, heads · 64], a slot 64 tokens of each head. Run values:
+    position, score_slots.
+
+    With the table ``rows``, of each of its rows: group g of 64 tokens of row r in slot ``rows · g + r`` of out. Run
+    value: score_slots, of all rows together.
+    """
+    many = rows is not None
+    return DrawSpec(
+        name=name,
+        kind="attn.scores",
+        op="row_scores" if many else "cached_scores",
+        inputs=(("cache", cache.name), *_table(rows)),
+        outputs=(out.name,),
+        size=("score_slots", out.shape[1]),
+        defines=(
+            *heads.defines(name, CACHE=cache, OUT=out),
+            *_many(rows),
+            ("QUAD", int(kernels.quad)),
+            ("LOOKUP_TEXTURE", int(kernels.lookup_texture)),
+        ),
+        per_run=() if many else (("position", "position"),),
+        cover=kernels.cover,
+        shader="cached_scores",
+    )
+
+
+def cached_values(
+    name: str,
+    scores: TensorSpec,
+    cache: TensorSpec,
+    out: TensorSpec,
+    heads: Heads,
+    *,
+    kernels: Kernels,
+    rows: TensorSpec | None = None,
+) -> DrawSpec:
+    """``out = softmax(scores) @ v`` for each head, [1, heads · head_floats]; see :func:`cached_scores`.
+
+    With ``kernels.split_values`` an instance takes 64 tokens, and blending adds the instances up.
+
+    With the table ``rows``, of each of its rows: out [rows, heads · head_floats]. Run value: groups, the most that one
+    row has.
+    """
+    many = rows is not None
+    parts: list[tuple[str, int | float]] = [("PARTS", 1)] if kernels.split_values else []
+    return DrawSpec(
+        name=name,
+        kind="attn.values",
+        op="row_values" if many else "cached_values",
+        inputs=(("scores", scores.name), ("cache", cache.name), *_table(rows)),
+        outputs=(out.name,),
+        size=(rows.shape[0] if rows is not None else 1, out.shape[1]),
+        defines=(
+            *heads.defines(name, SCORES=scores, CACHE=cache, OUT=out),
+            *_many(rows),
+            *parts,
+            ("QUAD", int(kernels.quad)),
+            ("LOOKUP_TEXTURE", int(kernels.lookup_texture)),
+        ),
+        per_run=() if many else (("position", "position"),),
+        cover=kernels.cover,
+        instances=("groups" if many else "score_slots") if parts else 1,
+        clears=bool(parts),
+        adds=bool(parts),
+        shader="cached_values",
+    )
+
+
+def _table(rows: TensorSpec | None) -> list[tuple[str, str]]:
+    return [] if rows is None else [("rows", rows.name)]
+
+
+def _many(rows: TensorSpec | None) -> list[tuple[str, int]]:
+    return [] if rows is None else [("MANY", rows.shape[0]), *table_layout(rows).defines("ROWS")]
+
+
+def heads_in(params: Params) -> Heads:
+    """The heads that a draw was built for."""
+    texels = int(params["HEAD_TEXELS"])
+    return Heads(
+        int(params["HEADS"]), int(params["KV_HEADS"]), 4 * texels, float(params["SCORE_SCALE"]), int(params["WINDOW"])
+    )
+
+
+def check_cache(shapes: Shapes, params: Params) -> int:
+    """Require a cache of keys, values and queries; the floats of all heads of queries together."""
+    heads = heads_in(params)
+    shapes.expect("cache", None, heads.cols)
+    # Whole slots of tokens are read, whatever the position.
+    shapes.require(shapes.rows("cache") % SLOT_TOKENS == 0, f"the cache has {shapes.rows('cache')} rows")
+    return heads.width
+
+
+def _check_position(shapes: Shapes, params: Params) -> int:
+    width = check_cache(shapes, params)
+    shapes.require(params["position"] < shapes.rows("cache"), f"position {params['position']} is outside the cache")
+    return width
+
+
+def _check_scores(shapes: Shapes, params: Params) -> None:
+    _check_position(shapes, params)
+    shapes.expect("output", shapes.rows("cache") // SLOT_TOKENS, params["HEADS"] * SLOT_TOKENS)
+
+
+def _check_values(shapes: Shapes, params: Params) -> None:
+    shapes.expect("output", 1, _check_position(shapes, params))
+    shapes.expect("scores", shapes.rows("cache") // SLOT_TOKENS, params["HEADS"] * SLOT_TOKENS)
+
+
+def queries_of(rows: Array, heads: Heads) -> Array:
+    """For an oracle: [heads, rows, floats]."""
+    columns = rows[:, heads.queries_at : heads.queries_at + heads.width]
+    return np.asarray(columns.reshape(len(rows), heads.count, heads.floats).transpose(1, 0, 2))
+
+
+def keys_of(rows: Array, heads: Heads, *, values: bool = False) -> Array:
+    """For an oracle: the keys, or values, that each head of queries sees, [heads, rows, floats]."""
+    columns = rows[:, heads.kv_floats * values :][:, : heads.kv_floats]
+    apart = columns.reshape(len(rows), heads.kv, heads.floats).transpose(1, 0, 2)
+    return np.asarray(np.repeat(apart, heads.count // heads.kv, axis=0))
+
+
+def scores_of(queries: Array, keys: Array, position: int, slots: int, heads: Heads) -> Array:
+    """For an oracle: one query's scores [slots, heads · 64]; queries [heads, floats], keys [heads, tokens, floats]."""
+    count = heads.count
+    padded = np.full((count, slots * SLOT_TOKENS), MASKED)
+    tokens = np.arange(position + 1)
+    found = heads.scale * np.einsum("hd,htd->ht", queries, keys[:, : position + 1])
+    padded[:, : position + 1] = np.where(seen_keys(tokens, np.array(position), heads.window), found, MASKED)
+    return padded.reshape(count, slots, SLOT_TOKENS).transpose(1, 0, 2).reshape(slots, -1)
+
+
+def values_of(scores: Array, values: Array, position: int, window: int = 0) -> Array:
+    """For an oracle: one query's weighted sum [heads · floats]; scores [slots, heads · 64], values like keys."""
+    heads = len(values)
+    by_head = scores.reshape(len(scores), heads, SLOT_TOKENS).transpose(1, 0, 2).reshape(heads, -1)[:, : position + 1]
+    first = max(0, position + 1 - window) if window else 0
+    by_head = by_head[:, first:]
+    weights = np.exp(by_head - by_head.max(axis=1, keepdims=True))
+    weights /= weights.sum(axis=1, keepdims=True)
+    return np.asarray(np.einsum("ht,htd->hd", weights, values[:, first : position + 1]).reshape(-1))
+
+
+def _oracle_scores(inputs: Mapping[str, Array], params: Params, size: tuple[int, int]) -> Array:
+    (cache,) = float64(inputs, ["cache"])
+    heads, position = heads_in(params), int(params["position"])
+    return scores_of(queries_of(cache, heads)[:, position], keys_of(cache, heads), position, size[0], heads)
+
+
+def _oracle_values(inputs: Mapping[str, Array], params: Params, size: tuple[int, int]) -> Array:
+    cache, scores = float64(inputs, ["cache", "scores"])
+    heads, position = heads_in(params), int(params["position"])
+    used = scores[: score_slots(position + 1)]
+    return values_of(used, keys_of(cache, heads, values=True), position, heads.window)[None]
+
+
+def _check_row_scores(shapes: Shapes, params: Params) -> None:
+    _check_rows(shapes, params)
+    groups = shapes.rows("output") // int(params["MANY"])
+    shapes.expect("output", groups * params["MANY"], params["HEADS"] * SLOT_TOKENS)
+
+
+def _check_row_values(shapes: Shapes, params: Params) -> None:
+    width = _check_rows(shapes, params)
+    shapes.expect("output", params["MANY"], width)
+    shapes.expect("scores", None, params["HEADS"] * SLOT_TOKENS)
+
+
+def _check_rows(shapes: Shapes, params: Params) -> int:
+    width = check_cache(shapes, params)
+    shapes.expect("rows", params["MANY"], None)
+    return width
+
+
+def _oracle_row_scores(inputs: Mapping[str, Array], params: Params, size: tuple[int, int]) -> Array:
+    (cache,) = float64(inputs, ["cache"])
+    heads, rows, groups = heads_in(params), int(params["MANY"]), size[0] // int(params["MANY"])
+    found = np.full((groups, rows, size[1]), MASKED)
+    for row, info in enumerate(inputs["rows"].astype(np.intp)):
+        position, own = info[POSITION], cache[info[BASE] :]
+        found[:, row] = scores_of(
+            queries_of(own, heads)[:, position],
+            keys_of(own, heads),
+            position,
+            max(groups, position // 64 + 1),
+            heads,
+        )[:groups]
+    return found.reshape(size)
+
+
+def _oracle_row_values(inputs: Mapping[str, Array], params: Params, size: tuple[int, int]) -> Array:
+    cache, scores = float64(inputs, ["cache", "scores"])
+    heads, found = heads_in(params), np.zeros(size)
+    for row, info in enumerate(inputs["rows"].astype(np.intp)):
+        position = info[POSITION]
+        own = scores[row :: int(params["MANY"])][: score_slots(position + 1)]
+        found[row] = values_of(own, keys_of(cache[info[BASE] :], heads, values=True), position, heads.window)
+    return found
+
+
+register(Op("cached_scores", ("cache",), (), _check_scores, _oracle_scores))
+register(Op("cached_values", ("scores", "cache"), (), _check_values, _oracle_values))
+register(Op("row_scores", ("cache", "rows"), (), _check_row_scores, _oracle_row_scores, ("rows",)))
+register(Op("row_values", ("scores", "cache", "rows"), (), _check_row_values, _oracle_row_values, ("rows",)))

@@ -1,0 +1,130 @@
+"""Matrix products over packed weights for many rows at once: one fragment, four outputs of several rows."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+
+import numpy as np
+
+from glinfer.errors import PlanError
+from glinfer.gl.layouts.blocks import BlockLayout
+from glinfer.gl.layouts.matrix import Extent
+from glinfer.ops.fused.dense import Matrix, Turning, check_dense, dense_defines, dense_inputs, dense_rows
+from glinfer.ops.fused.rows import POSITION, Dealt, check_same, dealt, gathered, optional_names, table_layout
+from glinfer.ops.kernels import Kernels
+from glinfer.ops.norm import norm_floats
+from glinfer.ops.spec import Array, DrawSpec, Op, Params, Shapes, TensorSpec, float64, register
+
+
+def gemm(
+    name: str,
+    kind: str,
+    x: Dealt | TensorSpec,
+    matrix: Matrix,
+    out: Dealt,
+    *,
+    slots: Extent,
+    norm_eps: float | None = None,
+    norms: TensorSpec | None = None,
+    turning: Turning | None = None,
+    rows: TensorSpec | None = None,
+    residual: Dealt | None = None,
+    activation: str = "none",
+    kernels: Kernels,
+    parts: int = 1,
+    adds: bool = False,
+) -> DrawSpec:
+    """``out[r] = activation(norm[r] · weight @ (gain · x[r]) + bias) + residual[r]`` of the rows of ``slots`` slots.
+
+    The matrix is that of :func:`glinfer.ops.fused.gemv.gemv`, and so is what a row gives. x and residual are dealt as
+    out is, or x is one tensor with a row a slot. With ``norm_eps`` norm is 1 / sqrt(mean(x²) + eps), with ``norms``
+    what :func:`glinfer.ops.norm.row_norms` has left. With ``turning`` the table ``rows`` has each row's position.
+    ``parts`` and ``adds`` as there.
+    """
+    together = isinstance(x, TensorSpec)
+    x_layout = x.layout
+    if not isinstance(x_layout, BlockLayout):
+        raise PlanError(f"draw {name}: expected rows in blocks")
+    defines = dense_defines(
+        name, x_layout, matrix, out.layout, norm_eps=norm_eps, activation=activation, kernels=kernels
+    )
+    steps = int(dict(defines)["STEPS"])
+    defines += [("ROWS", len(out.tensors)), ("TOGETHER", int(together))]
+    inputs = [("x", x.name)] if isinstance(x, TensorSpec) else list(x.inputs())
+    inputs += dense_inputs(matrix, turning)
+    if norms is not None:
+        if not isinstance(norms.layout, BlockLayout) or norm_eps is not None:
+            raise PlanError(f"draw {name}: norms lie in blocks, and are not computed twice")
+        defines += [("NORMS", 1), *norms.layout.defines("NORMS")]
+        inputs.append(("norms", norms.name))
+    if turning is not None:
+        if rows is None:
+            raise PlanError(f"draw {name}: rotary positions need the table of rows")
+        defines += [*turning.defines(name), *table_layout(rows).defines("ROWS")]
+        inputs.append(("rows", rows.name))
+    if parts > 1:
+        defines.append(("PARTS", parts))
+    if residual is not None:
+        inputs += residual.inputs("r")
+        defines.append(("RESIDUAL", 1))
+    return DrawSpec(
+        name=name,
+        kind=kind,
+        op="gemm",
+        inputs=tuple(inputs),
+        outputs=out.names,
+        size=(slots, out.cols),
+        defines=tuple(defines),
+        uniforms=(("share", steps // parts),),
+        cover=kernels.cover,
+        largest_cell=kernels.largest_cell,
+        instances=parts,
+        adds=adds,
+    )
+
+
+def _check(shapes: Shapes, params: Params) -> None:
+    slots, outputs = shapes.by_name["output"]
+    rows, inputs = int(params["ROWS"]), int(params["INPUTS"])
+    if params["TOGETHER"]:
+        shapes.expect("x", None, inputs)
+        shapes.require(shapes.rows("x") >= slots * rows, f"x has {shapes.rows('x')} rows for {slots} slots of {rows}")
+    else:
+        check_same(shapes, params, slots, inputs)
+    if "norms" in shapes.by_name:
+        shapes.expect("norms", slots, norm_floats(rows, centred=bool(params["CENTRED"])))
+    for name in optional_names("r"):
+        shapes.expect(name, slots, outputs)
+    check_dense(shapes, params, outputs, residual="r0" in shapes.by_name)
+
+
+def _oracle(inputs: Mapping[str, Array], params: Params, size: tuple[int, int]) -> Array:
+    rows = int(params["ROWS"])
+    count = size[0] * rows
+    x = (float64(inputs, ["x"])[0] if params["TOGETHER"] else gathered(inputs, rows))[:count]
+    norms = None
+    if params.get("NORMS"):
+        found = float64(inputs, ["norms"])[0][: size[0], : norm_floats(rows)]
+        by_member = found.reshape(size[0], -1, 4, 4)[:, :, 0]  # one member's
+        norms = by_member.reshape(size[0], -1)[:, :rows].reshape(-1, 1)
+    positions = inputs["rows"][:count, POSITION].astype(np.intp) if "rows" in inputs else np.zeros(count, np.intp)
+    if params.get("ROPE"):  # what only fills up the last slot may be behind the last position
+        positions = np.minimum(positions, len(inputs["rope"]) - 1)
+    y = dense_rows(inputs, params, x, norms, positions)[:, : size[1]]
+    if "r0" in inputs:
+        y = y + gathered(inputs, rows, "r")[:count]
+    y = dealt(y, rows)
+    return y + float64(inputs, ["output"])[0] if "output" in inputs else y
+
+
+register(
+    Op(
+        "gemm",
+        ("weight", "consts"),
+        ("x", *optional_names(), *optional_names("r"), "norms", "gain", "rope", "rows"),
+        _check,
+        _oracle,
+        integers=("rows",),
+        either=("weight",),
+    )
+)

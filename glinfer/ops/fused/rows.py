@@ -1,0 +1,129 @@
+"""Passes over many rows at once: how rows are dealt to targets, and what a run says of each of them.
+
+A pass with T targets computes T rows in every fragment, which is what makes a matrix product quick: whatever it fetches
+of the weights serves all of them. Row ``T · slot + n`` of a matrix lies in slot ``slot`` of its tensor n.
+
+What differs from row to row is the table ``rows``, uint32 [rows, 8]:
+
+===== ==========================================================================
+word  holds
+===== ==========================================================================
+0     the token, or :data:`CHOSEN` for the one that the run before chose for this row
+1     its position in its sequence
+2     the cache slot at which its sequence begins
+3     the token whose likelihood is asked for
+4     the key of the noise for choosing the next token
+5     1 / temperature, the bits of a float32
+6     1 for a drawn token, 0 for the likeliest
+7     the row of logits that a shortlist is made of
+===== ==========================================================================
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+
+import numpy as np
+import numpy.typing as npt
+
+from glinfer.errors import PlanError
+from glinfer.gl.layouts.blocks import BlockLayout, RowLayout
+from glinfer.ops.spec import Array, Params, Shapes, TensorSpec
+
+ROW_WORDS = 8
+CHOSEN = 2**32 - 1
+TARGETS = (1, 2, 4, 8)
+"""How many rows at once shaders/common/each_row.glsl knows."""
+TOKEN, POSITION, BASE, WANTED, NOISE_KEY, INVERSE_TEMPERATURE, NOISE, SOURCE = range(8)
+
+Table = npt.NDArray[np.uint32]
+
+
+def row_table(rows: int) -> Table:
+    """An empty table for so many rows."""
+    return np.zeros((rows, ROW_WORDS), dtype=np.uint32)
+
+
+def input_names(count: int, letter: str = "x") -> tuple[str, ...]:
+    """The samplers of a matrix that is dealt to ``count`` tensors: x0, x1, …"""
+    return tuple(f"{letter}{number}" for number in range(count))
+
+
+@dataclass(frozen=True)
+class Dealt:
+    """A matrix [slots · len(tensors), cols] whose rows are dealt to tensors [slots, cols] in blocks."""
+
+    tensors: tuple[TensorSpec, ...]
+
+    def __post_init__(self) -> None:
+        """Refuse what the shaders do not know."""
+        if len(self.tensors) not in TARGETS:
+            raise PlanError(f"found {len(self.tensors)} tensors for one matrix; expected one of {TARGETS}")
+        if len({tensor.layout for tensor in self.tensors}) != 1 or not isinstance(self.tensors[0].layout, BlockLayout):
+            raise PlanError(f"{self.tensors[0].name} and those beside it do not lie in blocks of one layout")
+
+    @property
+    def layout(self) -> BlockLayout:
+        """Of each of the tensors."""
+        layout = self.tensors[0].layout
+        assert isinstance(layout, BlockLayout)
+        return layout
+
+    @property
+    def names(self) -> tuple[str, ...]:
+        """The tensors' names."""
+        return tuple(tensor.name for tensor in self.tensors)
+
+    @property
+    def slots(self) -> int:
+        """Rows of each tensor."""
+        return self.tensors[0].shape[0]
+
+    @property
+    def cols(self) -> int:
+        """Columns of the matrix."""
+        return self.tensors[0].shape[1]
+
+    def inputs(self, letter: str = "x") -> tuple[tuple[str, str], ...]:
+        """(sampler, tensor) pairs."""
+        return tuple(zip(input_names(len(self.tensors), letter), self.names, strict=True))
+
+
+def table_layout(rows: TensorSpec) -> RowLayout:
+    """The layout of the table of rows.
+
+    Raises:
+        PlanError: it has another.
+    """
+    if not isinstance(rows.layout, RowLayout) or rows.shape[1] != ROW_WORDS:
+        raise PlanError(f"{rows.name} is no table of rows with {ROW_WORDS} words each")
+    return rows.layout
+
+
+def gathered(inputs: Mapping[str, Array], count: int, letter: str = "x") -> Array:
+    """For an oracle: the matrix, float64 [slots · count, cols], out of its ``count`` tensors."""
+    return interleaved([np.asarray(inputs[name], dtype=np.float64) for name in input_names(count, letter)])
+
+
+def interleaved(parts: Sequence[Array]) -> Array:
+    """The matrix [slots · len(parts), cols] whose rows are dealt to ``parts`` [slots, cols]."""
+    return np.asarray(np.stack(parts, axis=1).reshape(-1, parts[0].shape[1]))
+
+
+def dealt(matrix: Array, count: int) -> Array:
+    """For an oracle: the reverse, [count, slots, cols], or the matrix itself for one tensor."""
+    if count == 1:
+        return matrix
+    return np.asarray(matrix.reshape(-1, count, matrix.shape[1]).transpose(1, 0, 2))
+
+
+def check_same(shapes: Shapes, params: Params, rows: int | float | None, cols: int | float | None) -> None:
+    """Require the shape of every tensor of the input x."""
+    for name in input_names(int(params["ROWS"])):
+        shapes.expect(name, rows, cols)
+
+
+def optional_names(letter: str = "x") -> tuple[str, ...]:
+    """Every sampler name that an op over rows may bind."""
+    return input_names(TARGETS[-1], letter)

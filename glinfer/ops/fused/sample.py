@@ -1,0 +1,160 @@
+"""Choosing the next token on the GPU: the best candidates of a row of logits, with or without noise."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+
+import numpy as np
+
+from glinfer.errors import PlanError
+from glinfer.gl.layouts.blocks import BLOCK_FLOATS, BLOCK_TEXELS, BlockLayout
+from glinfer.gl.layouts.matrix import Extent
+from glinfer.ops.fused.rows import (
+    INVERSE_TEMPERATURE,
+    NOISE,
+    NOISE_KEY,
+    Dealt,
+    check_same,
+    gathered,
+    optional_names,
+    table_layout,
+)
+from glinfer.ops.kernels import Kernels
+from glinfer.ops.noise import gumbel_at
+from glinfer.ops.spec import Array, DrawSpec, Op, Params, Shapes, TensorSpec, register
+
+
+def pick(
+    name: str,
+    logits: TensorSpec,
+    out: TensorSpec,
+    *,
+    vocab: int,
+    first: Extent = 0,
+    kernels: Kernels,
+) -> DrawSpec:
+    """The 16 candidates (score, id, 0, 0) of each lane of a block, into slot ``first`` of out [slots, 64].
+
+    logits [1, vocab] in blocks. Lane n sees the texels n, n + 16, … of the logits. Run values: noise (0 or 1),
+    inverse_temperature, noise_key.
+    """
+    if not isinstance(logits.layout, BlockLayout) or not isinstance(out.layout, BlockLayout):
+        raise PlanError(f"draw {name}: expected logits and candidates in blocks")
+    return DrawSpec(
+        name=name,
+        kind="pick",
+        op="pick",
+        inputs=(("logits", logits.name),),
+        outputs=(out.name,),
+        size=(1, out.shape[1]),
+        defines=(
+            *logits.layout.defines("LOGITS"),
+            *out.layout.defines("OUT"),
+            ("VOCAB", vocab),
+            ("LOOKUP_TEXTURE", int(kernels.lookup_texture)),
+            ("QUAD", 0),
+        ),
+        per_run=(("noise", "noise"), ("inverse_temperature", "inverse_temperature"), ("noise_key", "noise_key")),
+        first=first,
+        cover=kernels.cover,
+    )
+
+
+NO_SCORE = np.float32(-3.4e38)
+"""The score of a candidate where no logit was a number, as in shaders/pick.frag."""
+
+
+def best_candidates(candidates: Array) -> tuple[Array, Array]:
+    """Ids and scores [n] of the best of the candidates [n, 64] that picks left; of equal scores the lowest id."""
+    scores, ids = candidates[:, ::4], candidates[:, 1::4]
+    best = scores.max(axis=1)
+    return np.where(scores == best[:, None], ids, np.inf).min(axis=1), best
+
+
+def best_candidate(candidates: Array) -> int:
+    """The id of the best of the candidates [64] that one pick left."""
+    return int(best_candidates(candidates.reshape(1, -1))[0][0])
+
+
+def _check(shapes: Shapes, params: Params) -> None:
+    shapes.expect("logits", 1, params["VOCAB"])
+    shapes.expect("output", None, BLOCK_FLOATS)
+
+
+def _oracle(inputs: Mapping[str, Array], params: Params, size: tuple[int, int]) -> Array:
+    logits = np.asarray(inputs["logits"])[0]
+    return _candidates(logits, bool(params["noise"]), params["inverse_temperature"], int(params["noise_key"]))[None]
+
+
+def _candidates(logits: Array, noise: bool, inverse_temperature: float, noise_key: int) -> Array:
+    """The candidates [64] of one row of logits [vocab]."""
+    # In float32 as the shader computes: which of two nearly equal scores is larger is the result itself.
+    scores = logits.astype(np.float32)
+    if noise:
+        scores = scores * np.float32(inverse_temperature) + gumbel_at(noise_key, np.arange(scores.size))
+    ids = np.arange(scores.size)
+    lane = (ids // 4) % BLOCK_TEXELS
+    found = np.zeros((BLOCK_TEXELS, 4))
+    found[:, 0] = np.float32(-3.4e38)
+    for number in range(BLOCK_TEXELS):
+        mine = ids[lane == number]
+        if mine.size:
+            best = mine[np.argmax(scores[mine])]
+            found[number, :2] = scores[best], best
+    return found.reshape(-1)
+
+
+register(Op("pick", ("logits",), (), _check, _oracle))
+
+
+def pick_rows(
+    name: str,
+    logits: Dealt,
+    rows: TensorSpec,
+    out: TensorSpec,
+    *,
+    vocab: int,
+    count: Extent,
+    kernels: Kernels,
+) -> DrawSpec:
+    """:func:`pick` for the first ``count`` rows, each into its slot of out [rows, 64]; the table rows says how."""
+    if not isinstance(out.layout, BlockLayout):
+        raise PlanError(f"draw {name}: expected candidates in blocks")
+    return DrawSpec(
+        name=name,
+        kind="pick",
+        op="pick_rows",
+        inputs=(*logits.inputs(), ("rows", rows.name)),
+        outputs=(out.name,),
+        size=(count, out.shape[1]),
+        defines=(
+            *logits.layout.defines("LOGITS"),
+            *table_layout(rows).defines("ROWS"),
+            *out.layout.defines("OUT"),
+            ("ROWS", len(logits.tensors)),
+            ("VOCAB", vocab),
+            ("LOOKUP_TEXTURE", int(kernels.lookup_texture)),
+            ("QUAD", 0),
+        ),
+        cover=kernels.cover,
+        shader="pick",
+    )
+
+
+def _check_rows(shapes: Shapes, params: Params) -> None:
+    check_same(shapes, params, None, params["VOCAB"])
+    shapes.expect("output", None, BLOCK_FLOATS)
+
+
+def _oracle_rows(inputs: Mapping[str, Array], params: Params, size: tuple[int, int]) -> Array:
+    logits, table = gathered(inputs, int(params["ROWS"])), np.ascontiguousarray(inputs["rows"])
+    inverse = table[:, INVERSE_TEMPERATURE].copy().view(np.float32)
+    return np.stack(
+        [
+            _candidates(logits[row], bool(table[row, NOISE]), inverse[row], int(table[row, NOISE_KEY]))
+            for row in range(size[0])
+        ]
+    )
+
+
+register(Op("pick_rows", ("rows",), optional_names(), _check_rows, _oracle_rows, ("rows",)))

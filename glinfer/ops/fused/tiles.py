@@ -1,0 +1,238 @@
+"""Attention of many new tokens over a cache, several rows in a fragment, and putting their keys and values there.
+
+The rows of one slot follow each other in one sequence (:mod:`glinfer.ops.fused.rows`): row n of a slot has position p +
+n, where p is that of its first row, and the sequence's keys begin at a cache slot that is a multiple of 16.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+
+import numpy as np
+
+from glinfer.ops.flat.product import MASKED
+from glinfer.ops.fused.cached import (
+    SLOT_TOKENS,
+    Heads,
+    block_layout,
+    check_cache,
+    heads_in,
+    keys_of,
+    queries_of,
+    score_slots,
+    scores_of,
+    values_of,
+)
+from glinfer.ops.fused.rows import BASE, POSITION, Dealt, check_same, dealt, gathered, optional_names, table_layout
+from glinfer.ops.kernels import Kernels
+from glinfer.ops.spec import Array, DrawSpec, Op, Params, Shapes, TensorSpec, float64, register
+
+
+def _common(
+    name: str, x: Dealt, cache: TensorSpec, rows: TensorSpec, out: Dealt, heads: Heads, kernels: Kernels
+) -> tuple[tuple[str, int | float], ...]:
+    return (
+        *heads.defines(name, CACHE=cache),
+        ("CACHE_SLOTS", cache.shape[0]),
+        *x.layout.defines("X"),
+        *table_layout(rows).defines("ROWS"),
+        *out.layout.defines("OUT"),
+        ("ROWS", len(out.tensors)),
+        ("QUAD", int(kernels.quad)),
+        ("LOOKUP_TEXTURE", int(kernels.lookup_texture)),
+    )
+
+
+def tile_scores(
+    name: str,
+    queries: Dealt,
+    cache: TensorSpec,
+    rows: TensorSpec,
+    out: Dealt,
+    heads: Heads,
+    *,
+    kernels: Kernels,
+) -> DrawSpec:
+    """``out[r, t] = scale · q[r] · k[t]`` for each head and every token t that the row sees; -1e30 for others.
+
+    queries [rows, heads.cols] = k | v | q, dealt; cache [slots, same]; out
+    [groups · slots, heads · 64], dealt: group g of 64 tokens of the rows of slot s in slot ``row_slots · g + s``.
+    Run values: row_slots, how many slots of rows there are; score_slots = groups · row_slots.
+    """
+    return DrawSpec(
+        name=name,
+        kind="attn.scores",
+        op="tile_scores",
+        inputs=(*queries.inputs(), ("cache", cache.name), ("rows", rows.name)),
+        outputs=out.names,
+        size=("score_slots", out.cols),
+        defines=_common(name, queries, cache, rows, out, heads, kernels),
+        per_run=(("row_slots", "row_slots"),),
+        cover=kernels.cover,
+        largest_cell=kernels.largest_cell,
+        vertex="common/causal.vert",
+    )
+
+
+def tile_values(
+    name: str,
+    scores: Dealt,
+    cache: TensorSpec,
+    rows: TensorSpec,
+    out: Dealt,
+    heads: Heads,
+    *,
+    kernels: Kernels,
+) -> DrawSpec:
+    """``out[r] = softmax(scores[r]) @ v`` for each head, out [rows, heads · head_floats], dealt; see tile_scores."""
+    return DrawSpec(
+        name=name,
+        kind="attn.values",
+        op="tile_values",
+        inputs=(*scores.inputs(), ("cache", cache.name), ("rows", rows.name)),
+        outputs=out.names,
+        size=("row_slots", out.cols),
+        defines=_common(name, scores, cache, rows, out, heads, kernels),
+        per_run=(("row_slots", "row_slots"),),
+        cover=kernels.cover,
+        largest_cell=kernels.largest_cell,
+    )
+
+
+def store_rows(
+    name: str, x: Dealt, rows: TensorSpec, cache: TensorSpec, *, together: bool, kernels: Kernels
+) -> DrawSpec:
+    """``cache[base + position] = x[r]`` for each row, base and position as the table rows says. Run value: rows.
+
+    ``together`` says that the rows' slots follow each other, from the run value strip_first on; then what the cache
+    keeps aside is left out.
+    """
+    layout = block_layout(name, cache)
+    strip = together and layout.in_one_line
+    cols = layout.kept_cols if strip and layout.aside else cache.shape[1]
+    return DrawSpec(
+        name=name,
+        kind="attn.store",
+        op="store_rows",
+        inputs=(*x.inputs(), ("rows", rows.name)),
+        outputs=(cache.name,),
+        size=("rows", cols),
+        defines=(
+            *x.layout.defines("X"),
+            *table_layout(rows).defines("ROWS"),
+            *block_layout(name, cache).defines("OUT"),
+            ("ROWS", len(x.tensors)),
+            ("STRIP", int(strip)),
+            ("QUAD", 0),
+            ("LOOKUP_TEXTURE", int(kernels.lookup_texture)),
+        ),
+        cover="strip" if strip else kernels.cover,
+        vertex="" if strip else "common/rows.vert",
+    )
+
+
+def take_row(name: str, x: Dealt, out: TensorSpec, *, kernels: Kernels) -> DrawSpec:
+    """``out = x[last_row]`` by itself, [1, D] in blocks. Run value: last_row."""
+    return DrawSpec(
+        name=name,
+        kind="take",
+        op="take_row",
+        inputs=x.inputs(),
+        outputs=(out.name,),
+        size=(1, out.shape[1]),
+        defines=(
+            *x.layout.defines("X"),
+            *block_layout(name, out).defines("OUT"),
+            ("ROWS", len(x.tensors)),
+            ("QUAD", 0),
+            ("LOOKUP_TEXTURE", int(kernels.lookup_texture)),
+        ),
+        per_run=(("row", "last_row"),),
+        cover=kernels.cover,
+    )
+
+
+def _check_tiles(shapes: Shapes, params: Params) -> int:
+    width = check_cache(shapes, params)
+    needed = int(params["row_slots"] * params["ROWS"])
+    shapes.require(shapes.rows("rows") >= needed, f"the table has {shapes.rows('rows')} rows; {needed} are run")
+    return width
+
+
+def _check_scores(shapes: Shapes, params: Params) -> None:
+    _check_tiles(shapes, params)
+    check_same(shapes, params, None, heads_in(params).cols)
+    shapes.expect("output", None, params["HEADS"] * SLOT_TOKENS)
+
+
+def _check_values(shapes: Shapes, params: Params) -> None:
+    shapes.expect("output", None, _check_tiles(shapes, params))
+    check_same(shapes, params, None, params["HEADS"] * SLOT_TOKENS)
+
+
+def _check_store(shapes: Shapes, params: Params) -> None:
+    check_same(shapes, params, None, shapes.by_name["output"][1])
+
+
+def _rows_of(inputs: Mapping[str, Array], params: Params) -> list[tuple[int, int, int]]:
+    """(row, position, base) of every row of a run, as the shaders see them: from the first row of each slot."""
+    count, table = int(params["ROWS"]), inputs["rows"].astype(np.intp)
+    firsts = table[: int(params["row_slots"]) * count : count]
+    return [
+        (count * slot + n, int(info[POSITION]) + n, int(info[BASE]))
+        for slot, info in enumerate(firsts)
+        for n in range(count)
+    ]
+
+
+def _oracle_scores(inputs: Mapping[str, Array], params: Params, size: tuple[int, int]) -> Array:
+    (cache,) = float64(inputs, ["cache"])
+    count, row_slots = int(params["ROWS"]), int(params["row_slots"])
+    groups = size[0] // row_slots
+    heads = heads_in(params)
+    queries = queries_of(gathered(inputs, count), heads)
+    found = np.full((groups, row_slots * count, size[1]), MASKED)
+    for row, position, base in _rows_of(inputs, params):
+        keys = keys_of(cache[base:], heads)
+        last = min(position, keys.shape[1] - 1)
+        found[:, row] = scores_of(queries[:, row], keys, last, max(groups, score_slots(last + 1)), heads)[:groups]
+    return dealt(found.reshape(-1, size[1]), count)
+
+
+def _oracle_values(inputs: Mapping[str, Array], params: Params, size: tuple[int, int]) -> Array:
+    (cache,) = float64(inputs, ["cache"])
+    count, row_slots = int(params["ROWS"]), int(params["row_slots"])
+    scores = gathered(inputs, count)
+    groups = len(scores) // (row_slots * count)
+    scores = scores[: groups * row_slots * count].reshape(groups, row_slots * count, -1)
+    heads, found = heads_in(params), np.zeros((row_slots * count, size[1]))
+    for row, position, base in _rows_of(inputs, params):
+        values = keys_of(cache[base:], heads, values=True)
+        last = min(position, values.shape[1] - 1, SLOT_TOKENS * len(scores) - 1)
+        found[row] = values_of(scores[: score_slots(last + 1), row], values, last, heads.window)
+    return dealt(found, count)
+
+
+def _oracle_store(inputs: Mapping[str, Array], params: Params, size: tuple[int, int]) -> Array:
+    return gathered(inputs, int(params["ROWS"]))[: size[0], : size[1]]
+
+
+def _check_take(shapes: Shapes, params: Params) -> None:
+    check_same(shapes, params, None, shapes.by_name["output"][1])
+    rows = shapes.rows("x0") * int(params["ROWS"])
+    shapes.require(params["row"] < rows, f"there is no row {params['row']} of {rows}")
+
+
+def _oracle_take(inputs: Mapping[str, Array], params: Params, size: tuple[int, int]) -> Array:
+    return np.asarray(gathered(inputs, int(params["ROWS"]))[int(params["row"])][None])
+
+
+def _stored(inputs: Mapping[str, Array], params: Params) -> Array:
+    table = inputs["rows"].astype(np.intp)
+    return np.asarray(table[:, POSITION] + table[:, BASE])
+
+
+register(Op("tile_scores", ("cache", "rows"), optional_names(), _check_scores, _oracle_scores, ("rows",)))
+register(Op("tile_values", ("cache", "rows"), optional_names(), _check_values, _oracle_values, ("rows",)))
+register(Op("store_rows", ("rows",), optional_names(), _check_store, _oracle_store, ("rows",), places=_stored))
+register(Op("take_row", (), optional_names(), _check_take, _oracle_take))

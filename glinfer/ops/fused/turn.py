@@ -1,0 +1,102 @@
+"""Queries and keys normalised head by head and turned by their positions, where a family has norms of heads."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+
+import numpy as np
+
+from glinfer.errors import PlanError
+from glinfer.gl.layouts.blocks import RowLayout
+from glinfer.gl.layouts.matrix import Extent
+from glinfer.ops.fused.dense import Turning, target_defines, turned_rows
+from glinfer.ops.fused.rows import POSITION, Dealt, check_same, dealt, gathered, optional_names, table_layout
+from glinfer.ops.kernels import Kernels
+from glinfer.ops.spec import Array, DrawSpec, Op, Params, Shapes, TensorSpec, float64, register
+
+
+def turn_heads(
+    name: str,
+    x: Dealt,
+    gains: TensorSpec,
+    turning: Turning,
+    out: Dealt,
+    *,
+    head_dim: int,
+    eps: float,
+    rows: TensorSpec | None,
+    slots: Extent = 1,
+    first: Extent = 0,
+    kernels: Kernels,
+) -> DrawSpec:
+    """``out[r] = turned(x[r] / sqrt(mean(x[r]²) + eps) · gains)`` of each head of keys and queries; values stay.
+
+    x and out [rows, k | v | q], gains [2, head_floats] for keys and for queries: RMSNorm (Zhang and Sennrich 2019) over
+    ``head_dim`` elements. With the table ``rows``, of the rows of the first ``slots`` slots, at their positions;
+    without, of one row, written into slot ``first`` of out. Run value: position.
+    """
+    alone = rows is None
+    if not isinstance(gains.layout, RowLayout):
+        raise PlanError(f"draw {name}: expected a table of gains")
+    place: list[tuple[str, int]] = [] if rows is None else table_layout(rows).defines("ROWS")
+    return DrawSpec(
+        name=name,
+        kind="attn.turn",
+        op="turn_heads",
+        inputs=(
+            *x.inputs(),
+            ("gains", gains.name),
+            ("rope", turning.table.name),
+            *(() if rows is None else (("rows", rows.name),)),
+        ),
+        outputs=out.names,
+        size=(1 if alone else slots, out.cols),
+        defines=(
+            *x.layout.defines("X"),
+            *gains.layout.defines("GAINS"),
+            *turning.defines(name),
+            *place,
+            *target_defines(out.layout),
+            ("ROWS", len(out.tensors)),
+            ("ALONE", int(alone)),
+            ("TEXELS", out.cols // 4),
+            ("HEAD_DIM", head_dim),
+            ("EPS", eps),
+            ("QUAD", 0),
+            ("LOOKUP_TEXTURE", int(kernels.lookup_texture)),
+        ),
+        per_run=(("position", "position"),) if alone else (),
+        first=first,
+        cover=kernels.cover,
+        largest_cell=0 if alone else kernels.largest_cell,
+    )
+
+
+def _check(shapes: Shapes, params: Params) -> None:
+    cols = shapes.by_name["output"][1]
+    check_same(shapes, params, None, cols)
+    shapes.expect("gains", 2, 4 * params["HEAD_TEXELS"])
+    shapes.expect("rope", None, 4 * params["HEAD_TEXELS"])
+    shapes.require(params["HEAD_DIM"] <= 4 * params["HEAD_TEXELS"], "a head is larger than its place")
+    if params["ALONE"]:
+        shapes.require(params["position"] < shapes.rows("rope"), f"there is no position {params['position']}")
+
+
+def _oracle(inputs: Mapping[str, Array], params: Params, size: tuple[int, int]) -> Array:
+    count = int(params["ROWS"])
+    x = gathered(inputs, count)[: size[0] * count, : size[1]]
+    gains, rope = float64(inputs, ["gains", "rope"])
+    floats, keys, queries = (4 * int(params[name]) for name in ("HEAD_TEXELS", "KEY_TEXELS", "QUERY_AT"))
+    found = x.copy()
+    for part, gain in ((slice(0, keys), gains[0]), (slice(queries, size[1]), gains[1])):
+        by_head = x[:, part].reshape(len(x), -1, floats)
+        norms = np.sqrt((by_head**2).sum(axis=-1, keepdims=True) / params["HEAD_DIM"] + params["EPS"])
+        found[:, part] = (by_head / norms * gain).reshape(len(x), -1)
+    if params["ALONE"]:
+        positions = np.full(len(x), int(params["position"]))
+    else:
+        positions = np.minimum(inputs["rows"][: len(x), POSITION].astype(np.intp), len(rope) - 1)
+    return dealt(turned_rows(found, rope, params, positions), count)
+
+
+register(Op("turn_heads", ("gains", "rope"), (*optional_names(), "rows"), _check, _oracle, ("rows",)))

@@ -1,0 +1,1 @@
+"""Weight formats: GGML blocks, and how shaders read them."""

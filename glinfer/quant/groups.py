@@ -1,0 +1,326 @@
+"""GGML's blocks sorted by groups of 32 weights, so that a shader can multiply whole numbers and scale their sums.
+
+Each row of blocks becomes four arrays of uint32, of which no bit is lost:
+
+========= ==================== ======================================================================
+array     shape                holds
+========= ==================== ======================================================================
+``low``   [rows, groups, 4]    the lowest four bits of the numbers: weight i in byte i mod 16, those from
+                               16 on in the upper half; or [rows, groups, 8], all eight bits, in order
+``high``  [rows, groups, 0–2]  the fifth bit of weight 4b + j as bit b of byte j; or the two bits above the
+                               fourth, of weight 16k + 4b + j as bits 2b of byte j of word k
+``scale`` [rows, groups]       half floats, or a half float and two bytes, or 16 bits of small scales
+``shared``[rows, blocks, 0–1]  a half float for scales and one for minima of a block of 256
+========= ==================== ======================================================================
+
+Source of the formats: ggml-common.h and ggml-quants.c of GGML.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+import numpy.typing as npt
+
+from glinfer.errors import InputError
+from glinfer.quant.ggml import GROUP, Bytes, block_format
+
+Words = npt.NDArray[np.uint32]
+HALF, PAIR, BYTES, SIX_BITS, FOUR_BITS, FLOATS = "half", "pair", "bytes", "six bits", "four bits", "floats"
+WIDE = "wide"
+"""The form of matrices whose rows come from blocks of different formats; see :func:`wide_words`."""
+_WIDE_WORDS = 12
+
+
+@dataclass(frozen=True)
+class Plane:
+    """Bytes of a block with ``bits`` of each number: chunk c, bits b, byte j belong to number (c · 8/bits + b) · w + j.
+
+    Attributes:
+        start, nbytes: where in a block they lie.
+        chunks: how many chunks of w = nbytes / chunks bytes there are.
+        bits: how many of a number.
+        position: of the lowest of these bits in the number.
+    """
+
+    start: int
+    nbytes: int
+    chunks: int
+    bits: int
+    position: int = 0
+
+
+@dataclass(frozen=True)
+class GroupForm:
+    """How a format's blocks are sorted.
+
+    Attributes:
+        planes: where the numbers lie.
+        scales: what a group's scale word holds: ``half`` d; ``pair`` d and minimum; ``bytes`` d and a factor of each
+            half of the group; ``six bits`` of a factor and of a minimum's factor; ``four bits`` of each, of each half;
+            ``floats``: a float32 of each half, and what is added of each half.
+        scale_start: where in a block the half floats begin.
+        factor_start: where the factors begin.
+        low_bits: 4 or 8.
+        high_words: of a group.
+        offset: what is subtracted from every number.
+    """
+
+    planes: tuple[Plane, ...]
+    scales: str
+    scale_start: int = 0
+    factor_start: int = 0
+    low_bits: int = 4
+    high_words: int = 0
+    offset: int = 0
+
+    @property
+    def low_words(self) -> int:
+        """Words of a group's lowest bits."""
+        return GROUP * self.low_bits // 32
+
+    @property
+    def shared(self) -> bool:
+        """Whether the half floats belong to blocks of 256, and groups have small scales alone."""
+        return self.scales in (SIX_BITS, FOUR_BITS)
+
+    @property
+    def scale_texels(self) -> int:
+        """Texels of the scales of four groups, of four outputs each."""
+        return 2 if self.shared else 16 if self.scales == FLOATS else 4
+
+
+FORMS = {
+    "Q4_0": GroupForm((Plane(2, 16, 1, 4),), HALF, offset=8),
+    "Q4_1": GroupForm((Plane(4, 16, 1, 4),), PAIR),
+    "Q5_0": GroupForm((Plane(6, 16, 1, 4), Plane(2, 4, 4, 1, 4)), HALF, high_words=1, offset=16),
+    "Q5_1": GroupForm((Plane(8, 16, 1, 4), Plane(4, 4, 4, 1, 4)), PAIR, high_words=1),
+    "Q8_0": GroupForm((Plane(2, 32, 1, 8),), HALF, low_bits=8),
+    "Q2_K": GroupForm((Plane(16, 64, 2, 2),), FOUR_BITS, scale_start=80),
+    "Q3_K": GroupForm((Plane(32, 64, 2, 2), Plane(0, 32, 1, 1, 2)), BYTES, 108, 96, offset=4),
+    "Q4_K": GroupForm((Plane(16, 128, 4, 4),), SIX_BITS, factor_start=4),
+    "Q5_K": GroupForm((Plane(48, 128, 4, 4), Plane(16, 32, 1, 1, 4)), SIX_BITS, factor_start=4, high_words=1),
+    "Q6_K": GroupForm((Plane(0, 128, 2, 4), Plane(128, 64, 2, 2, 4)), BYTES, 208, 192, high_words=2, offset=32),
+}
+"""Every format of blocks that can be sorted by groups."""
+WIDE_FORM = GroupForm((), FLOATS, low_bits=8)
+
+
+@dataclass(frozen=True)
+class Groups:
+    """A matrix sorted by groups; see the head of this module."""
+
+    low: Words
+    high: Words
+    scale: Words
+    shared: Words
+
+
+def group_form(name: str) -> GroupForm:
+    """How the blocks of a format are sorted.
+
+    Raises:
+        InputError: it has no blocks of 32 or 256 weights.
+    """
+    if name == WIDE:
+        return WIDE_FORM
+    if name not in FORMS:
+        raise InputError(f"{name} has no groups of {GROUP} weights; known: {', '.join(FORMS)}")
+    return FORMS[name]
+
+
+def wide_words(rows: Bytes, name: str) -> Words:
+    """Rows of blocks of any format in one form, exactly: uint32 [rows, 12 · groups].
+
+    Of each group eight words with its numbers as signed bytes, and four float32: the scales of its halves, and what is
+    added to each number times its scale.
+    """
+    form = group_form(name)
+    blocks = np.ascontiguousarray(rows).reshape(len(rows), -1, block_format(name).nbytes)
+    numbers = _numbers(blocks, form).reshape(len(rows), -1, GROUP)
+    signed = numbers if form.low_bits == 8 else (numbers.astype(np.int8) - np.int8(form.offset)).view(np.uint8)
+    scale, shared = _scales(blocks, form)
+    return np.concatenate([_words(signed), _float_scales(scale, shared, form).view(np.uint32)], axis=-1).reshape(
+        len(rows), -1
+    )
+
+
+def _float_scales(scale: Words, shared: Words, form: GroupForm) -> npt.NDArray[np.float32]:
+    """[rows, groups, 4]: the scales of both halves, and what is added."""
+
+    def halves(words: Words) -> npt.NDArray[np.float32]:
+        return (words & np.uint32(0xFFFF)).astype("<u2").view(np.float16).astype(np.float32)
+
+    if form.shared:
+        by_group = np.repeat(shared[..., 0], 8, axis=1)
+        d, least = halves(by_group), -halves(by_group >> np.uint32(16))
+        bits, at = (6, 8) if form.scales == SIX_BITS else (4, 4)
+        low = (scale & np.uint32((1 << bits) - 1)).astype(np.float32)
+        high = ((scale >> np.uint32(at)) & np.uint32((1 << bits) - 1)).astype(np.float32)
+        second = [low, high]
+        if form.scales == FOUR_BITS:
+            second = [((scale >> np.uint32(shift)) & np.uint32(15)).astype(np.float32) for shift in (8, 12)]
+        return np.stack([d * low, d * second[0], least * high, least * second[1]], axis=-1)
+    d, added = halves(scale), np.zeros(scale.shape, np.float32)
+    if form.scales == PAIR:
+        added = halves(scale >> np.uint32(16))
+    factors = [np.ones(scale.shape, np.float32)] * 2
+    if form.scales == BYTES:
+        as_bytes = [(scale >> np.uint32(shift)).astype(np.uint8) for shift in (16, 24)]
+        signed = [each.view(np.int8) if form.high_words else each.astype(np.int8) - np.int8(32) for each in as_bytes]
+        factors = [each.astype(np.float32) for each in signed]
+    return np.stack([d * factors[0], d * factors[1], added, added], axis=-1)
+
+
+def wide_values(words: npt.NDArray[Any]) -> npt.NDArray[np.float64]:
+    """The weights [rows, inputs] that :func:`wide_words` stand for, float64."""
+    groups = np.ascontiguousarray(words, dtype="<u4").reshape(len(words), -1, _WIDE_WORDS)
+    numbers = np.ascontiguousarray(groups[..., :8]).view(np.int8).reshape(len(words), -1, 2, GROUP // 2)
+    scales = np.ascontiguousarray(groups[..., 8:]).view("<f4").astype(np.float64)
+    found = numbers * scales[..., :2, None] + scales[..., 2:, None]
+    return np.asarray(found.reshape(len(words), -1))
+
+
+def groups_of_wide(words: npt.NDArray[Any]) -> Groups:
+    """Words of :func:`wide_words` sorted by groups; the scales [rows, groups, 4]."""
+    groups = words.reshape(len(words), -1, _WIDE_WORDS)
+    none = np.zeros((len(words), groups.shape[1], 0), dtype=np.uint32)
+    return Groups(groups[..., :8], none, groups[..., 8:], none)
+
+
+def groups_of(rows: Bytes, name: str) -> Groups:
+    """Rows of blocks, uint8 [rows, bytes], sorted by groups."""
+    form, block = group_form(name), block_format(name)
+    blocks = np.ascontiguousarray(rows).reshape(len(rows), -1, block.nbytes)
+    numbers = _numbers(blocks, form).reshape(len(rows), -1, GROUP)
+    return Groups(_low(numbers, form), _high(numbers, form), *_scales(blocks, form))
+
+
+def blocks_from(groups: Groups, name: str) -> Bytes:
+    """The rows of blocks that were sorted: the reverse of :func:`groups_of`."""
+    form, block = group_form(name), block_format(name)
+    rows, count = len(groups.low), groups.low.shape[1] * GROUP // block.weights
+    blocks = np.zeros((rows, count, block.nbytes), dtype=np.uint8)
+    numbers = _numbers_from(groups, form).reshape(rows, count, block.weights)
+    for plane in form.planes:
+        width, steps = plane.nbytes // plane.chunks, 8 // plane.bits
+        part = (numbers >> np.uint8(plane.position)) & np.uint8((1 << plane.bits) - 1)
+        part = part.reshape(rows, count, plane.chunks, steps, width)
+        shifts = np.arange(0, 8, plane.bits, dtype=np.uint8)[:, None]
+        made = np.bitwise_or.reduce(part << shifts, axis=3)
+        blocks[:, :, plane.start : plane.start + plane.nbytes] = made.reshape(rows, count, plane.nbytes)
+    _put_scales(blocks, groups, form)
+    return blocks.reshape(rows, -1)
+
+
+def _numbers(blocks: Bytes, form: GroupForm) -> Bytes:
+    found: Any = None
+    for plane in form.planes:
+        width = plane.nbytes // plane.chunks
+        part = blocks[:, :, plane.start : plane.start + plane.nbytes]
+        if plane.bits < 8:
+            part = part.reshape(*blocks.shape[:2], plane.chunks, 1, width)
+            shifts = np.arange(0, 8, plane.bits, dtype=np.uint8)[:, None]
+            part = (part >> shifts) & np.uint8((1 << plane.bits) - 1)
+        part = part.reshape(*blocks.shape[:2], -1) << np.uint8(plane.position)
+        found = part if found is None else found | part
+    return np.asarray(found)
+
+
+def _words(values: npt.NDArray[Any]) -> Words:
+    """Bytes [..., 4 · n] as words [..., n]."""
+    return np.ascontiguousarray(values).view("<u4").astype(np.uint32, copy=False)
+
+
+def _low(numbers: Bytes, form: GroupForm) -> Words:
+    if form.low_bits == 8:
+        return _words(numbers)
+    return _words((numbers[..., :16] & np.uint8(15)) | (numbers[..., 16:] << np.uint8(4)))
+
+
+def _high(numbers: Bytes, form: GroupForm) -> Words:
+    if not form.high_words:
+        return np.zeros((*numbers.shape[:2], 0), dtype=np.uint32)
+    bits = form.high_words
+    upper = (numbers >> np.uint8(4)).reshape(*numbers.shape[:2], bits, 8 // bits, 4)
+    shifts = np.arange(0, 8, bits, dtype=np.uint8)[:, None]
+    return _words(np.bitwise_or.reduce(upper << shifts, axis=3).reshape(*numbers.shape[:2], -1))
+
+
+def _numbers_from(groups: Groups, form: GroupForm) -> Bytes:
+    rows, count = groups.low.shape[:2]
+    as_bytes = np.ascontiguousarray(groups.low, dtype="<u4").view(np.uint8).reshape(rows, count, -1)
+    if form.low_bits == 8:
+        return as_bytes
+    numbers = np.concatenate([as_bytes & np.uint8(15), as_bytes >> np.uint8(4)], axis=-1)
+    if form.high_words:
+        bits = form.high_words
+        high = np.ascontiguousarray(groups.high, dtype="<u4").view(np.uint8).reshape(rows, count, bits, 1, 4)
+        parts = (high >> np.arange(0, 8, bits, dtype=np.uint8)[:, None]) & np.uint8((1 << bits) - 1)
+        numbers = numbers | (parts.reshape(rows, count, GROUP) << np.uint8(4))
+    return np.asarray(numbers)
+
+
+def _scales(blocks: Bytes, form: GroupForm) -> tuple[Words, Words]:
+    rows, count = blocks.shape[:2]
+    none = np.zeros((rows, count, 0), dtype=np.uint32)
+    halves = np.ascontiguousarray(blocks[:, :, form.scale_start : form.scale_start + 4])
+    first = halves[..., :2].copy().view("<u2").astype(np.uint32)
+    if form.scales == HALF:
+        return first[..., 0], none
+    if form.scales == PAIR:
+        return _words(halves)[..., 0], none
+    factors = blocks[:, :, form.factor_start :]
+    if form.scales == BYTES:
+        bytes_of = factors[..., :16] if form.high_words else _six_bits(factors[..., :12])
+        pairs = np.ascontiguousarray(bytes_of).view("<u2").astype(np.uint32)
+        return ((pairs << np.uint32(16)) | first).reshape(rows, -1), none
+    if form.scales == FOUR_BITS:
+        pairs = np.ascontiguousarray(factors[..., :16]).view("<u2").astype(np.uint32)
+        return pairs.reshape(rows, -1), _words(halves)
+    scale, least, both = (factors[..., start : start + 4] for start in (0, 4, 8))
+    scales = np.concatenate([scale & 63, (both & 15) | ((scale >> 2) & 48)], axis=-1).astype(np.uint32)
+    minima = np.concatenate([least & 63, (both >> 4) | ((least >> 2) & 48)], axis=-1).astype(np.uint32)
+    return (scales | (minima << np.uint32(8))).reshape(rows, -1), _words(halves)
+
+
+def _six_bits(packed: Bytes) -> Bytes:
+    """Sixteen factors of six bits: eight bytes have the lower four of two each, four the upper two of four each."""
+    low = np.concatenate([packed[..., :8] & 15, packed[..., :8] >> 4], axis=-1)
+    high = (packed[..., None, 8:] >> np.array([0, 2, 4, 6], dtype=np.uint8)[:, None]) & 3
+    return np.asarray(low | (high.reshape(*packed.shape[:2], 16) << 4)).astype(np.uint8)
+
+
+def _put_scales(blocks: Bytes, groups: Groups, form: GroupForm) -> None:
+    rows, count = blocks.shape[:2]
+    start, at = form.scale_start, form.factor_start
+    by_block = groups.scale.reshape(rows, count, -1)
+
+    def put(first: int, values: npt.NDArray[Any], dtype: str) -> None:
+        as_bytes = np.ascontiguousarray(values.astype(dtype)).view(np.uint8).reshape(rows, count, -1)
+        blocks[:, :, first : first + as_bytes.shape[-1]] = as_bytes
+
+    if form.scales == HALF:
+        put(start, by_block, "<u2")
+    elif form.scales == PAIR:
+        put(start, by_block, "<u4")
+    elif form.scales == BYTES:
+        put(start, by_block[..., :1] & 0xFFFF, "<u2")
+        factors = np.ascontiguousarray((by_block >> 16).astype("<u2")).view(np.uint8).reshape(rows, count, 16)
+        if form.high_words:
+            blocks[:, :, at : at + 16] = factors
+        else:
+            blocks[:, :, at : at + 8] = (factors[..., :8] & 15) | (factors[..., 8:] << 4)
+            upper = (factors >> 4).reshape(rows, count, 4, 4) << np.array([0, 2, 4, 6], dtype=np.uint8)[:, None]
+            blocks[:, :, at + 8 : at + 12] = np.bitwise_or.reduce(upper, axis=2)
+    else:
+        put(start, groups.shared, "<u4")
+        if form.scales == FOUR_BITS:
+            put(at, by_block, "<u2")
+            return
+        scales, minima = (by_block & 63).astype(np.uint8), ((by_block >> 8) & 63).astype(np.uint8)
+        blocks[:, :, at : at + 4] = scales[..., :4] | ((scales[..., 4:] & 48) << 2)
+        blocks[:, :, at + 4 : at + 8] = minima[..., :4] | ((minima[..., 4:] & 48) << 2)
+        blocks[:, :, at + 8 : at + 12] = (scales[..., 4:] & 15) | (minima[..., 4:] << 4)

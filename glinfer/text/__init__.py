@@ -1,0 +1,1 @@
+"""Text without OpenGL: tokenizers, chat templates, stops, and text out of token bytes."""

@@ -1,0 +1,401 @@
+"""Chat, kept as token ids so that no message can forge a control token: Gab's own form, and Jinja templates.
+
+:func:`find_chat` says which form a model has. In Gab's, one turn is
+``<|user|>MESSAGE<|end|><|assistant|>REPLY<|end|>``; the model is prompted up to ``<|assistant|>`` and generates until
+``<|end|>``. To let it think first, ``<|think|>`` stands in place of ``<|assistant|>``: the model writes its thoughts,
+then ``<|assistant|>`` by itself, then the answer. The second generation has ``<think>`` after ``<|assistant|>``
+instead, and writes ``</think>`` before its answer. A Jinja template, which most other chat models come with, says
+itself what its form is.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass, field
+from typing import Literal, Protocol
+
+import numpy as np
+
+from glinfer.config import ModelConfig
+from glinfer.errors import InputError
+from glinfer.formats import find_model
+from glinfer.formats.files import AnyPath
+from glinfer.text.chat_template import TemplateEncoder
+from glinfer.text.stops import default_stops
+from glinfer.text.templates import JinjaTemplate, Message, find_template
+from glinfer.text.tokenizer import Tokenizer
+
+ReplyKind = Literal["thinking", "answer"]
+_END_OF_TEXT = "<|endoftext|>"
+_CHAT_TOKENS = {"<|user|>", "<|end|>", "<|assistant|>"}
+
+
+class ChatTokenizer(Protocol):
+    """What chat needs of a tokenizer."""
+
+    @property
+    def control_tokens(self) -> Mapping[str, int]:
+        """The id of every control token by its text."""
+        ...
+
+    def encode(self, text: str, *, allow_special: bool = True) -> list[int]:
+        """Token ids of ``text``; without ``allow_special`` no control token, whatever it spells."""
+        ...
+
+
+@dataclass(frozen=True)
+class Turn:
+    """One finished exchange, without its control tokens: what the user said and what was answered.
+
+    ``message`` is what the user said as text, which Jinja templates go by.
+    """
+
+    user_ids: tuple[int, ...]
+    reply_ids: tuple[int, ...]
+    message: str = field(default="", compare=False)
+
+
+@dataclass(frozen=True)
+class ChatPrompt:
+    """Token ids to run, and how many of the oldest turns had to be left out to make them fit."""
+
+    ids: tuple[int, ...]
+    dropped_turns: int
+
+
+class ChatForm(Protocol):
+    """What makes a model's prompts out of a conversation, and tells what its replies are made of.
+
+    Attributes:
+        control_ids: every control token of the vocabulary.
+        no_think: why the model cannot be asked to think, where ``think`` is None.
+    """
+
+    control_ids: frozenset[int]
+    no_think: str
+
+    @property
+    def stop_ids(self) -> tuple[int, ...]:
+        """Tokens that end a reply."""
+        ...
+
+    @property
+    def think(self) -> int | None:
+        """The token with which the model begins to think, where it has one."""
+        ...
+
+    @property
+    def answer(self) -> int | None:
+        """The token with which the model goes over from its thoughts to its answer, where one token does."""
+        ...
+
+    def encode_message(self, message: str) -> tuple[int, ...]:
+        """Token ids of a user's message, by itself and with no control token among them."""
+        ...
+
+    def prompt(self, turns: Sequence[Turn], newest: Turn, *, think: bool = False) -> tuple[int, ...]:
+        """Everything up to where the model writes: the turns, and the message of the newest."""
+        ...
+
+
+class ChatTemplate:
+    """Gab's form: the ids of the control tokens, and how a turn is put together from them.
+
+    Attributes:
+        user, end, assistant: ids of ``<|user|>``, ``<|end|>``, ``<|assistant|>``.
+        think: id of ``<|think|>`` or ``<think>``, or None where the vocabulary has none.
+        answer: id of the token with which the answer begins after thinking: ``<|assistant|>`` or ``</think>``.
+        stop_ids: tokens that end a reply: ``<|end|>``, ``<|endoftext|>`` where there is one, and ``<|user|>`` because
+            a model which goes on to speak for the user has finished its own part.
+        control_ids: every control token of the vocabulary.
+
+    Raises:
+        InputError: the vocabulary lacks one of the three tokens that chat needs.
+    """
+
+    def __init__(self, tokenizer: ChatTokenizer) -> None:
+        """Look the control tokens up in ``tokenizer``."""
+        self._tokenizer = tokenizer
+        self.user = self._required("<|user|>")
+        self.end = self._required("<|end|>")
+        self.assistant = self._required("<|assistant|>")
+        known = tokenizer.control_tokens
+        self.think, self.answer = known.get("<|think|>"), self.assistant
+        self._thinking: tuple[int, ...] = () if self.think is None else (self.think,)
+        if self.think is None and {"<think>", "</think>"} <= known.keys():
+            self.think, self.answer = known["<think>"], known["</think>"]
+            self._thinking = (self.assistant, self.think)
+        self.no_think = "this tokenizer has no <|think|> token; chat without thinking"
+        self.stop_ids = (self.end, self.user, *([known[_END_OF_TEXT]] if _END_OF_TEXT in known else []))
+        self.control_ids = frozenset(tokenizer.control_tokens.values())
+
+    def _required(self, text: str) -> int:
+        found = self._tokenizer.control_tokens.get(text)
+        if found is None:
+            raise InputError(f"this tokenizer cannot chat: it has no {text} token; use a chat model's tokenizer")
+        return found
+
+    def encode_message(self, message: str) -> tuple[int, ...]:
+        """Token ids of a user's message, by itself and with no control token among them.
+
+        Raises:
+            InputError: the message is empty, is not text, or has no UTF-8 form.
+        """
+        return _encoded_message(self._tokenizer, message, self.control_ids)
+
+    def opening(self, user_ids: Iterable[int], *, think: bool = False) -> tuple[int, ...]:
+        """Everything up to where the model writes: ``<|user|>…<|end|><|assistant|>``, or what makes it think.
+
+        Raises:
+            InputError: thinking is asked of a vocabulary that has no token for it.
+        """
+        if think and self.think is None:
+            raise InputError(self.no_think)
+        return (self.user, *user_ids, self.end, *(self._thinking if think else (self.assistant,)))
+
+    def finished(self, turn: Turn) -> tuple[int, ...]:
+        """A whole past turn, always in the plain form: ``<|user|>…<|end|><|assistant|>…<|end|>``."""
+        return (*self.opening(turn.user_ids), *turn.reply_ids, self.end)
+
+    def prompt(self, turns: Sequence[Turn], newest: Turn, *, think: bool = False) -> tuple[int, ...]:
+        """The finished turns, oldest first, and the opening of the newest."""
+        past = (token for turn in turns for token in self.finished(turn))
+        return (*past, *self.opening(newest.user_ids, think=think))
+
+
+class TemplateChat:
+    """The form of a Jinja template.
+
+    What a message spells never becomes a control token; see :mod:`glinfer.text.chat_template` for how, and for
+    where the ids differ from those of the rendered text. As in transformers' ``apply_chat_template``, a ``<s>`` comes
+    first only where the template writes one.
+
+    Args:
+        template: the model's.
+        tokenizer: the model's.
+        ends: ids that end a text of the model; the control token that the template puts after a reply ends one too.
+        system: what the conversation begins with, in the role ``system``; nothing where it is empty.
+
+    Raises:
+        InputError: the template cannot be used, or refuses a system prompt.
+    """
+
+    def __init__(
+        self, template: JinjaTemplate, tokenizer: Tokenizer, ends: Iterable[int] = (), *, system: str = ""
+    ) -> None:
+        """Render a short conversation, so that a template that cannot be used shows at once."""
+        self._tokenizer = tokenizer
+        self._encoder = TemplateEncoder(template, tokenizer)
+        self._first: tuple[Message, ...] = ({"role": "system", "content": system},) if system else ()
+        self.think = self.answer = None
+        self.no_think = "this model's chat template decides whether it thinks; chat without asking for it"
+        self.control_ids = frozenset(tokenizer.control_tokens.values())
+        self._encoder.ids([*self._first, {"role": "user", "content": "Hello"}])
+        end = self._encoder.end_of_reply()
+        self.stop_ids = tuple(dict.fromkeys((*ends, *(() if end is None else (end,)))))
+
+    def encode_message(self, message: str) -> tuple[int, ...]:
+        """Token ids of a user's message by itself.
+
+        Raises:
+            InputError: the message is empty, is not text, or has no UTF-8 form.
+        """
+        return _encoded_message(self._tokenizer, message, frozenset())
+
+    def prompt(self, turns: Sequence[Turn], newest: Turn, *, think: bool = False) -> tuple[int, ...]:
+        """The system prompt, the finished turns, oldest first, the newest message, and what opens the reply.
+
+        Raises:
+            InputError: the template refuses these messages, or thinking is asked for.
+        """
+        if think:
+            raise InputError(self.no_think)
+        messages = list(self._first)
+        for turn in turns:
+            reply = self._tokenizer.decode(turn.reply_ids)
+            messages += ({"role": "user", "content": turn.message}, {"role": "assistant", "content": reply})
+        return tuple(self._encoder.ids([*messages, {"role": "user", "content": newest.message}]))
+
+
+def find_chat(path: AnyPath, tokenizer: Tokenizer, config: ModelConfig, *, system: str = "") -> ChatForm:
+    """The form in which a model chats.
+
+    It is that of the Jinja template in the model's directory or GGUF file. Without one it is Gab's; so it is for
+    families whose record says so, always or where the tokenizer has the tokens.
+
+    Args:
+        path: the model's file or directory, or the name of a bundled model.
+        tokenizer: the model's.
+        config: the model's shape.
+        system: a system prompt, which only a Jinja template knows.
+
+    Raises:
+        FormatError: a file of the template is damaged.
+        InputError: the model has neither form, the template cannot be used, or there is no place for a system prompt.
+    """
+    path = find_model(path)
+    chat = config.family.own_chat
+    own = chat == "always" or (chat == "with tokens" and tokenizer.control_tokens.keys() >= _CHAT_TOKENS)
+    template = None if own else find_template(path)
+    if template is not None:
+        return TemplateChat(template, tokenizer, default_stops(path, tokenizer, config), system=system)
+    try:
+        form = ChatTemplate(tokenizer)
+    except InputError as error:
+        if own:
+            raise
+        raise InputError(
+            "this model cannot chat: found no chat template with it (chat_template.jinja, or chat_template in "
+            f"tokenizer_config.json or in a GGUF file's metadata), and {error}"
+        ) from None
+    if system:
+        raise InputError("this model's chat form has no place for a system prompt; leave it out")
+    return form
+
+
+class ReplySplitter:
+    """Says of each generated token, as it comes, whether it is thinking, answer or neither.
+
+    ``<|think|>`` (``<think>``) switches to thinking and ``<|assistant|>`` (``</think>``) to the answer, wherever the
+    model writes them; a token of ``stop_ids`` ends the reply. Control tokens and all that follows the end are neither.
+    """
+
+    def __init__(self, template: ChatForm, *, think: bool = False) -> None:
+        """Start a reply; ``think`` as in the prompt that it answers."""
+        self._template = template
+        self._kind: ReplyKind = "thinking" if think else "answer"
+        self._done = False
+
+    @property
+    def done(self) -> bool:
+        """Whether the reply has ended by itself."""
+        return self._done
+
+    def push(self, token: int) -> ReplyKind | None:
+        """What the next generated token belongs to; None for a token not to be shown."""
+        self._done = self._done or token in self._template.stop_ids
+        if token == self._template.think:
+            self._kind = "thinking"
+        elif token == self._template.answer:
+            self._kind = "answer"
+        return None if self._done or token in self._template.control_ids else self._kind
+
+
+def split_reply(
+    template: ChatForm, ids: Iterable[int], *, think: bool = False
+) -> tuple[tuple[int, ...], tuple[int, ...]]:
+    """Split a whole reply into (thinking ids, answer ids) by the rules of :class:`ReplySplitter`."""
+    splitter = ReplySplitter(template, think=think)
+    kinds = [(splitter.push(token), token) for token in ids]
+    thinking = tuple(token for kind, token in kinds if kind == "thinking")
+    return thinking, tuple(token for kind, token in kinds if kind == "answer")
+
+
+class Conversation:
+    """The turns so far, and prompts made from as many of the newest as fit the model's context.
+
+    Args:
+        template: the form of the model's chats.
+        context: how many tokens the model can hold, prompt and reply together.
+
+    Raises:
+        InputError: ``context`` is not a whole number of at least 1.
+    """
+
+    def __init__(self, template: ChatForm, context: int) -> None:
+        """Start with no turns."""
+        self._template = template
+        self._context = _whole("context", context, least=1)
+        self._turns: list[Turn] = []
+        self._open: _OpenTurn | None = None
+
+    @property
+    def turns(self) -> tuple[Turn, ...]:
+        """The finished turns that are still remembered, oldest first."""
+        return tuple(self._turns)
+
+    def prompt(self, message: str, *, think: bool = False, reserve: int) -> ChatPrompt:
+        """The ids to run for ``message``: past turns, the message, and the token that opens the reply.
+
+        The oldest turns are left out, whole, until the ids and ``reserve`` tokens for the reply fit the
+        context. Nothing is forgotten before :meth:`add_reply`: until then another prompt takes this one's
+        place, as if this one had not been.
+
+        Raises:
+            InputError: the message is empty, or alone it does not fit; thinking is not known to the
+                vocabulary; ``reserve`` is not a whole number of at least 0; a Jinja template refuses the conversation.
+        """
+        room = self._context - _whole("reserve", reserve, least=0)
+        newest = Turn(self._template.encode_message(message), (), message)
+        for dropped in range(len(self._turns) + 1):
+            ids = self._template.prompt(self._turns[dropped:], newest, think=think)
+            if len(ids) <= room:
+                self._open = _OpenTurn(newest, think, dropped)
+                return ChatPrompt(ids, dropped)
+        raise InputError(
+            f"the message takes {len(ids)} tokens and {reserve} are reserved for the reply, but the "
+            f"context holds {self._context}; shorten the message or reserve less"
+        )
+
+    def add_reply(self, ids: Iterable[int]) -> Turn:
+        """Complete the turn that :meth:`prompt` opened with the tokens that the model generated.
+
+        Only the answer is remembered, so that later prompts have the plain form: a stop token and what
+        follows it are cut, control tokens are left out, and of a thinking reply only what follows the
+        model's own ``<|assistant|>`` (``</think>``) stays. A reply that never came to its answer is remembered as
+        empty. Turns that the prompt left out are forgotten now.
+
+        Raises:
+            InputError: no prompt is open, or an id is not a whole number of at least 0.
+        """
+        if self._open is None:
+            raise InputError("there is no open turn to reply to; ask for a prompt first")
+        checked = [_whole("a token of the reply", token, least=0) for token in ids]
+        _, answer = split_reply(self._template, checked, think=self._open.think)
+        turn = dataclasses.replace(self._open.turn, reply_ids=answer)
+        self._turns = [*self._turns[self._open.dropped :], turn]
+        self._open = None
+        return turn
+
+    def reset(self) -> None:
+        """Forget all turns, the open one too."""
+        self._turns = []
+        self._open = None
+
+
+@dataclass(frozen=True)
+class _OpenTurn:
+    """A prompt that waits for its reply."""
+
+    turn: Turn
+    think: bool
+    dropped: int
+
+
+def _encoded_message(tokenizer: ChatTokenizer, message: str, control_ids: frozenset[int]) -> tuple[int, ...]:
+    """Token ids of a message; an error where it is none, or where one of these control tokens is among them."""
+    if not isinstance(message, str):
+        raise InputError(f"the message is a {type(message).__name__}; expected text")
+    if not message:
+        raise InputError("the message is empty; expected at least one character")
+    try:
+        message.encode("utf-8")
+    except UnicodeEncodeError as error:
+        raise InputError(
+            f"the message has half a surrogate pair at character {error.start}; expected valid Unicode"
+        ) from None
+    ids = tuple(tokenizer.encode(message, allow_special=False))
+    if not control_ids.isdisjoint(ids):
+        raise InputError("the tokenizer made a control token from the message's text; chat needs one that can not")
+    return ids
+
+
+def _whole(name: str, value: object, *, least: int) -> int:
+    """``value`` as an int if it is a whole number of at least ``least``."""
+    expected = f"expected a whole number of at least {least}"
+    if isinstance(value, bool) or not isinstance(value, (int, np.integer)):
+        raise InputError(f"{name} is a {type(value).__name__}; {expected}")
+    if value < least:
+        raise InputError(f"{name} is {value}; {expected}")
+    return int(value)

@@ -1,0 +1,73 @@
+"""The ids that end a text when nobody says which."""
+
+from __future__ import annotations
+
+import os
+from pathlib import Path
+
+from glinfer.config import ModelConfig
+from glinfer.errors import FormatError
+from glinfer.formats.files import AnyPath, inside, shown
+from glinfer.formats.gguf.file import read_gguf_file
+from glinfer.formats.huggingface.files import is_directory
+from glinfer.formats.huggingface.json_files import quoted, read_json
+from glinfer.text.tokenizer import END_OF_TURN, Tokenizer
+from glinfer.text.tokenizers.gguf import gguf_stops, is_gguf
+
+_LONGEST = 1 << 20  # bytes; a real one has a few thousand
+
+
+def stop_ids_of(path: AnyPath) -> tuple[int, ...]:
+    """The ids that end a text of the model in a Hugging Face directory or a GGUF file.
+
+    In a directory they are ``eos_token_id`` (a number or a list) of ``generation_config.json``, else of
+    ``config.json``; none where neither has any. Negative ones, with which some configurations say that there is none,
+    are left out. A GGUF file's are those that :func:`glinfer.text.tokenizers.gguf.gguf_stops` finds; none where
+    its vocabulary cannot be used.
+
+    Args:
+        path: the directory, a file in it, or the GGUF file.
+
+    Raises:
+        FormatError: one of the two files is damaged, or its ``eos_token_id`` is something else; the GGUF file cannot be
+            read.
+        InputError: the package gguf, which reads GGUF files, is not installed.
+    """
+    if is_gguf(path):
+        found_in = read_gguf_file(path)
+        try:
+            return gguf_stops(found_in.metadata, found_in.source)
+        except FormatError:  # find_tokenizer says why
+            return ()
+    folder = Path(path) if is_directory(path) else Path(path).parent
+    for name in ("generation_config.json", "config.json"):
+        file = folder / name
+        if not os.path.lexists(file):
+            continue
+        found = read_json(inside(file), _LONGEST).get("eos_token_id")
+        ids = found if isinstance(found, list) else [] if found is None else [found]
+        for token in ids:
+            if isinstance(token, bool) or not isinstance(token, int):
+                raise FormatError(
+                    f"{shown(file)}: eos_token_id is {quoted(found)}; expected a token id or a list of them"
+                )
+        if ids := [token for token in ids if token >= 0]:
+            return tuple(dict.fromkeys(ids))
+    return ()
+
+
+def default_stops(checkpoint: AnyPath, tokenizer: Tokenizer | None, config: ModelConfig) -> tuple[int, ...]:
+    """The ids that end a text of a model: those that its files name, else the tokenizer's ``<|end|>``.
+
+    Where the record of its family names such tokens, they are always the tokenizer's.
+
+    Raises:
+        FormatError, InputError: as :func:`stop_ids_of`.
+    """
+    named = () if config.family.stops else stop_ids_of(checkpoint)
+    if known := tuple(token for token in named if token < config.vocab_size):
+        return known
+    if tokenizer is None:
+        return ()
+    names = config.family.stops or (END_OF_TURN,)
+    return tuple(token for name in names if (token := tokenizer.special_id(name)) is not None)

@@ -1,0 +1,101 @@
+"""Renders one chat template, in a process of its own: a template is a program that came with somebody's model.
+
+Run as a script by :mod:`glinfer.text.templates`, with one JSON object on standard input and one on standard
+output. Nothing of glinfer is imported here, so that the process starts quickly. :func:`render` is what it does.
+"""
+
+from __future__ import annotations
+
+import json
+import sys
+from collections.abc import Mapping, Sequence
+from datetime import datetime
+from typing import Any
+
+
+def limit(seconds: int, memory: int) -> None:
+    """Let this process have so many seconds of a processor and bytes of memory, where the system can see to that."""
+    try:
+        import resource
+    except ImportError:  # not on Windows, where the time limit of the parent is all there is
+        return
+    resource.setrlimit(resource.RLIMIT_CPU, (seconds, seconds))
+    resource.setrlimit(resource.RLIMIT_AS, (memory, memory))
+    resource.setrlimit(resource.RLIMIT_FSIZE, (0, 0))  # no file can be written to
+
+
+def render(source: str, variables: Mapping[str, Any], most: int) -> str:
+    """The text that a template makes, with the settings, tests and functions that transformers gives it.
+
+    Args:
+        source: the template.
+        variables: what it can name: ``messages``, ``add_generation_prompt``, ``bos_token``, …
+        most: characters that the text may have.
+
+    Raises:
+        Exception: of any kind, as jinja2 and what a template calls raise them.
+    """
+    import jinja2.ext
+    from jinja2.nodes import Node, Scope
+    from jinja2.parser import Parser
+    from jinja2.sandbox import ImmutableSandboxedEnvironment
+
+    class Generation(jinja2.ext.Extension):
+        """``{% generation %}…{% endgeneration %}``: marks for training, nothing here."""
+
+        tags = {"generation"}  # noqa: RUF012 (jinja2 has it so)
+
+        def parse(self, parser: Parser) -> Node:
+            line = next(parser.stream).lineno
+            return Scope(parser.parse_statements(("name:endgeneration",), drop_needle=True)).set_lineno(line)
+
+    def raise_exception(message: object) -> None:
+        raise jinja2.TemplateError(str(message))
+
+    def tojson(
+        value: Any,
+        ensure_ascii: bool = False,
+        indent: int | None = None,
+        separators: Sequence[str] | None = None,
+        sort_keys: bool = False,
+    ) -> str:
+        pair = None if separators is None else (separators[0], separators[1])
+        return json.dumps(value, ensure_ascii=ensure_ascii, indent=indent, separators=pair, sort_keys=sort_keys)
+
+    environment = ImmutableSandboxedEnvironment(
+        trim_blocks=True, lstrip_blocks=True, extensions=[Generation, jinja2.ext.loopcontrols]
+    )
+    environment.filters["tojson"] = tojson
+    environment.globals["raise_exception"] = raise_exception
+    environment.globals["strftime_now"] = lambda form: datetime.now().strftime(form)
+    pieces, length = [], 0
+    for piece in environment.from_string(source).generate(**variables):
+        pieces.append(piece)
+        length += len(piece)
+        if length > most:
+            raise OverflowError(f"its text has more than {most} characters")
+    return "".join(pieces)
+
+
+def main() -> None:
+    """Answer the request on standard input."""
+    request = json.load(sys.stdin)
+    sys.path[:] = request["path"]
+    limit(request["seconds"], request["memory"])
+    answer: dict[str, str]
+    try:
+        answer = {"text": render(request["source"], request["variables"], request["most"])}
+    except MemoryError:
+        answer = {"error": "it takes too much memory"}
+    except RecursionError:
+        answer = {"error": "it calls itself without end, or is nested too deep"}
+    except Exception as error:
+        answer = {"error": str(error) or type(error).__name__}
+        line = getattr(error, "lineno", None)
+        if line:
+            answer["error"] += f" (line {line})"
+    json.dump(answer, sys.stdout)
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,340 @@
+"""Text to tokens and back: Gab's byte-level BPE, and the tokenizers of Hugging Face models and of GGUF files.
+
+Hugging Face's ``tokenizers`` library does the splitting of all of them.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+import json
+import operator
+import re
+from collections.abc import Iterable, Mapping
+from functools import cached_property
+from pathlib import Path
+from types import MappingProxyType
+
+import tokenizers
+from tokenizers.models import BPE
+from tokenizers.pre_tokenizers import Split
+from tokenizers.trainers import BpeTrainer
+
+from glinfer.config import ModelConfig
+from glinfer.errors import FormatError, InputError
+from glinfer.formats.files import AnyPath, inside, opened
+from glinfer.formats.gab.bpe import BpeModel, is_merges_json, read_bpe, read_merges_json
+from glinfer.formats.huggingface.files import is_directory
+from glinfer.text.tokenizers.gguf import is_gguf, read_gguf_tokenizer
+from glinfer.text.tokenizers.huggingface import TOKENIZER_FILE, HfModel, read_hf_tokenizer
+
+_CONTROL = rb"<\|[a-z_]+\|>"
+_BYTES = 256
+
+
+END_OF_TURN = "<|end|>"
+"""The special token that ends a turn of a chat."""
+
+
+class Tokenizer:
+    """Text to token ids and back, for a vocabulary of Gab's, one of Hugging Face's or one out of a GGUF file.
+
+    Control tokens are those that mean something to the model beside the text, such as ``<|user|>``. Text can spell
+    them; ``encode(text, allow_special=False)`` is for text that must not. In BPE1 they are the vocabulary's entries
+    of the form ``<|name|>``, in the JSON of a second-generation Gab those that it reserves too (``<think>``), in a
+    ``tokenizer.json`` of Hugging Face's and a GGUF file the tokens marked as special or control.
+
+    Args:
+        model: what :func:`glinfer.formats.gab.bpe.read_bpe`, :func:`glinfer.formats.gab.bpe.read_merges_json`,
+            :func:`glinfer.text.tokenizers.huggingface.read_hf_tokenizer` or
+            :func:`glinfer.text.tokenizers.gguf.read_gguf_tokenizer` gives.
+
+    Attributes:
+        control_tokens: id of every control token by its text.
+    """
+
+    def __init__(self, model: BpeModel | HfModel) -> None:
+        """Look up the control tokens, and have the library ready."""
+        self._source = model if isinstance(model, HfModel) else _Merges(model)
+        self.control_tokens: Mapping[str, int] = self._source.control_tokens
+
+    @classmethod
+    def from_file(cls, path: AnyPath) -> Tokenizer:
+        """The tokenizer in a BPE1 file, a ``tokenizer.json``, a GGUF file or the directory of a model.
+
+        A ``tokenizer.json`` may be Hugging Face's or that of a second-generation Gab; its beginning tells.
+
+        Raises:
+            FormatError: as :func:`glinfer.formats.gab.bpe.read_bpe`, :func:`glinfer.formats.gab.bpe.read_merges_json`,
+                :func:`glinfer.text.tokenizers.huggingface.read_hf_tokenizer` or
+                :func:`glinfer.text.tokenizers.gguf.read_gguf_tokenizer`.
+            InputError: a GGUF file, and the package gguf is not installed.
+        """
+        folder = is_directory(path)
+        if not folder and is_gguf(path):
+            return cls(read_gguf_tokenizer(path))
+        file = Path(path) / TOKENIZER_FILE if folder else path
+        if (not folder or Path(file).is_file()) and is_merges_json(file):
+            return cls(read_merges_json(file))
+        if folder or Path(path).suffix == ".json":
+            return cls(read_hf_tokenizer(path))
+        with opened(path) as (start, _):
+            is_json = start.read(64).lstrip().startswith(b"{")
+        return cls(read_hf_tokenizer(path) if is_json else read_bpe(path))
+
+    @property
+    def vocab_size(self) -> int:
+        """The highest id and one; a BPE1 vocabulary has a token for every id below it."""
+        return self._source.vocab_size
+
+    def fits(self, config: ModelConfig, *, exactly: bool = False) -> bool:
+        """Whether the model has a row for every token, and no more unless they may be padding.
+
+        Models of Hugging Face often have more rows than there are tokens.
+        """
+        if exactly or isinstance(self._source, _Merges):
+            return self.vocab_size == config.vocab_size
+        return self.vocab_size <= config.vocab_size
+
+    def encode(self, text: str, *, allow_special: bool = True) -> list[int]:
+        """Token ids of ``text``; :meth:`decode` gives exactly ``text`` back, unless a ``tokenizer.json`` changes it.
+
+        That is where such a file normalises text, has no token for a character, or puts special tokens around it.
+        Without ``allow_special`` no id is a control token's, nor of a longer token with one in it: text that spells
+        one is made of ordinary pieces, and nothing is put around it. (A ``tokenizer.json`` may make a single character
+        special, and has an unknown token for what it cannot write: those two still come.)
+
+        Raises:
+            InputError: the text has half a surrogate pair, which UTF-8 cannot express.
+        """
+        return self._source.ids(_encodable(text), allow_special=allow_special)
+
+    def encode_mixed(self, parts: Iterable[str | int]) -> list[int]:
+        """Token ids of a text in which control tokens stand as ids; texts side by side are one text.
+
+        Each id stays as it is, and no text becomes one, as in :meth:`encode` without ``allow_special``; otherwise the
+        ids are those of the whole text. Nothing is put around it (``<s>`` before it, say). A control token takes the
+        spaces beside it where its tokenizer says so.
+
+        Raises:
+            InputError: as :meth:`encode`.
+        """
+        ids: list[int] = []
+        last: int | None = None
+        text = ""
+        for part in (*parts, None):
+            if isinstance(part, str):
+                text += part
+                continue
+            text = text.lstrip() if last in self._takes_right else text
+            text = text.rstrip() if part in self._takes_left else text
+            if text:
+                ids += (self._source if last is None else self._later).ids(_encodable(text), allow_special=False)
+            if part is not None:
+                ids.append(part)
+            last, text = part, ""
+        return ids
+
+    @cached_property
+    def _later(self) -> HfModel | _Merges:
+        """The source for text after a control token: some put a space before the first text only."""
+        if not isinstance(self._source, HfModel):
+            return self._source
+        values = self._source.library.to_str()
+        never = values.replace('"prepend_scheme":"first"', '"prepend_scheme":"never"')
+        if never == values:
+            return self._source
+        return dataclasses.replace(self._source, library=tokenizers.Tokenizer.from_str(never))
+
+    @cached_property
+    def _takes_left(self) -> frozenset[int]:
+        return self._taking("lstrip")
+
+    @cached_property
+    def _takes_right(self) -> frozenset[int]:
+        return self._taking("rstrip")
+
+    def _taking(self, side: str) -> frozenset[int]:
+        if not isinstance(self._source, HfModel):
+            return frozenset()
+        added = self._source.library.get_added_tokens_decoder().items()
+        return frozenset(token for token, flags in added if flags.special and getattr(flags, side))
+
+    def decode(self, ids: Iterable[int]) -> str:
+        """The text of ``ids``: their bytes read as UTF-8, with U+FFFD for what is none.
+
+        The ids are a whole text: the space that SentencePiece-like tokenizers put before one is taken off.
+
+        Raises:
+            InputError: an id is not a whole number, or has no token.
+        """
+        data = b"".join(map(self.token_bytes, ids))
+        spaces = min(self._source.prefix, len(data) - len(data.lstrip(b" ")))
+        return data[spaces:].decode("utf-8", errors="replace")
+
+    def token_bytes(self, token: int) -> bytes:
+        """The bytes of one token, which by themselves need not be whole UTF-8 characters.
+
+        They are those that it has within a text, so they may begin with a space. A ``tokenizer.json`` need not have a
+        token for every row of its model: the others have no bytes.
+
+        Raises:
+            InputError: ``token`` is not a whole number from 0 on, or is outside a BPE1 vocabulary.
+        """
+        try:
+            index = operator.index(token)
+        except TypeError:
+            raise InputError(f"a token is a {type(token).__name__}; expected a whole number") from None
+        if index < 0 or (index >= self.vocab_size and isinstance(self._source, _Merges)):
+            raise InputError(
+                f"token {index} is outside the vocabulary; expected 0 to {self.vocab_size - 1}; "
+                "the tokens may be another tokenizer's"
+            )
+        return self._source.pieces.get(index, b"")
+
+    def special_id(self, text: str) -> int | None:
+        """The id of the control token spelled ``text``, such as ``<|user|>``, or None if there is none."""
+        return self.control_tokens.get(text)
+
+
+def _encodable(text: str) -> str:
+    """The same text, if UTF-8 can express it."""
+    try:
+        text.encode("utf-8")
+    except UnicodeEncodeError as error:
+        raise InputError(
+            f"the text has half a surrogate pair (U+{ord(text[error.start]):04X}) at character "
+            f"{error.start}; expected valid Unicode; take it out or replace it"
+        ) from None
+    return text
+
+
+class _Merges:
+    """A byte-level BPE without a pre-tokeniser: merges apply in file order over the whole text.
+
+    Control tokens are ordinary merges here. Its attributes are those of
+    :class:`glinfer.text.tokenizers.huggingface.HfModel`.
+    """
+
+    prefix = 0
+
+    def __init__(self, model: BpeModel) -> None:
+        """Build the two tokenizers, with and without the merges that make control tokens."""
+        self.vocab_size = len(model.vocabulary)
+        self.pieces: Mapping[int, bytes] = dict(enumerate(model.vocabulary))
+        control = re.compile(b"|".join([_CONTROL, *(re.escape(text.encode()) for text in model.reserved)]))
+        self.control_tokens: Mapping[str, int] = MappingProxyType(
+            {piece.decode(): token for token, piece in self.pieces.items() if control.fullmatch(piece)}
+        )
+        plain = [merge for merge in model.merges if not control.search(self.pieces[merge[2]])]
+        self._full = _library_tokenizer(model.vocabulary, model.merges)
+        self._plain = _library_tokenizer(model.vocabulary, plain)
+
+    def ids(self, text: str, *, allow_special: bool) -> list[int]:
+        """Token ids of ``text``."""
+        library = self._full if allow_special else self._plain
+        return list(library.encode(text.encode().decode("latin-1"), add_special_tokens=False).ids)
+
+
+def find_tokenizer(
+    checkpoint: AnyPath, given: AnyPath | Tokenizer | None, config: ModelConfig
+) -> tuple[Tokenizer | None, str]:
+    """The tokenizer of a checkpoint: the given one, else its own or one beside it.
+
+    That is a GGUF file's own vocabulary, then ``<checkpoint>.bpe``, ``model.bpe`` or ``tokenizer.json``, the first that
+    fits; a checkpoint may be a directory too, and they are then in it. A ``tokenizer.json`` that was only found fits a
+    model of the gab family when both have the same number of tokens, and any other model that has a row for each of its
+    tokens.
+
+    Returns:
+        The tokenizer, or None with the reason why there is none.
+
+    Raises:
+        InputError: the given one does not fit the model.
+        FormatError: the given one cannot be read.
+    """
+    if given is not None:
+        chosen = given if isinstance(given, Tokenizer) else Tokenizer.from_file(given)
+        if not chosen.fits(config):
+            raise InputError(
+                f"the tokenizer has {chosen.vocab_size} tokens, the model {config.vocab_size}; "
+                "they must be the pair that was trained together"
+            )
+        return chosen, ""
+    reasons = []
+    advice = "pass the right one with tokenizer=… (--tokenizer) or use token ids"
+    own = Path(checkpoint) if is_gguf(checkpoint) else None
+    for candidate in (*([own] if own else []), *_candidates(Path(checkpoint))):
+        if not candidate.is_file():
+            continue
+        try:
+            beside = Tokenizer.from_file(inside(candidate))
+        except FormatError as error:  # nobody asked for this file, and ids need none
+            whose = "the checkpoint's own tokenizer" if candidate == own else "the tokenizer beside the checkpoint"
+            reasons.append(f"{whose} cannot be used: {error}; {advice}")
+            continue
+        if beside.fits(config, exactly=config.family.exact_vocabulary):
+            return beside, ""
+        where = "the vocabulary in the checkpoint" if candidate == own else f"{candidate} beside the checkpoint"
+        reasons.append(f"{where} has {beside.vocab_size} tokens, the model {config.vocab_size}; {advice}")
+    return None, reasons[0] if reasons else "no tokenizer was given; pass tokenizer=… (--tokenizer) or use token ids"
+
+
+def _candidates(path: Path) -> tuple[Path, ...]:
+    if is_directory(path):
+        return path / "model.bpe", path / TOKENIZER_FILE
+    return path.with_suffix(".bpe"), path.with_name("model.bpe"), path.with_name(TOKENIZER_FILE)
+
+
+def _library_tokenizer(pieces: tuple[bytes, ...], merges: Iterable[tuple[int, int, int]]) -> tokenizers.Tokenizer:
+    """The library's tokenizer over these merges, for text with one character (U+0000–U+00FF) for each byte.
+
+    The library merges the earliest listed pair first, leftmost first; as no merge uses a piece made later,
+    that is the same as applying the merges one after the other over the whole text. Without a pre-tokeniser a
+    "word" is a whole text, which hardly comes twice: the library's cache of words is switched off.
+    """
+    names = [piece.decode("latin-1") for piece in pieces]
+    vocabulary = {name: token for token, name in enumerate(names)}
+    pairs = [(names[left], names[right]) for left, right, _ in merges]
+    return tokenizers.Tokenizer(BPE(vocab=vocabulary, merges=pairs, cache_capacity=0))
+
+
+def learn_bpe(texts: Iterable[str], size: int, first: Iterable[str] = ()) -> BpeModel:
+    """Learn a byte-level BPE of at most ``size`` entries: bytes, the ``first`` pieces, then learned merges.
+
+    While learning, text is cut into words with the space before them, runs of punctuation and runs of space, so
+    that merges stay within those; the tokenizer itself cuts nothing (see :class:`Tokenizer`). The library's
+    trainer does the learning (Sennrich et al. 2016).
+
+    Args:
+        texts: what to learn from.
+        size: the vocabulary wanted, at least 256; a short text gives fewer entries.
+        first: pieces that get the first ids after the bytes, such as control tokens, each with its beginnings.
+    """
+    pieces = [bytes([value]) for value in range(_BYTES)]
+    ids = {piece: index for index, piece in enumerate(pieces)}
+    merges: list[tuple[int, int, int]] = []
+
+    def merge(left: bytes, right: bytes) -> None:
+        if left + right not in ids and len(pieces) < size:
+            ids[left + right] = len(pieces)
+            merges.append((ids[left], ids[right], len(pieces)))
+            pieces.append(left + right)
+
+    for text in first:
+        piece = text.encode()
+        for end in range(1, len(piece)):
+            merge(piece[:end], piece[end : end + 1])
+    for left, right in _learned_merges(texts, size):
+        merge(left, right)
+    return BpeModel(tuple(merges), tuple(pieces))
+
+
+def _learned_merges(texts: Iterable[str], size: int) -> list[tuple[bytes, bytes]]:
+    # One character U+0000–U+00FF for each byte: the learner then sees bytes, as the tokenizer will.
+    learner = tokenizers.Tokenizer(BPE())
+    learner.pre_tokenizer = Split(tokenizers.Regex(r" ?\w+| ?[^\w\s]+|\s+"), "isolated")
+    alphabet = [chr(value) for value in range(_BYTES)]
+    trainer = BpeTrainer(vocab_size=size, initial_alphabet=alphabet, show_progress=False)
+    learner.train_from_iterator((text.encode().decode("latin-1") for text in texts), trainer)
+    merges = json.loads(learner.to_str())["model"]["merges"]
+    return [(left.encode("latin-1"), right.encode("latin-1")) for left, right in merges]

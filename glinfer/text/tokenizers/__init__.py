@@ -1,0 +1,1 @@
+"""The tokenizers of GGUF files and of Hugging Face models."""

@@ -1,0 +1,223 @@
+"""What a ``tokenizer.json`` may ask of its library, checked before the library sees it.
+
+Such a file is a small program: it has regular expressions, and steps that make text longer, one after the other. The
+library runs it as it is, so that a file of a thousand bytes can have it double a text forty times over, or search in it
+for minutes. Here every step is looked at, and every expression tried out on a few hundred characters.
+"""
+
+from __future__ import annotations
+
+import base64
+import binascii
+import itertools
+import time
+from collections.abc import Iterator, Mapping
+from typing import Any
+
+from tokenizers import Regex, pre_tokenizers
+
+from glinfer.errors import FormatError
+from glinfer.formats.huggingface.json_files import quoted
+from glinfer.text.tokenizers.gguf_words import EXPRESSIONS
+from glinfer.text.tokenizers.patterns import problem_of
+
+_PARTS = {
+    "normalizer": "normalizers",
+    "pre_tokenizer": "pretokenizers",
+    "decoder": "decoders",
+    "post_processor": "processors",
+}
+"""The parts of a file that are made of steps, and where several are listed."""
+_MOST_STEPS = 64
+_MOST_TOKENS = 1 << 19  # twice those of the largest known
+_LARGEST_ID = 1 << 24  # as of a model's vocabulary; the library counts up to the highest one when it copies itself
+_MOST_GROWTH = 1024
+"""By how much all steps together may make a text longer, in bytes; those of real files stay below 200."""
+_LONGEST_CONTENT = 1024  # characters that a step puts before a text or around it
+_MOST_PIECES = 64  # of a template that is put around a text
+_KNOWN = frozenset(itertools.chain.from_iterable(EXPRESSIONS.values()))
+_PROBE_LENGTHS = (16, 32, 64, 128, 256, 512)
+_PROBE_SECONDS = 0.02  # of a processor; a sound expression takes a hundredth of that
+_PROBES = 3  # what else the machine does can slow one of them
+_MOST_LITERALS = 16  # of an expression, tried out beside the usual characters
+
+
+def check_tokenizer(values: Mapping[str, Any], label: str) -> None:
+    """Refuse what no tokenizer of a language model needs, and what could do harm.
+
+    Args:
+        values: what the file holds, of which the ``model`` is an object.
+        label: the file, for messages.
+
+    Raises:
+        FormatError: the model is none whose tokens have bytes of their own; steps are too many, make a text too long or
+            put too much around it; an expression takes too long.
+    """
+    _check_model(values["model"], label)
+    growth = 1.0
+    for name, several in _PARTS.items():
+        for step in _steps(values.get(name), several, f"{label}: its {name}"):
+            growth *= _growth(step, f"{label}: its {name}")
+            if growth > _MOST_GROWTH:
+                raise FormatError(
+                    f"{label}: its {name} can make a text more than {_MOST_GROWTH} times as long; expected less; "
+                    "do not trust this file"
+                )
+
+
+def check_kind(kind: object, label: str) -> None:
+    """Refuse a kind of model whose tokens have no bytes of their own.
+
+    Raises:
+        FormatError: it is none of the two that do.
+    """
+    if kind not in ("BPE", "Unigram"):
+        shown = kind if isinstance(kind, str) and kind.isidentifier() else quoted(kind)
+        raise FormatError(f"{label}: its model is {shown}; expected BPE or Unigram; use token ids with this model")
+
+
+def _check_model(model: Mapping[str, Any], label: str) -> None:
+    if "type" in model:  # old files do not say it
+        check_kind(model["type"], label)
+    for mark in ("continuing_subword_prefix", "end_of_word_suffix"):
+        if model.get(mark):
+            raise FormatError(
+                f"{label}: its model has {mark} {quoted(model[mark])}; expected tokens without marks at the ends of "
+                "words; use token ids with this model"
+            )
+    vocabulary = model.get("vocab")
+    if isinstance(vocabulary, (dict, list)) and len(vocabulary) > _MOST_TOKENS:
+        raise FormatError(f"{label}: its vocabulary has {len(vocabulary)} tokens; expected at most {_MOST_TOKENS}")
+    if isinstance(vocabulary, dict) and all(isinstance(token, int) for token in vocabulary.values()):
+        by_id: dict[int, str] = {}
+        for text, token in vocabulary.items():
+            if token > _LARGEST_ID:
+                raise FormatError(
+                    f"{label}: its vocabulary has id {quoted(token)} for {quoted(text)}; expected {_LARGEST_ID} at most"
+                )
+            if by_id.setdefault(token, text) != text:
+                raise FormatError(
+                    f"{label}: its vocabulary has id {token} for {quoted(by_id[token])} and for {quoted(text)}; "
+                    "expected an id of its own for every token; get the file again"
+                )
+
+
+def _steps(part: object, several: str, where: str) -> Iterator[Mapping[str, Any]]:
+    """The steps of a part in their order, those of sequences within sequences too."""
+    stack, found = [part], 0
+    while stack:
+        step = stack.pop()
+        if not isinstance(step, dict):
+            continue
+        found += 1
+        if found > _MOST_STEPS:
+            raise FormatError(f"{where} has more than {_MOST_STEPS} steps; expected fewer; do not trust this file")
+        listed = step.get(several)
+        if step.get("type") == "Sequence" and isinstance(listed, list):
+            stack += reversed(listed)
+        else:
+            yield step
+
+
+def _growth(step: Mapping[str, Any], where: str) -> float:
+    """How many bytes a step can make of one."""
+    kind = step.get("type")
+    if kind == "ByteLevel":
+        return 2.0  # a byte of a character that is not ASCII becomes a character of two
+    if kind in ("Replace", "Split"):
+        return _replaced(step, where) if kind == "Replace" else _cut(step, where)
+    if kind in ("Prepend", "Strip"):
+        content = step.get("prepend", step.get("content"))
+        if isinstance(content, str) and len(content) > _LONGEST_CONTENT:
+            raise FormatError(f"{where} has a text of {len(content)} characters; expected {_LONGEST_CONTENT} at most")
+    elif kind == "Precompiled":
+        return _longest_replacement(step.get("precompiled_charsmap"), where)
+    elif kind == "TemplateProcessing":
+        _check_template(step, where)
+    return 1.0
+
+
+def _replaced(step: Mapping[str, Any], where: str) -> float:
+    pattern, content = step.get("pattern"), step.get("content")
+    if not isinstance(pattern, dict) or not isinstance(content, str):
+        return 1.0  # which the library refuses
+    nbytes = len(content.encode(errors="replace"))
+    if "Regex" in pattern:
+        _check_pattern(pattern["Regex"], where)
+        return 1.0 + nbytes  # it may match the empty text between any two characters
+    old = pattern.get("String")
+    if old == "":
+        raise FormatError(f"{where} replaces the empty text; expected a text that there can be")
+    return max(1.0, nbytes / len(old.encode(errors="replace"))) if isinstance(old, str) else 1.0
+
+
+def _cut(step: Mapping[str, Any], where: str) -> float:
+    pattern = step.get("pattern")
+    if isinstance(pattern, dict) and "Regex" in pattern:
+        _check_pattern(pattern["Regex"], where)
+    return 1.0
+
+
+def _longest_replacement(charsmap: object, where: str) -> float:
+    """What SentencePiece's table can make of one byte: four bytes that say how long a trie is, it, and the texts."""
+    if not isinstance(charsmap, str):
+        return 1.0
+    try:
+        data = base64.b64decode(charsmap, validate=True)
+    except (binascii.Error, ValueError):
+        raise FormatError(f"{where} has a precompiled_charsmap that is no base64; get the file again") from None
+    texts = data[4 + int.from_bytes(data[:4], "little") :]
+    return float(max(1, max(map(len, texts.split(b"\0")))))
+
+
+def _check_template(step: Mapping[str, Any], where: str) -> None:
+    special = step.get("special_tokens")
+    counts = [len(step[name]) for name in ("single", "pair") if isinstance(step.get(name), list)]
+    if isinstance(special, dict):
+        lists = [entry.get("ids") for entry in special.values() if isinstance(entry, dict)]
+        counts += [len(ids) for ids in lists if isinstance(ids, list)]
+    if max(counts, default=0) > _MOST_PIECES:
+        raise FormatError(
+            f"{where} puts {max(counts)} pieces around a text; expected {_MOST_PIECES} at most; do not trust this file"
+        )
+
+
+def _check_pattern(pattern: object, where: str) -> None:
+    """Refuse an expression that can take exponential time, by its form, or does take long on a run of one character."""
+    if not isinstance(pattern, str) or pattern in _KNOWN:
+        return
+    problem = problem_of(pattern) or _slowness(pattern)
+    if problem:
+        raise FormatError(
+            f"{where} has the expression {quoted(pattern)}, {problem}; searching a text with it can take very long; "
+            "do not trust this file"
+        )
+
+
+def _slowness(pattern: str) -> str:
+    try:
+        cut = pre_tokenizers.Split(Regex(pattern), "isolated")
+    except Exception:  # no expression: the library says so when it gets the file
+        return ""
+    literals = list(dict.fromkeys(letter for letter in pattern if letter.isprintable()))[:_MOST_LITERALS]
+    # What must come is looked for first, and nothing is tried where it does not: so it comes, behind the run.
+    for letter, end in itertools.product(dict.fromkeys((*"aA1 \n!é日", *literals)), ("", "\n\n" + "".join(literals))):
+        for length in _PROBE_LENGTHS:
+            try:
+                slow = _takes_long(cut, letter * length + end)
+            except BaseException as error:  # the library panics where its own limit of steps is reached
+                if not isinstance(error, Exception) and type(error).__name__ != "PanicException":
+                    raise
+                return "which gives up on a run of one character"
+            if slow:
+                return f"which takes long on {length} times the same character"
+    return ""
+
+
+def _takes_long(cut: pre_tokenizers.PreTokenizer, text: str) -> bool:
+    for _ in range(_PROBES):
+        started = time.thread_time()
+        cut.pre_tokenize_str(text)
+        if time.thread_time() - started <= _PROBE_SECONDS:
+            return False
+    return True

@@ -1,0 +1,286 @@
+"""Tokenizers out of GGUF files, which have their model's vocabulary in their metadata (``tokenizer.ggml.*``).
+
+Two kinds are known. ``gpt2`` is byte-level BPE: tokens in the printable alphabet of bytes, merges, and the name of the
+way in which a text is cut into words first. ``llama`` is SentencePiece's BPE: tokens with ``▁`` for a space and a score
+each, bytes as ``<0x0A>``, and no merges: the best-scored neighbours join first.
+
+Source: llama.cpp's ``llama-vocab.cpp``, whose ids these tokenizers give; the merges of the second kind are found as
+Hugging Face's converter of slow tokenizers finds them.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Mapping, Sequence
+from itertools import repeat
+from types import MappingProxyType
+from typing import Any
+
+import tokenizers
+from tokenizers import AddedToken, Regex, normalizers, pre_tokenizers
+from tokenizers.models import BPE
+from tokenizers.processors import TemplateProcessing
+
+from glinfer.errors import FormatError
+from glinfer.formats.files import AnyPath, opened
+from glinfer.formats.gguf.file import GGUF_MAGIC, read_gguf_file
+from glinfer.formats.huggingface.json_files import quoted
+from glinfer.text.tokenizers.gguf_words import BEGIN_WITH_BOS, EXPRESSIONS, WHOLE_WORDS
+from glinfer.text.tokenizers.huggingface import HfModel, _from_byte_level, library_errors
+
+_PREFIX = "tokenizer.ggml."
+_UNKNOWN, _CONTROL, _USER_DEFINED, _BYTE = 2, 3, 4, 6  # of the types of tokens; 1 is normal, 5 unused
+_LONGEST_TOKEN = 1024  # characters; every place is tried at which one could be two
+_MOST_CHARACTERS = 1 << 22  # of all tokens together; a vocabulary of 262 144 has 2 million
+_MERGES_FOR_EACH, _MERGES_FOR_ALL = 4, 1 << 16  # of a vocabulary of 262 144 there are 2 for each token
+_BYTE_TOKEN = re.compile(r"<0x([0-9A-Fa-f]{2})>")
+_USUAL_IDS = {"llama": {"bos": 1, "eos": 2, "unknown": 0}}
+_NAMED = ("bos", "eos", "eot", "eom", "unknown")
+# What ends a text in the vocabularies of files that do not name it; llama.cpp goes by these texts too.
+_ENDS = frozenset(
+    {"<|eot_id|>", "<|eom_id|>", "<|im_end|>", "<|end|>", "<end_of_turn>", "<|endoftext|>", "<|end_of_text|>",
+     "<EOT>", "<end_of_utterance>", "<｜end▁of▁sentence｜>"}
+)  # fmt: skip
+
+
+def is_gguf(path: AnyPath) -> bool:
+    """Whether there is a GGUF file at ``path``, by its first bytes; False where there is no file to read."""
+    try:
+        with opened(path) as (file, _):
+            return file.read(len(GGUF_MAGIC)) == GGUF_MAGIC
+    except FormatError:
+        return False
+
+
+def read_gguf_tokenizer(path: AnyPath) -> HfModel:
+    """The tokenizer of the model in a GGUF file; see :func:`gguf_tokenizer`.
+
+    Raises:
+        FormatError: the file cannot be read, or has no tokenizer that can be used here.
+        InputError: the package gguf is not installed.
+    """
+    file = read_gguf_file(path)
+    return gguf_tokenizer(file.metadata, file.source)
+
+
+def gguf_tokenizer(metadata: Mapping[str, Any], source: str) -> HfModel:
+    """The tokenizer that a GGUF file's metadata describes.
+
+    Control tokens are those of type control and unknown, and those that the file names as ``bos``, ``eos``, ``eot``,
+    ``eom`` or unknown. Of SentencePiece's kind, two pairs with exactly the same score may join in another order than in
+    llama.cpp, which then goes from left to right; real vocabularies have a score of its own for each token.
+
+    Args:
+        metadata: by name, as :func:`glinfer.formats.gguf.file.read_gguf_file` gives it.
+        source: the file, for messages.
+
+    Raises:
+        FormatError: there is no vocabulary, or one of another kind; it is cut into words in a way that is not known;
+            its lists do not go together.
+    """
+    vocabulary = _Vocabulary(metadata, source)
+    library = _byte_level(vocabulary) if vocabulary.kind == "gpt2" else _piece_level(vocabulary)
+    control = vocabulary.control()
+    defined = vocabulary.of_type(_USER_DEFINED) - control
+    names = vocabulary.tokens
+    library.add_special_tokens([AddedToken(names[token], special=True, normalized=False) for token in sorted(control)])
+    library.add_tokens([AddedToken(names[token], special=False, normalized=False) for token in sorted(defined)])
+    library.post_processor = vocabulary.around()
+    return HfModel(
+        MappingProxyType(vocabulary.pieces(control | defined)),
+        len(names),
+        MappingProxyType({names[token]: token for token in sorted(control)}),
+        int(vocabulary.kind == "llama" and vocabulary.flag("add_space_prefix", True)),
+        library,
+    )
+
+
+def gguf_ids(metadata: Mapping[str, Any], source: str) -> dict[str, int]:
+    """The ids of the tokens that a file names: ``bos``, ``eos``, ``eot``, ``eom`` and ``unknown``, where it has them.
+
+    Raises:
+        FormatError: as :func:`gguf_tokenizer`, but for the way of cutting into words.
+    """
+    return _Vocabulary(metadata, source).named
+
+
+def gguf_stops(metadata: Mapping[str, Any], source: str) -> tuple[int, ...]:
+    """The ids that end a text: ``eos``, ``eot`` and ``eom``, and control tokens that are known to mean the same.
+
+    Raises:
+        FormatError: as :func:`gguf_ids`.
+    """
+    vocabulary = _Vocabulary(metadata, source)
+    named = [vocabulary.named[name] for name in ("eos", "eot", "eom") if name in vocabulary.named]
+    return tuple(
+        dict.fromkeys(named + [token for token in sorted(vocabulary.control()) if vocabulary.tokens[token] in _ENDS])
+    )
+
+
+class _Vocabulary:
+    """The lists and settings of a vocabulary, checked."""
+
+    def __init__(self, metadata: Mapping[str, Any], source: str) -> None:
+        self.metadata, self.source = metadata, source
+        kind = metadata.get(_PREFIX + "model")
+        if kind not in ("gpt2", "llama"):
+            found = "no tokenizer" if kind in (None, "none", "no_vocab") else f"a tokenizer of kind {quoted(kind)}"
+            raise self.error(f"found {found}; expected kind 'gpt2' (BPE of bytes) or 'llama' (SentencePiece's BPE)")
+        self.kind: str = kind
+        tokens = self.values("tokens", str)
+        self.tokens = [text or f"[EMPTY_{token}]" for token, text in enumerate(tokens)]
+        if not tokens:
+            raise self.error("its vocabulary is empty")
+        self.ids = {text: token for token, text in enumerate(self.tokens)}
+        if len(self.ids) != len(self.tokens):
+            twice = next(text for token, text in enumerate(self.tokens) if self.ids[text] != token)
+            raise self.error(f"its vocabulary has {quoted(twice)} more than once")
+        longest = max(self.tokens, key=len)
+        if len(longest) > _LONGEST_TOKEN:
+            raise self.error(f"it has a token of {len(longest)} characters; expected at most {_LONGEST_TOKEN}")
+        self.types = self.values("token_type", int, len(tokens)) if self.has("token_type") else [1] * len(tokens)
+        self.named = self._named_ids()
+
+    def error(self, found: str) -> FormatError:
+        return FormatError(f"{self.source}: {found}; use token ids with this model, or pass another tokenizer")
+
+    def has(self, name: str) -> bool:
+        return _PREFIX + name in self.metadata
+
+    def values(self, name: str, kind: type, count: int | None = None) -> list[Any]:
+        """A list in the metadata, whose elements are all of one kind."""
+        found = self.metadata.get(_PREFIX + name)
+        if not isinstance(found, list) or not all(isinstance(value, kind) for value in found):
+            what = type(found).__name__ if found is None or not isinstance(found, list) else "a list of something else"
+            raise self.error(f"{_PREFIX}{name} is {what}; expected a list of {kind.__name__}")
+        if count is not None and len(found) != count:
+            raise self.error(f"{_PREFIX}{name} has {len(found)} elements for {count} tokens")
+        return found
+
+    def flag(self, name: str, usual: bool) -> bool:
+        found = self.metadata.get(_PREFIX + name, usual)
+        if not isinstance(found, bool):
+            raise self.error(f"{_PREFIX}{name} is {quoted(found)}; expected true or false")
+        return found
+
+    def _named_ids(self) -> dict[str, int]:
+        named = {}
+        for name in _NAMED:
+            found = self.metadata.get(f"{_PREFIX}{name}_token_id", _USUAL_IDS.get(self.kind, {}).get(name))
+            if isinstance(found, bool) or not isinstance(found, int | None):
+                raise self.error(f"{_PREFIX}{name}_token_id is {quoted(found)}; expected a token id")
+            if found is not None and 0 <= found < len(
+                self.tokens
+            ):  # some files say with one outside that there is none
+                named[name] = found
+        return named
+
+    def of_type(self, kind: int) -> set[int]:
+        return {token for token, found in enumerate(self.types) if found == kind}
+
+    def control(self) -> set[int]:
+        return self.of_type(_CONTROL) | self.of_type(_UNKNOWN) | set(self.named.values())
+
+    def pieces(self, as_they_are: set[int]) -> dict[int, bytes]:
+        """The bytes of each token."""
+        decode = _from_byte_level if self.kind == "gpt2" else _from_pieces
+        pieces = {}
+        for token, text in enumerate(self.tokens):
+            byte = _BYTE_TOKEN.fullmatch(text) if self.is_byte(token) else None
+            if byte:
+                pieces[token] = bytes.fromhex(byte[1])
+            else:
+                pieces[token] = text.encode() if token in as_they_are else decode(text)
+        return pieces
+
+    def is_byte(self, token: int) -> bool:
+        """Whether a token is the spelling of a byte; without types, SentencePiece's are known by their look."""
+        if self.has("token_type"):
+            return bool(self.types[token] == _BYTE)
+        return self.kind == "llama" and _BYTE_TOKEN.fullmatch(self.tokens[token]) is not None
+
+    def around(self) -> TemplateProcessing | None:
+        """What is put around a whole text."""
+        usual = self.kind == "llama" or self.metadata.get(_PREFIX + "pre") in BEGIN_WITH_BOS
+        parts, used = ["$A:0"], []
+        if self.flag("add_bos_token", usual) and "bos" in self.named:
+            parts, used = ["bos:0", *parts], ["bos"]
+        if self.flag("add_eos_token", False) and "eos" in self.named:
+            parts, used = [*parts, "eos:0"], [*used, "eos"]
+        # The names in the template are its own: a token's text may have spaces and colons.
+        special = [{"id": name, "ids": [self.named[name]], "tokens": [self.tokens[self.named[name]]]} for name in used]
+        return TemplateProcessing(single=parts, special_tokens=special) if used else None
+
+
+def _byte_level(vocabulary: _Vocabulary) -> tokenizers.Tokenizer:
+    """BPE over words of bytes, each byte written as a character."""
+    name = vocabulary.metadata.get(_PREFIX + "pre", "default")
+    if not isinstance(name, str) or name not in EXPRESSIONS:
+        raise vocabulary.error(
+            f"text is cut into words in a way that is not known here ({_PREFIX}pre is {quoted(name)})"
+        )
+    merges = []
+    for text in vocabulary.values("merges", str):
+        left, _, right = text[1:].partition(" ")  # a merge may begin with a space that is no border
+        merges.append((text[:1] + left, right))
+    for number, (left, right) in enumerate(merges):
+        for text in (left, right, left + right):
+            if text not in vocabulary.ids:
+                raise vocabulary.error(
+                    f"its merges do not go with its tokens: merge {number} is of {quoted(left)} and {quoted(right)}, "
+                    f"and there is no token {quoted(text)}"
+                )
+    library = _library(vocabulary, merges, ignore_merges=name in WHOLE_WORDS)
+    cuts = [pre_tokenizers.Split(Regex(expression), "isolated") for expression in EXPRESSIONS[name]]
+    in_bytes = pre_tokenizers.ByteLevel(add_prefix_space=False, use_regex=False)
+    library.pre_tokenizer = pre_tokenizers.Sequence([*cuts, in_bytes])
+    return library
+
+
+def _piece_level(vocabulary: _Vocabulary) -> tokenizers.Tokenizer:
+    """SentencePiece's BPE: whole texts with ``▁`` for spaces, and bytes for what has no token."""
+    tokens = vocabulary.tokens
+    scores = (
+        vocabulary.values("scores", float, len(tokens)) if vocabulary.has("scores") else list(repeat(0.0, len(tokens)))
+    )
+    apart = vocabulary.control() | vocabulary.of_type(_USER_DEFINED)
+    apart |= {token for token in range(len(tokens)) if vocabulary.is_byte(token)}
+    ids = {text: token for text, token in vocabulary.ids.items() if token not in apart}
+    if sum(map(len, ids)) > _MOST_CHARACTERS:
+        raise vocabulary.error(f"its tokens have more than {_MOST_CHARACTERS} characters together; expected fewer")
+    merges = _merges(vocabulary, ids, scores)
+    # Without words a whole text is one, which hardly comes twice: the library's cache of words is switched off.
+    unknown = tokens[vocabulary.named["unknown"]] if "unknown" in vocabulary.named else None
+    library = _library(vocabulary, merges, unk_token=unknown, fuse_unk=True, byte_fallback=True, cache_capacity=0)
+    space: list[Any] = [normalizers.Replace(" ", "▁")]
+    if vocabulary.flag("add_space_prefix", True):
+        space.insert(0, normalizers.Prepend("▁"))
+    library.normalizer = normalizers.Sequence(space)
+    return library
+
+
+def _merges(vocabulary: _Vocabulary, ids: Mapping[str, int], scores: Sequence[float]) -> list[tuple[str, str]]:
+    """Every way in which a token is two others, the best-scored token first."""
+    most = _MERGES_FOR_EACH * len(ids) + _MERGES_FOR_ALL
+    found: list[tuple[float, int, int]] = []  # ids, since the texts are there already
+    for text, token in ids.items():
+        for place in range(1, len(text)):
+            left, right = ids.get(text[:place]), ids.get(text[place:])
+            if left is not None and right is not None:
+                found.append((scores[token], left, right))
+        if len(found) > most:
+            raise vocabulary.error(
+                f"its {len(ids)} tokens can be made of each other in more than {most} ways; expected fewer"
+            )
+    texts = vocabulary.tokens
+    found.sort(key=lambda merge: (-merge[0], -len(texts[merge[1]]), -len(texts[merge[2]])))
+    return [(texts[left], texts[right]) for _, left, right in found]
+
+
+def _library(vocabulary: _Vocabulary, merges: list[tuple[str, str]], **options: Any) -> tokenizers.Tokenizer:
+    with library_errors(f"{vocabulary.source}: its merges do not go with its tokens", FormatError):
+        return tokenizers.Tokenizer(BPE(vocab=vocabulary.ids, merges=merges, **options))
+
+
+def _from_pieces(text: str) -> bytes:
+    return text.replace("▁", " ").encode()

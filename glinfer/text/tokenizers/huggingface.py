@@ -1,0 +1,302 @@
+"""Hugging Face tokenizers (``tokenizer.json``): their library splits text, the bytes of a token are worked out here.
+
+Two families can be told byte by byte. *Byte-level* ones (GPT-2, Llama 3, Qwen) write each byte as one character of a
+printable alphabet. *SentencePiece-like* ones (Llama 2, T5) write a space as ``▁``, put one before the text, and may
+write a byte as ``<0x0A>``. The file's ``decoder`` says which.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import json
+import os
+import re
+from collections.abc import Callable, Iterator, Mapping
+from dataclasses import dataclass
+from functools import cached_property, lru_cache
+from pathlib import Path
+from types import MappingProxyType
+from typing import Any
+
+import tokenizers
+
+from glinfer.errors import FormatError, GlinferError, InputError
+from glinfer.formats.files import AnyPath, inside, opened, shown, words_of
+from glinfer.formats.huggingface.files import is_directory
+from glinfer.formats.huggingface.json_files import check_values, is_unicode, quoted, read_json
+from glinfer.formats.vocabularies import LARGEST_TOKENIZER, MOST_TOKENIZER_VALUES
+from glinfer.text.tokenizers.check import check_kind, check_tokenizer
+
+TOKENIZER_FILE = "tokenizer.json"
+CONFIG_FILE = "tokenizer_config.json"
+_LARGEST_CONFIG = 1 << 24  # bytes; it may list thousands of added tokens
+_LONGEST_ID = 10  # digits
+_FLAGS = ("single_word", "lstrip", "rstrip", "normalized", "special")
+_BYTE = re.compile(r"<0x([0-9A-Fa-f]{2})>")
+
+Piece = str | bytes
+"""A token on its way through the decoder: text, or the bytes that a step made of it."""
+
+
+@dataclass(frozen=True, eq=False)
+class HfModel:
+    """What a ``tokenizer.json`` holds; made by :func:`read_hf_tokenizer`.
+
+    Attributes:
+        pieces: the bytes of every id that has a token; ids need not be without gaps.
+        vocab_size: the highest id and one.
+        control_tokens: id of every special token by its text.
+        prefix: how many spaces at the start of a whole text are not of the text but were put before it.
+        library: the library's tokenizer.
+    """
+
+    pieces: Mapping[int, bytes]
+    vocab_size: int
+    control_tokens: Mapping[str, int]
+    prefix: int
+    library: tokenizers.Tokenizer
+
+    def ids(self, text: str, *, allow_special: bool) -> list[int]:
+        """Token ids of ``text``; the special tokens that the file puts around a text come with ``allow_special``.
+
+        Raises:
+            InputError: the vocabulary has no way to write the text.
+        """
+        library = self.library if allow_special else self._plain
+        with library_errors("the tokenizer cannot encode this text", InputError):
+            return list(library.encode(text, add_special_tokens=allow_special).ids)
+
+    @cached_property
+    def _plain(self) -> tokenizers.Tokenizer:
+        """The library's tokenizer to which special tokens are text like any other.
+
+        The library can leave them unrecognised, but what it then splits may still have their names in its vocabulary
+        and give their ids. So they get names there that no text has: a space in them is ``Ġ`` or ``▁`` by then. They
+        are not taken out, since ids of later added tokens are counted on from there. A single character (some models
+        pad with ``!``) keeps its name: text could not be written without it.
+        """
+        with library_errors("the tokenizer cannot encode text without its special tokens", InputError):
+            return self._without_special()
+
+    def _without_special(self) -> tokenizers.Tokenizer:
+        values = json.loads(self.library.to_str())
+        names = {text: f" {token} " for text, token in self.control_tokens.items() if len(text) > 1}
+        for added in values["added_tokens"]:
+            added["content"] = names.get(added["content"], added["content"])
+        model = values["model"]
+        if isinstance(model["vocab"], list):
+            model["vocab"] = [[names.get(piece, piece), score] for piece, score in model["vocab"]]
+        else:
+            model["vocab"] = {names.get(piece, piece): token for piece, token in model["vocab"].items()}
+            model["merges"] = [
+                (left, right) for left, right in model["merges"] if not names.keys() & {left, right, left + right}
+            ]
+            model["unk_token"] = names.get(model["unk_token"], model["unk_token"])
+        values["post_processor"] = None  # it may ask for tokens by their names
+        library = tokenizers.Tokenizer.from_str(json.dumps(values))
+        library.encode_special_tokens = True
+        return library
+
+
+def read_hf_tokenizer(path: AnyPath) -> HfModel:
+    """Read a ``tokenizer.json``, with the ``tokenizer_config.json`` beside it where there is one.
+
+    Text gets the ids that ``AutoTokenizer`` of Hugging Face's transformers 5 gives it. What is put around a text is the
+    ``post_processor``'s choice: like there, ``add_bos_token`` changes nothing. The second file may have more tokens
+    (``added_tokens_decoder``), which get the next ids, and names tokens that are special too; names that have no id
+    are left out, for the model has no row for them. Padding and truncation are not taken over.
+
+    Args:
+        path: the file, or the directory that it is in.
+
+    Raises:
+        FormatError: a file cannot be read or is damaged; the tokenizer is of a kind whose tokens have no bytes of their
+            own (WordPiece, WordLevel, BPE with marks at the ends of words).
+    """
+    path = Path(path)
+    if is_directory(path):
+        path /= TOKENIZER_FILE
+        if not os.path.lexists(path):
+            raise FormatError(
+                f"{shown(path.parent)}: found a directory without {TOKENIZER_FILE}; expected a Hugging Face model "
+                "with a fast tokenizer; save its tokenizer with save_pretrained of transformers"
+            )
+        inside(path)
+    label = shown(path)
+    with opened(path) as (file, size):
+        if size > LARGEST_TOKENIZER:
+            raise FormatError(
+                f"{label}: found {size} bytes; expected a {TOKENIZER_FILE} of at most {LARGEST_TOKENIZER}"
+            )
+        data = file.read(size)
+    check_values(data, label, MOST_TOKENIZER_VALUES)
+    damaged = f"{label}: this is no {TOKENIZER_FILE}, or a damaged one"
+    with library_errors(damaged, FormatError):
+        values = json.loads(data)
+    if not isinstance(values, dict) or not isinstance(values.get("model"), dict):
+        raise FormatError(f"{damaged}: found no model in it")
+    check_tokenizer(values, label)
+    del values  # it takes many times the size of the file
+    with library_errors(damaged, FormatError):
+        library = tokenizers.Tokenizer.from_buffer(data)
+    check_kind(type(library.model).__name__, label)
+    library.no_truncation()
+    library.no_padding()
+    decode, prefix = _decoder(library, label)
+    beside = path.with_name(CONFIG_FILE)
+    config = read_json(inside(beside), _LARGEST_CONFIG) if os.path.lexists(beside) else {}
+    named = _named_tokens(config)
+    _add_tokens(library, config.get("added_tokens_decoder"), named, shown(beside))
+    _mark_special(library, named, shown(beside))
+    pieces, control = _pieces(library, decode)
+    if not pieces:
+        raise FormatError(f"{label}: its vocabulary is empty; expected at least one token; get the file again")
+    return HfModel(MappingProxyType(pieces), max(pieces) + 1, MappingProxyType(control), prefix, library)
+
+
+def _pieces(library: tokenizers.Tokenizer, decode: Callable[[str], bytes]) -> tuple[dict[int, bytes], dict[str, int]]:
+    """The bytes of every id, and the ids of the special tokens."""
+    own = library.get_vocab(with_added_tokens=False)
+    pieces = {token: decode(text) for text, token in own.items()}
+    control = {}
+    for token, added in library.get_added_tokens_decoder().items():
+        # Some files mark the tokens of the bytes as special too.
+        is_byte = decode is not _from_byte_level and isinstance(_from_fallback(added.content), bytes)
+        if added.special and not is_byte:
+            control[added.content] = token
+        if added.content in control or (decode is _from_byte_level and added.content not in own):
+            # Found in the text as it is, before any letter of it is written in the alphabet.
+            pieces[token] = added.content.encode()
+        else:
+            pieces[token] = decode(added.content)
+    return pieces, control
+
+
+def _named_tokens(config: Mapping[str, Any]) -> list[str]:
+    """What ``tokenizer_config.json`` calls special: ``eos_token`` and the like, and lists of them."""
+    named = [value for key, value in config.items() if key.endswith("_token")]
+    for key in ("additional_special_tokens", "extra_special_tokens"):
+        more = config.get(key)
+        named += more if isinstance(more, list) else more.values() if isinstance(more, dict) else ()
+    texts = [value.get("content") if isinstance(value, dict) else value for value in named]
+    return [text for text in texts if isinstance(text, str) and text and is_unicode(text)]
+
+
+def _add_tokens(library: tokenizers.Tokenizer, listed: object, named: list[str], label: str) -> None:
+    """Add the tokens of ``added_tokens_decoder``, as transformers does.
+
+    They come in the order of the ids that they have there, but the library counts the ids on itself; a token that it
+    knows keeps its id and takes the flags.
+    """
+    entries = listed if isinstance(listed, dict) else {}
+    tokens = {}
+    for number, entry in entries.items():
+        content = entry.get("content") if isinstance(entry, dict) else None
+        is_text = isinstance(content, str) and is_unicode(content)
+        if not (number.isascii() and number.isdecimal() and len(number) < _LONGEST_ID and is_text):
+            raise FormatError(
+                f"{label}: added_tokens_decoder has {quoted(entry)} for {quoted(number)}; expected a token's id, and "
+                "an object with its content and flags"
+            )
+        flags = {name: bool(entry[name]) for name in _FLAGS if name in entry}
+        flags["special"] = flags.get("special", False) or content in named
+        tokens[int(number)] = tokenizers.AddedToken(content, **flags)
+    with library_errors(f"{label}: its added_tokens_decoder does not go with {TOKENIZER_FILE}", FormatError):
+        library.add_tokens([tokens[number] for number in sorted(tokens)])
+
+
+def _mark_special(library: tokenizers.Tokenizer, named: list[str], label: str) -> None:
+    """Make those tokens special that ``tokenizer_config.json`` names."""
+    # One that is special already keeps its own flags: whether it takes the spaces around it, for one.
+    already = {added.content for added in library.get_added_tokens_decoder().values() if added.special}
+    known = [text for text in named if text not in already and library.token_to_id(text) is not None]
+    with library_errors(f"{label}: the tokens that it names do not go with {TOKENIZER_FILE}", FormatError):
+        library.add_special_tokens([tokenizers.AddedToken(text, special=True, normalized=False) for text in known])
+
+
+def _decoder(library: tokenizers.Tokenizer, label: str) -> tuple[Callable[[str], bytes], int]:
+    """How a token's text becomes its bytes, and how many spaces are taken off the start of a text.
+
+    Without a decoder the pre-tokenizer, whose work it undoes, says as much.
+    """
+    part = library.decoder or library.pre_tokenizer
+    told: dict[str, Any] = {} if part is None else json.loads(part.__getstate__())
+    entries = told.get("decoders") or told.get("pretokenizers") or [told]
+    kinds = [entry.get("type") for entry in entries]
+    if "ByteLevel" in kinds:
+        others = [kind for kind in kinds if kind not in ("ByteLevel", "Fuse")]
+        if not others or library.decoder is None:
+            return _from_byte_level, 0
+        raise FormatError(
+            f"{label}: its decoder has ByteLevel and {others[0]}; expected ByteLevel alone; use token ids"
+        )
+    steps: list[Callable[[Piece], Piece]] = []
+    prefix, spaces = 0, False
+    for entry in entries:
+        kind = entry.get("type")
+        if kind == "Metaspace":
+            steps.append(_replaced(entry["replacement"], " "))
+            prefix = 0 if entry.get("prepend_scheme") == "never" else 1
+            spaces = True
+        elif kind == "Replace" and "String" in entry["pattern"]:
+            steps.append(_replaced(entry["pattern"]["String"], entry["content"]))
+            spaces = spaces or entry["content"] == " "
+        elif kind == "ByteFallback":
+            steps.append(_from_fallback)
+        elif kind == "Strip" and entry["content"] == " " and not entry["stop"]:
+            prefix = entry["start"]
+        elif kind != "Fuse":
+            raise FormatError(
+                f"{label}: its decoder has {kind}; expected ByteLevel, or ▁ for a space (Metaspace, Replace, "
+                "ByteFallback, Fuse, Strip); use token ids with this model"
+            )
+    if not spaces:
+        raise FormatError(f"{label}: its decoder makes no spaces; expected ByteLevel or ▁ for a space; use token ids")
+
+    def decode(text: str) -> bytes:
+        piece: Piece = text
+        for step in steps:
+            piece = step(piece)
+        return piece.encode() if isinstance(piece, str) else piece
+
+    return decode, prefix
+
+
+def _replaced(old: str, new: str) -> Callable[[Piece], Piece]:
+    return lambda piece: piece.replace(old, new) if isinstance(piece, str) else piece
+
+
+def _from_fallback(piece: Piece) -> Piece:
+    found = _BYTE.fullmatch(piece) if isinstance(piece, str) else None
+    return bytes.fromhex(found[1]) if found else piece
+
+
+@lru_cache(maxsize=1)
+def _byte_alphabet() -> dict[str, int]:
+    """The byte of each character of the byte-level alphabet (GPT-2's ``bytes_to_unicode``).
+
+    Printable bytes of Latin-1 are themselves, the others the characters from U+0100 on in their order.
+    """
+    themselves = {*range(0x21, 0x7F), *range(0xA1, 0xAD), *range(0xAE, 0x100)}
+    others = [value for value in range(256) if value not in themselves]
+    return {chr(value): value for value in themselves} | {chr(256 + i): value for i, value in enumerate(others)}
+
+
+def _from_byte_level(text: str) -> bytes:
+    """The bytes of a token; one with a character outside the alphabet is plain text, as the library has it."""
+    alphabet = _byte_alphabet()
+    try:
+        return bytes([alphabet[character] for character in text])
+    except KeyError:
+        return text.encode()
+
+
+@contextlib.contextmanager
+def library_errors(what: str, kind: type[GlinferError]) -> Iterator[None]:
+    """Turn whatever the library raises into one line; a panic of its own is no ``Exception``."""
+    try:
+        yield
+    except BaseException as error:
+        if not isinstance(error, Exception) and type(error).__name__ != "PanicException":
+            raise
+        raise kind(f"{what}: {words_of(error)}") from None
