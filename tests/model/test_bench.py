@@ -13,6 +13,7 @@ import numpy as np
 import pytest
 from oracle_peer import OraclePeer
 from scripted_models import SMALL_DRAWS, random_file
+from tiers import tiered
 
 import glinfer
 from glinfer.cli.app import run
@@ -319,6 +320,7 @@ class TestCommand:
             assert row["bytes_per_second"] == pytest.approx(1000 * row["weight_bytes"] / best)
             assert row["decode"]["samples"] == row["pipelined"]["samples"] == 2
 
+    @pytest.mark.slow
     def test_json_of_batches(self, small: Path, capsys: Capture) -> None:
         arguments = ["--weights", "f32,q8", "--contexts", "24,8", "--runs", "2", "--batch", "3,1,3", "--json"]
         told = json.loads(ran(capsys, "bench", small, *arguments))
@@ -353,6 +355,7 @@ class TestCommand:
         assert product[-1].endswith("%")
         assert "note: a context of 99 tokens is left out: this model holds 64" in out
 
+    @pytest.mark.slow
     def test_peers_stand_in_the_same_table(self, small: Path, capsys: Capture, monkeypatch: Patch) -> None:
         monkeypatch.setattr(peers, "_engine", lambda name: lambda checkpoint, threads: [OraclePeer(checkpoint)])
         self.check_table(small, capsys, "oracle")
@@ -401,7 +404,7 @@ class TestCommand:
 
 
 class TestCeiling:
-    @pytest.mark.parametrize("lookup", [False, True])
+    @tiered("lookup", [False, True])
     @pytest.mark.parametrize("format_name", ceiling.FETCHED)
     def test_every_texel_is_fetched_as_often_as_is_claimed(
         self, device: Device, format_name: str, lookup: bool
