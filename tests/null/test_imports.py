@@ -259,7 +259,7 @@ def test_the_package_keeps_the_rule(rule: Rule) -> None:
         (wrong_direction, "formats/gab/file.py", "from glinfer.ops import linear"),
         (wrong_direction, "formats/gab/file.py", "from glinfer.models import plan"),
         (wrong_direction, "models/session.py", "from glinfer import load"),
-        (wrong_direction, "engine/loop.py", "import glinfer.inspect.draws as draws"),
+        (wrong_direction, "engine/stream.py", "import glinfer.inspect.draws as draws"),
         (wrong_direction, "__init__.py", "def load():\n    from glinfer.inspect import verify"),
         (wrong_direction, "inspect/bench/reference.py", "import importlib\nimportlib.import_module('glinfer.cli')"),
         (wrong_direction, "attic/old.py", "import math"),
