@@ -23,8 +23,8 @@ from glinfer.formats import Checkpoint
 from glinfer.formats.files import memory_folder, opened, replacing
 from glinfer.gl.context import Device
 from glinfer.models.choice import fast_session
-from glinfer.models.transforms.recipe import WEIGHT_FORMATS
 from glinfer.ops.kernels import Kernels
+from glinfer.quant.formats import WEIGHT_FORMATS
 
 FASTEST_FIRST = ("q8", "q8l", "q16", "f16")
 """The formats beside float32, fastest first on every renderer measured so far (docs/performance.md)."""

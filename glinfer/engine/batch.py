@@ -26,7 +26,7 @@ from glinfer.gl.readback import Readback
 from glinfer.models.fast.parts import attention_layout, cache_format, cache_slots
 from glinfer.models.fast.rows import LOGITS, PICKS, ROWS, batch_plan
 from glinfer.models.session import Session
-from glinfer.models.transforms.recipe import DEFAULT_CACHE, FROM_FILE, Formats, Recipes
+from glinfer.models.transforms.recipe import Formats, Recipes
 from glinfer.ops.fused.cached import SLOT_TOKENS, score_slots
 from glinfer.ops.fused.rows import (
     BASE,
@@ -41,6 +41,7 @@ from glinfer.ops.fused.rows import (
 )
 from glinfer.ops.kernels import Kernels
 from glinfer.ops.noise import noise_keys
+from glinfer.quant.formats import DEFAULT_CACHE, FROM_FILE
 from glinfer.text.assembler import TextAssembler
 from glinfer.text.tokenizer import Tokenizer
 

@@ -25,8 +25,9 @@ from glinfer.models.choice import ReferencePlans
 from glinfer.models.plan import Plan
 from glinfer.models.reference.gab import LOGITS, PROBS, TOKENS
 from glinfer.models.session import Session
-from glinfer.models.transforms.recipe import DEFAULT_CACHE, Formats
+from glinfer.models.transforms.recipe import Formats
 from glinfer.ops.kernels import Kernels
+from glinfer.quant.formats import DEFAULT_CACHE
 
 
 class Engine(ABC):

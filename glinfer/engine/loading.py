@@ -37,10 +37,10 @@ from glinfer.models.choice import (
 )
 from glinfer.models.plan import Plan
 from glinfer.models.session import LESS, Session, check_textures_fit
-from glinfer.models.transforms.recipe import DEFAULT_CACHE
 from glinfer.models.tuning import kernels_for
 from glinfer.ops.kernels import Kernels
 from glinfer.ops.spec import Array
+from glinfer.quant.formats import DEFAULT_CACHE
 from glinfer.text.stops import default_stops
 from glinfer.text.tokenizer import Tokenizer, find_tokenizer
 

@@ -12,9 +12,10 @@ from glinfer.models.fast.token import HIDDEN
 from glinfer.models.feed import chunk_feed
 from glinfer.models.plan import Plan
 from glinfer.models.session import Session
-from glinfer.models.transforms.recipe import DEFAULT_CACHE, Formats
+from glinfer.models.transforms.recipe import Formats
 from glinfer.ops.fused.rows import row_table
 from glinfer.ops.kernels import Kernels
+from glinfer.quant.formats import DEFAULT_CACHE
 
 FEWEST = 3
 """So many tokens and more are run as a chunk; fewer are quicker one by one."""

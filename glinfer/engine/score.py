@@ -16,11 +16,12 @@ from glinfer.models.fast.parts import cache_slots
 from glinfer.models.fast.rows import ROWS, SCORES, fitting_chunk_plan, slots_for
 from glinfer.models.feed import chunk_values
 from glinfer.models.session import Session
-from glinfer.models.transforms.recipe import DEFAULT_CACHE, Formats
+from glinfer.models.transforms.recipe import Formats
 from glinfer.ops.fused.cached import SLOT_TOKENS
 from glinfer.ops.fused.rows import BASE, POSITION, TOKEN, WANTED, interleaved, row_table
 from glinfer.ops.fused.score import log_probabilities
 from glinfer.ops.kernels import Kernels
+from glinfer.quant.formats import DEFAULT_CACHE
 
 if TYPE_CHECKING:
     from typing_extensions import Self

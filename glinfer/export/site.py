@@ -44,9 +44,9 @@ from glinfer.models.fast.token import HEAD_DRAWS
 from glinfer.models.plan import Plan
 from glinfer.models.reference.parts import LOGITS, TOKENS
 from glinfer.models.session import weight_matrix
-from glinfer.models.transforms.recipe import DEFAULT_CACHE
 from glinfer.ops.kernels import Kernels, default_kernels
 from glinfer.ops.spec import Array
+from glinfer.quant.formats import DEFAULT_CACHE
 from glinfer.text.chat import ChatTemplate, find_chat
 from glinfer.text.stops import default_stops
 from glinfer.text.templates import find_template

@@ -17,9 +17,10 @@ from glinfer.models.reference.gab import MAX_DRAWS, reference_plan
 from glinfer.models.reference.parts import DecoderWeights, Setting, stored_formats
 from glinfer.models.session import Session
 from glinfer.models.transforms.fold import FoldedWeights
-from glinfer.models.transforms.recipe import CACHE_FORMATS, DEFAULT_CACHE, FROM_FILE, WEIGHT_FORMATS, Formats
+from glinfer.models.transforms.recipe import Formats
 from glinfer.ops.kernels import Kernels
 from glinfer.ops.spec import Array
+from glinfer.quant.formats import CACHE_FORMATS, DEFAULT_CACHE, FROM_FILE, WEIGHT_FORMATS
 
 PLANS = ("fast", "reference")
 """Every plan by the name that ``plan=`` and ``--plan`` take."""

@@ -16,7 +16,8 @@ from glinfer.gl.program import ProgramCache
 from glinfer.models.tuning import default_for
 from glinfer.ops.kernels import Kernels
 from glinfer.ops.spec import Array
-from glinfer.quant.ggml import BLOCK_FORMATS, inputs_of, words_of
+from glinfer.quant.formats import BLOCK_FORMATS
+from glinfer.quant.ggml import inputs_of, words_of
 from glinfer.tensors.ops import Ops
 from glinfer.tensors.storage import Storage
 from glinfer.tensors.tensor import PACKED, TEXTURE_FORMATS, Shape, Tensor, as_matrix

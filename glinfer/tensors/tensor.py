@@ -14,7 +14,8 @@ import numpy.typing as npt
 from glinfer.errors import InputError
 from glinfer.gl.layouts.flat import LANES, FlatLayout
 from glinfer.ops.spec import Array
-from glinfer.quant.ggml import BLOCK_FORMATS, blocks_of
+from glinfer.quant.formats import BLOCK_FORMATS
+from glinfer.quant.ggml import blocks_of
 from glinfer.tensors.storage import Storage
 
 if TYPE_CHECKING:
@@ -41,7 +42,7 @@ class Tensor:
         device: where it is.
         shape: as NumPy has it.
         dtype: ``float32``, ``float16``, ``int32``, or the name of a packed format such as ``Q4_K``, see
-            :data:`glinfer.quant.ggml.BLOCK_FORMATS`.
+            :data:`glinfer.quant.formats.BLOCK_FORMATS`.
     """
 
     def __init__(self, device: Device, storage: Storage, shape: Shape, dtype: str) -> None:

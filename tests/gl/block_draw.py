@@ -24,18 +24,19 @@ from glinfer.inspect.tune.rows import ROW_FIELDS
 from glinfer.models.oracle import run_draw
 from glinfer.models.plan import Plan, PlanBuilder
 from glinfer.models.session import Session
-from glinfer.ops.embed import embed_token
 from glinfer.ops.fused.cached import MASKED, SLOT_TOKENS, Heads, cached_scores, cached_values, score_slots
 from glinfer.ops.fused.dense import Matrix, Turning, shared_parts
+from glinfer.ops.fused.embed import embed_token
 from glinfer.ops.fused.gemv import gemv
 from glinfer.ops.fused.rows import Dealt
 from glinfer.ops.fused.sample import pick
 from glinfer.ops.fused.turn import turn_heads
 from glinfer.ops.kernels import Kernels
-from glinfer.ops.quantise import FILE_BITS, decode, encode, integer_words
 from glinfer.ops.spec import DrawSpec, RunValue, TensorSpec
-from glinfer.quant.ggml import block_format, table_of, words_of
-from glinfer.quant.groups import FORMS, WIDE, wide_values, wide_words
+from glinfer.quant.formats import GROUP_FORMS, WIDE, WORD_FORMATS, block_format
+from glinfer.quant.ggml import table_of, words_of
+from glinfer.quant.groups import wide_values, wide_words
+from glinfer.quant.words import FILE_INTEGERS, decode, encode, integer_words
 from glinfer.tools.kernel_cases.embedding import random_blocks
 from glinfer.tools.kernel_cases.embedding import whole_blocks as blocks_of_type
 
@@ -44,7 +45,7 @@ Values = Mapping[str, int | float]
 OUT = "out"
 STALE = 3e38
 FLOATS_AND_ROWS = ("f32", "f16", "bf16", "q16", "q8", "i16", "i8")
-BLOCKS = (*FORMS, WIDE)
+BLOCKS = (*GROUP_FORMS, WIDE)
 """Formats of products: packed by output, and sorted by groups of 32 inputs."""
 POSITIONS = 70
 """Rows of a table of rotary positions."""
@@ -190,7 +191,7 @@ def random_words(weights: str, outputs: int, inputs: int) -> Array:
     """The words of a matrix in GGML's blocks, random ones, and some rows of zeros; of a wide one, of all in turn."""
     random = np.random.default_rng(2)
     if weights == WIDE:
-        forms = [form for form in FORMS if not form.endswith("_K") or not inputs % 256]
+        forms = [form for form in GROUP_FORMS if not form.endswith("_K") or not inputs % 256]
         by_form = [wide_words(random_blocks(random, form, outputs, inputs), form) for form in forms]
         return np.stack([by_form[row % len(forms)][row] for row in range(outputs)])
     blocks = random_blocks(random, weights, outputs, inputs)
@@ -243,9 +244,9 @@ def matrix_of(
 
 def encode_or_keep(floats: Array, weights: str) -> tuple[Array, Array | None]:
     """The words and scales of weights; of formats that only files have, of whole numbers with a scale a row."""
-    if weights not in FILE_BITS:
+    if weights not in FILE_INTEGERS:
         return encode(floats, weights)
-    largest = (1 << (FILE_BITS[weights] - 1)) - 1
+    largest = (1 << (WORD_FORMATS[weights].bits - 1)) - 1
     steps = np.maximum(np.abs(floats).max(axis=1), np.float32(1e-9)) / np.float32(largest)
     return integer_words(np.rint(floats / steps[:, None]).astype(np.int32), steps, weights)
 
@@ -254,7 +255,7 @@ def weight_numbers(words: Array, scales: Array | None, weights: str, inputs: int
     """The weights [rows, inputs] that words stand for, float64."""
     if weights == WIDE:
         return wide_values(words)
-    if weights in FORMS:
+    if weights in GROUP_FORMS:
         return table_of(words, block_format(weights).number, inputs)
     return decode(words, scales, weights, inputs)
 
@@ -454,7 +455,7 @@ def tables_of(
     tables: list[TensorSpec] = []
     for seed, (name, rows) in enumerate((("wte", vocab), ("wpe", context))[: 1 + positions]):
         layout: TexelLayout
-        if name == "wte" and weights in FORMS:
+        if name == "wte" and weights in GROUP_FORMS:
             table: Array = words_of(random_blocks(np.random.default_rng(8), weights, vocab, dim), weights)
             layout = GroupedLayout.of(vocab, dim, weights, quad, edge)
         else:
@@ -536,7 +537,7 @@ def every_form() -> dict[str, Callable[[], BlockDraw]]:
         )
         forms[f"turn_heads, {name}"] = lambda kernels=kernels: turn_draw(kernels, GQA, 10, slots=5, aside=True)
         forms[f"embed_token, {name}"] = lambda kernels=kernels: embed_draw(kernels, 7, 5, 70)
-        packed = list(FORMS)[number % len(FORMS)]
+        packed = list(GROUP_FORMS)[number % len(GROUP_FORMS)]
         forms[f"embed_token {packed}, {name}"] = lambda kernels=kernels, packed=packed: embed_draw(
             kernels, 7, 5, whole_blocks(packed, 96), weights=packed, positions=False, scale=1.5
         )

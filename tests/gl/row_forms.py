@@ -5,9 +5,9 @@ from __future__ import annotations
 from glinfer.config import ModelConfig
 from glinfer.models.fast.rows import batch_plan, chunk_plan
 from glinfer.models.fast.shortlist import shortlist_plan
-from glinfer.models.transforms.recipe import WEIGHT_FORMATS
 from glinfer.ops import DrawSpec
 from glinfer.ops.kernels import Kernels
+from glinfer.quant.formats import WEIGHT_FORMATS
 
 CONFIG = ModelConfig(70, 34, 2, 2, 130)
 KERNELS = {

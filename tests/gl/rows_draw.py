@@ -35,10 +35,11 @@ from glinfer.models.fast.rows import slots_for
 from glinfer.models.oracle import run_draw, written_rows
 from glinfer.models.plan import Plan, PlanBuilder
 from glinfer.models.session import Session
-from glinfer.ops.embed import embed_rows
 from glinfer.ops.fused.cached import MASKED, SLOT_TOKENS, Heads, cached_scores, cached_values, score_slots
 from glinfer.ops.fused.dense import Turning, shared_parts
+from glinfer.ops.fused.embed import embed_rows
 from glinfer.ops.fused.gemm import gemm
+from glinfer.ops.fused.norms import norm_floats, row_norms
 from glinfer.ops.fused.rows import (
     BASE,
     CHOSEN,
@@ -57,7 +58,6 @@ from glinfer.ops.fused.score import score_rows
 from glinfer.ops.fused.tiles import store_rows, take_row, tile_scores, tile_values
 from glinfer.ops.fused.turn import turn_heads
 from glinfer.ops.kernels import Kernels
-from glinfer.ops.norm import norm_floats, row_norms
 from glinfer.ops.spec import DrawSpec, RunValue, TensorSpec
 
 Array = np.ndarray[Any, Any]
@@ -351,7 +351,7 @@ def _without_norms(arrays: dict[str, Array], case: Case) -> None:
 
 
 def norms_of(factors: Array, count: int, means: Array | None = None) -> Array:
-    """The norms [slots, floats] of rows [rows, 4], one for each member of a quad; see glinfer.ops.norm.row_norms."""
+    """The norms [slots, floats] of rows [rows, 4] as row_norms leaves them, one for each member of a quad."""
     quads = -(-count // 4)
     by_member = [_by_quad(factors, count, quads if means is None else 2)]
     if means is not None:

@@ -23,7 +23,8 @@ from glinfer.ops.flat.lookup import dequantize as dequantize_draw
 from glinfer.ops.flat.lookup import lookup, position_add
 from glinfer.ops.kernels import Kernels
 from glinfer.ops.spec import Op, RunValue
-from glinfer.quant.ggml import BLOCK_FORMATS, GROUP, dequantize, group_count, words_of
+from glinfer.quant.formats import BLOCK_FORMATS, GROUP
+from glinfer.quant.ggml import dequantize, group_count, words_of
 from glinfer.tensors.device import Device
 from glinfer.tensors.tensor import Tensor
 from glinfer.tools.kernel_cases.case import KernelCase

@@ -39,7 +39,7 @@ from glinfer.models.oracle import relative_error
 from glinfer.ops.fused.cached import MASKED, SLOT_TOKENS, Heads
 from glinfer.ops.fused.sample import best_candidate
 from glinfer.ops.kernels import Kernels
-from glinfer.quant.groups import FORMS as BLOCK_FORMS
+from glinfer.quant.formats import GROUP_FORMS as BLOCK_FORMS
 
 Array = np.ndarray[Any, Any]
 TOLERANCE = 1e-5

@@ -13,8 +13,9 @@ from glinfer.errors import InputError, PlanError
 from glinfer.models.oracle import relative_error, run_plan
 from glinfer.models.plan import PlanBuilder
 from glinfer.models.session import Session
+from glinfer.ops.flat.rotate import rotate
 from glinfer.ops.kernels import Kernels
-from glinfer.ops.rotary import rope_frequencies, rope_table, rotate
+from glinfer.ops.rotary import rope_frequencies, rope_table
 from glinfer.ops.spec import RunValue
 from glinfer.tensors.device import Device
 from glinfer.tools.kernel_cases.case import normal

@@ -26,9 +26,9 @@ from glinfer.engine.sampler import Sampler, SamplingOptions
 from glinfer.errors import PlanError
 from glinfer.gl.context import Limits, open_device
 from glinfer.models.session import Session
-from glinfer.models.transforms.recipe import WEIGHT_FORMATS
 from glinfer.models.tuning import default_for
 from glinfer.ops.kernels import Kernels
+from glinfer.quant.formats import WEIGHT_FORMATS
 
 CONTEXT = 90
 ODD = f"vocab=131,dim=30,heads=3,blocks=2,context={CONTEXT}"

@@ -26,16 +26,16 @@ from glinfer.models.choice import WEIGHTS, plan_for
 from glinfer.models.fast.token import HEAD_DRAWS, LOGITS, PICKS, fast_plan, layer_draws, tail_draws
 from glinfer.models.plan import Plan, PlanBuilder, PlanLimits, draw_table
 from glinfer.models.reference.gab import MAX_DRAWS
-from glinfer.models.transforms.recipe import WEIGHT_FORMATS
 from glinfer.ops import DrawSpec
-from glinfer.ops.embed import embed_token
 from glinfer.ops.fused.cached import Heads, cached_scores, cached_values
 from glinfer.ops.fused.dense import Matrix, Turning, shared_parts
+from glinfer.ops.fused.embed import embed_token
 from glinfer.ops.fused.gemv import gemv
 from glinfer.ops.fused.rows import Dealt
 from glinfer.ops.fused.sample import pick
 from glinfer.ops.fused.turn import turn_heads
 from glinfer.ops.kernels import Kernels, default_kernels
+from glinfer.quant.formats import WEIGHT_FORMATS
 
 ROOT = Path(__file__).resolve().parents[2]
 GAB = ModelConfig.from_options("")

@@ -28,11 +28,12 @@ from glinfer.models.reference.gab import LOGITS as REFERENCE_LOGITS
 from glinfer.models.reference.gab import TOKENS, reference_plan
 from glinfer.models.session import weight_matrix
 from glinfer.models.transforms.fold import FoldedWeights
-from glinfer.models.transforms.recipe import PADDING, WEIGHT_FORMATS, Recipes, head_floats, taken
+from glinfer.models.transforms.recipe import PADDING, Recipes, head_floats, taken
 from glinfer.ops.kernels import Kernels
-from glinfer.ops.quantise import decode
+from glinfer.quant.formats import WEIGHT_FORMATS, WIDE
 from glinfer.quant.ggml import blocks_of, dequantize
-from glinfer.quant.groups import WIDE, wide_values
+from glinfer.quant.groups import wide_values
+from glinfer.quant.words import decode
 
 Array = np.ndarray[Any, Any]
 ODD = ModelConfig(37, 15, 3, 2, 70)

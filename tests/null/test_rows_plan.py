@@ -31,12 +31,13 @@ from glinfer.models.plan import Plan, PlanBuilder, PlanLimits, draw_table
 from glinfer.models.reference.gab import LOGITS as REFERENCE_LOGITS
 from glinfer.models.reference.gab import reference_plan
 from glinfer.models.transforms.fold import FoldedWeights
-from glinfer.models.transforms.recipe import WEIGHT_FORMATS, Recipes
+from glinfer.models.transforms.recipe import Recipes
 from glinfer.ops import DrawSpec
-from glinfer.ops.embed import embed_rows
 from glinfer.ops.fused.cached import Heads, cached_scores, score_slots
 from glinfer.ops.fused.dense import Matrix, Turning
+from glinfer.ops.fused.embed import embed_rows
 from glinfer.ops.fused.gemm import gemm
+from glinfer.ops.fused.norms import row_norms
 from glinfer.ops.fused.rows import (
     BASE,
     CHOSEN,
@@ -54,8 +55,8 @@ from glinfer.ops.fused.sample import best_candidate, pick_rows
 from glinfer.ops.fused.score import log_probabilities
 from glinfer.ops.fused.tiles import store_rows, tile_scores, tile_values
 from glinfer.ops.kernels import Kernels, default_kernels
-from glinfer.ops.norm import row_norms
 from glinfer.ops.spec import TensorSpec
+from glinfer.quant.formats import WEIGHT_FORMATS
 
 Array = np.ndarray[Any, Any]
 GAB = ModelConfig.from_options("")

@@ -19,8 +19,9 @@ from glinfer.errors import PlanError
 from glinfer.gl.layouts.blocks import BLOCK_FLOATS, blocks_for
 from glinfer.gl.layouts.matrix import FORMATS, TexelFormat
 from glinfer.gl.layouts.packing import Lines, Packed
-from glinfer.quant.ggml import GROUP, block_format, blocks_of, words_of
-from glinfer.quant.groups import WIDE, GroupForm, Groups, Words, blocks_from, group_form, groups_of, groups_of_wide
+from glinfer.quant.formats import GROUP, WIDE, WIDE_WORDS, GroupForm, block_format, group_form
+from glinfer.quant.ggml import blocks_of, words_of
+from glinfer.quant.groups import Groups, Words, blocks_from, groups_of, groups_of_wide
 
 ROUND_GROUPS = 4
 _LANES = 8
@@ -39,7 +40,7 @@ def line_texels(form: GroupForm) -> int:
 def words_for(weights: str, inputs: int) -> int:
     """Words of a row of so many weights, as a plan's tensor has it."""
     if weights == WIDE:
-        return 12 * -(-inputs // GROUP)
+        return WIDE_WORDS * -(-inputs // GROUP)
     return 4 * sum(block_format(weights).section_texels(inputs))
 
 
@@ -51,7 +52,7 @@ class GroupedLayout(Packed):
     Attributes:
         rows: outputs; padded to whole blocks of 64.
         cols: words of a row.
-        weights: the format, a key of :data:`glinfer.quant.groups.FORMS`, or ``wide``.
+        weights: the format, a key of :data:`glinfer.quant.formats.GROUP_FORMS`, or ``wide``.
         inputs: weights of a row; padded to whole rounds of 128 with numbers whose scale is zero.
         quad: how the fragments of a quad share the work.
     """

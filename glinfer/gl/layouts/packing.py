@@ -20,9 +20,7 @@ import numpy.typing as npt
 from glinfer.errors import PlanError
 from glinfer.gl.layouts.blocks import BLOCK_FLOATS, BLOCK_TEXELS, blocks_for
 from glinfer.gl.layouts.matrix import FORMATS, TexelFormat
-
-PIECES = {"f32": 4, "f16": 4, "q16": 2, "q8": 1, "bf16": 2, "i16": 2, "i8": 1}
-"""Texels of a 4×4 piece by weight format."""
+from glinfer.quant.formats import WORD_FORMATS
 
 
 @dataclass(frozen=True)
@@ -119,7 +117,7 @@ class GemvLayout(Packed):
     Attributes:
         rows: outputs; padded to whole blocks of 64.
         cols: words of one output, a multiple of ``texels``; inputs are padded to whole blocks of 64.
-        weights: a key of :data:`PIECES`.
+        weights: a key of :data:`glinfer.quant.formats.WORD_FORMATS`.
         quad: whether the four fragments of a quad share the inputs out and each gathers for all 16 outputs of the
             quad (adding up at the end), or each gathers all inputs of its own 4 outputs.
     """
@@ -134,7 +132,7 @@ class GemvLayout(Packed):
         Raises:
             PlanError: it does not fit one texture.
         """
-        texels = PIECES[weights]
+        texels = WORD_FORMATS[weights].piece_texels
         lines = Lines.of(
             blocks_for(outputs),
             2 * 4 * blocks_for(inputs),
@@ -147,12 +145,12 @@ class GemvLayout(Packed):
     @property
     def texels(self) -> int:
         """Texels of a 4×4 piece."""
-        return PIECES[self.weights]
+        return WORD_FORMATS[self.weights].piece_texels
 
     @property
     def format(self) -> TexelFormat:
         """Floats where a weight is one, else 32-bit words."""
-        return FORMATS[{"f32": "rgba32f", "f16": "rgba16f"}.get(self.weights, "rgba32ui")]
+        return FORMATS[WORD_FORMATS[self.weights].texture]
 
     def region(self, rows: int, cols: int) -> tuple[int, int]:
         """The whole texture: no smaller rectangle holds the first rows."""

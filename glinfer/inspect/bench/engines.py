@@ -12,7 +12,7 @@ from glinfer.engine.batch import MEMORY, BatchRequest, places_for, sequence_byte
 from glinfer.engine.decode import DecodeSession
 from glinfer.engine.model import Model
 from glinfer.errors import InputError
-from glinfer.models.transforms.recipe import DEFAULT_CACHE
+from glinfer.quant.formats import DEFAULT_CACHE
 
 
 class Engine(Protocol):

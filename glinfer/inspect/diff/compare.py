@@ -34,7 +34,7 @@ from glinfer.inspect.diff.weights import diff_weights
 from glinfer.models.capture.names import CENTRED, probes_of
 from glinfer.models.choice import AUTO, DEFAULT_PLAN, DEFAULT_WEIGHTS, check_choice
 from glinfer.models.oracle import relative_errors
-from glinfer.models.transforms.recipe import DEFAULT_CACHE, FROM_FILE
+from glinfer.quant.formats import DEFAULT_CACHE, FROM_FILE
 from glinfer.text.tokenizer import Tokenizer, find_tokenizer
 
 Floats = npt.NDArray[np.float32]

@@ -182,7 +182,7 @@ def tune(
     Args:
         device: where the model will run.
         checkpoint: the model; speed does not depend on its numbers, the check of the results does.
-        weights: a key of :data:`glinfer.models.transforms.recipe.WEIGHT_FORMATS`.
+        weights: a key of :data:`glinfer.quant.formats.WEIGHT_FORMATS`.
         seconds: when to stop, about: a trial that was begun is ended. Two thirds are for single tokens.
         shader_root: another folder of shader files, for trying out changed shaders.
         on_progress: told (milliseconds gone, milliseconds there are).

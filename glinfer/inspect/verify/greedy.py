@@ -20,12 +20,12 @@ from glinfer.models.fast.rows import SCORES, chunk_plan, slots_for
 from glinfer.models.feed import runs
 from glinfer.models.oracle import final_tensors
 from glinfer.models.reference.gab import LOGITS, TOKENS, reference_plan
-from glinfer.models.transforms.recipe import DEFAULT_CACHE
 from glinfer.ops.fused.cached import SLOT_TOKENS
 from glinfer.ops.fused.rows import interleaved
 from glinfer.ops.fused.score import log_probabilities
 from glinfer.ops.kernels import Kernels
 from glinfer.ops.spec import Array
+from glinfer.quant.formats import DEFAULT_CACHE
 
 
 @dataclass(frozen=True)

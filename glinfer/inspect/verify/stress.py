@@ -28,9 +28,8 @@ from glinfer.inspect.verify.stress_textures import SIZES, check_texture
 from glinfer.inspect.verify.textures import as_bits
 from glinfer.models.feed import runs
 from glinfer.models.oracle import relative_error
-from glinfer.models.transforms.recipe import DEFAULT_CACHE
 from glinfer.ops.spec import Array
-from glinfer.quant.ggml import BLOCK_FORMATS
+from glinfer.quant.formats import BLOCK_FORMATS, DEFAULT_CACHE
 from glinfer.tensors.device import Device as TensorDevice
 from glinfer.tools.kernels import all_cases
 

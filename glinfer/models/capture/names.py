@@ -47,9 +47,10 @@ from glinfer.errors import InputError
 from glinfer.models.capture.point import Index, Probe, Span
 from glinfer.models.plan import Plan
 from glinfer.models.reference.decoder import LAST_ROW
-from glinfer.models.transforms.recipe import FROM_FILE, Recipes
+from glinfer.models.transforms.recipe import Recipes
 from glinfer.ops.fused.cached import SLOT_TOKENS
 from glinfer.ops.spec import Array
+from glinfer.quant.formats import FROM_FILE
 
 CENTRED = ".centred"
 """What the names of streams end with whose mean over the features was taken away."""

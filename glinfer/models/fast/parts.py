@@ -10,15 +10,12 @@ from glinfer.gl.layouts.blocks import BlockLayout, RowLayout
 from glinfer.gl.layouts.grouped import GroupedLayout
 from glinfer.gl.layouts.packing import ConstantLayout, GemvLayout
 from glinfer.models.plan import PlanBuilder
-from glinfer.models.transforms.recipe import CACHE_FORMATS, Formats, Recipe, Recipes
+from glinfer.models.transforms.recipe import Formats, Recipe, Recipes
 from glinfer.ops.fused.cached import SLOT_TOKENS, Heads, score_slots
 from glinfer.ops.fused.dense import Matrix, Turning
 from glinfer.ops.kernels import Kernels
 from glinfer.ops.spec import RunValue, TensorSpec
-from glinfer.quant.groups import FORMS, WIDE
-
-SCALED = ("q16", "q8", "i16", "i8")
-"""Packings of whole numbers with a scale a row."""
+from glinfer.quant.formats import CACHE_FORMATS, GROUP_FORMS, is_grouped, is_scaled
 
 
 class PartsBuilder:
@@ -77,7 +74,7 @@ class PartsBuilder:
         form, width = recipes.table_format, config.hidden_size
         if recipes.table_is_head:
             wte = self.packed(recipes.head())
-        elif form in FORMS:
+        elif form in GROUP_FORMS:
             layout = GroupedLayout.of(config.vocab_size, width, form, self.kernels.quad, self.max_texture_size)
             wte = self.plan.laid_out("wte", "weight", layout)
         else:
@@ -91,7 +88,7 @@ class PartsBuilder:
         name, inputs = recipe.name, self.inputs_of(recipe)
         weight = self.packed(recipe)
         if f"{name}.consts" not in self._declared:
-            sums, scaled = self.recipes.sums and bool(recipe.norm), recipe.packing in SCALED
+            sums, scaled = self.recipes.sums and bool(recipe.norm), is_scaled(recipe.packing)
             layout = ConstantLayout.of(len(recipe.rows), scaled, self.kernels.quad, self.max_texture_size, sums=sums)
             self._declared[f"{name}.consts"] = self.plan.laid_out(f"{name}.consts", "weight", layout)
         gain = self.table(f"{name}.gain", 1, inputs) if recipe.kept and recipe.norm else None
@@ -102,9 +99,7 @@ class PartsBuilder:
         """The matrix of a product alone."""
         name, packing, quad, size = f"{recipe.name}.weight", recipe.packing, self.kernels.quad, self.max_texture_size
         if name not in self._declared:
-            kind: type[GroupedLayout] | type[GemvLayout] = (
-                GroupedLayout if packing == WIDE or packing in FORMS else GemvLayout
-            )
+            kind: type[GroupedLayout] | type[GemvLayout] = GroupedLayout if is_grouped(packing) else GemvLayout
             layout = kind.of(len(recipe.rows), self.inputs_of(recipe), packing, quad, size)
             self._declared[name] = self.plan.laid_out(name, "weight", layout)
         return self._declared[name]

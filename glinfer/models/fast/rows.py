@@ -20,20 +20,20 @@ from glinfer.gl.layouts.matrix import Extent
 from glinfer.models.fast.parts import PartsBuilder, kind_of
 from glinfer.models.fast.token import HIDDEN
 from glinfer.models.plan import Plan
-from glinfer.models.transforms.recipe import DEFAULT_CACHE, Formats, Recipe
-from glinfer.ops.embed import embed_rows
+from glinfer.models.transforms.recipe import Formats, Recipe
 from glinfer.ops.fused.cached import SLOT_TOKENS, cached_scores, cached_values, score_slots
 from glinfer.ops.fused.dense import Turning, shared_parts
+from glinfer.ops.fused.embed import embed_rows
 from glinfer.ops.fused.gemm import gemm
+from glinfer.ops.fused.norms import norm_floats, row_norms
 from glinfer.ops.fused.rows import ROW_WORDS, Dealt
 from glinfer.ops.fused.sample import pick_rows
 from glinfer.ops.fused.score import score_rows
 from glinfer.ops.fused.tiles import store_rows, take_row, tile_scores, tile_values
 from glinfer.ops.fused.turn import turn_heads
 from glinfer.ops.kernels import Kernels
-from glinfer.ops.norm import norm_floats, row_norms
 from glinfer.ops.spec import RunValue, TensorSpec
-from glinfer.quant.groups import FORMS, WIDE
+from glinfer.quant.formats import DEFAULT_CACHE, is_grouped
 
 ROWS, LOGITS, SCORES, PICKS = "rows", "row.logits", "row.likelihoods", "row.picks"
 
@@ -60,14 +60,14 @@ def chunk_plan(
 
     Args:
         config: the model's shape.
-        weights: ``file`` or a key of :data:`glinfer.models.transforms.recipe.WEIGHT_FORMATS`.
+        weights: ``file`` or a key of :data:`glinfer.quant.formats.WEIGHT_FORMATS`.
         kernels: how the passes are shaped.
         max_texture_size: of the renderer, in texels.
         rows: the most that one run takes; rounded up to whole slots.
         cache_slots: of the caches, a multiple of 64.
         every: slots of one sequence; left out, all of them.
         formats: of the file's tensors; left out, float32.
-        cache: how keys and values are kept, a key of :data:`glinfer.models.transforms.recipe.CACHE_FORMATS`.
+        cache: how keys and values are kept, a key of :data:`glinfer.quant.formats.CACHE_FORMATS`.
         likelihoods: whether the logits are computed, and what becomes of them.
         hands_over: whether the stream of one row, as the last block finds it, is left where the fast plan has its own,
             for that plan to go on with. Run value: ``last_row``.
@@ -118,13 +118,13 @@ def batch_plan(
 
     Args:
         config: the model's shape.
-        weights: ``file`` or a key of :data:`glinfer.models.transforms.recipe.WEIGHT_FORMATS`.
+        weights: ``file`` or a key of :data:`glinfer.quant.formats.WEIGHT_FORMATS`.
         kernels: how the passes are shaped.
         max_texture_size: of the renderer, in texels.
         sequences: how many.
         capacity: tokens that each may hold, a multiple of 64.
         formats: of the file's tensors; left out, float32.
-        cache: how keys and values are kept, a key of :data:`glinfer.models.transforms.recipe.CACHE_FORMATS`.
+        cache: how keys and values are kept, a key of :data:`glinfer.quant.formats.CACHE_FORMATS`.
 
     Raises:
         PlanError: there is no such format, or something does not fit a texture.
@@ -366,7 +366,7 @@ class _ChunkBuilder(_RowsBuilder):
                 slots=self.used,
                 eps=self.config.layer_norm_eps,
                 centred=self.recipes.sums,
-                grouped=recipe.packing == WIDE or recipe.packing in FORMS,
+                grouped=is_grouped(recipe.packing),
                 kernels=self.kernels,
             )
         )

@@ -13,16 +13,17 @@ from glinfer.gl.layouts.blocks import BLOCK_FLOATS
 from glinfer.gl.layouts.matrix import Extent
 from glinfer.models.fast.parts import PartsBuilder, cache_slots, kind_of
 from glinfer.models.plan import Plan
-from glinfer.models.transforms.recipe import DEFAULT_CACHE, Formats, Recipe
-from glinfer.ops.embed import embed_token
+from glinfer.models.transforms.recipe import Formats, Recipe
 from glinfer.ops.fused.cached import cached_scores, cached_values, score_slots
 from glinfer.ops.fused.dense import Turning, shared_parts
+from glinfer.ops.fused.embed import embed_token
 from glinfer.ops.fused.gemv import gemv
 from glinfer.ops.fused.rows import Dealt
 from glinfer.ops.fused.sample import pick
 from glinfer.ops.fused.turn import turn_heads
 from glinfer.ops.kernels import Kernels
 from glinfer.ops.spec import RunValue, TensorSpec
+from glinfer.quant.formats import DEFAULT_CACHE
 
 PICKS, LOGITS, HIDDEN = "picks", "logits", "hidden.a"
 HEAD_DRAWS = 2
@@ -59,11 +60,11 @@ def fast_plan(
 
     Args:
         config: the model's shape.
-        weights: ``file`` or a key of :data:`glinfer.models.transforms.recipe.WEIGHT_FORMATS`.
+        weights: ``file`` or a key of :data:`glinfer.quant.formats.WEIGHT_FORMATS`.
         kernels: how the passes are shaped.
         max_texture_size: of the renderer, in texels.
         formats: of the file's tensors; left out, float32.
-        cache: how keys and values are kept, a key of :data:`glinfer.models.transforms.recipe.CACHE_FORMATS`.
+        cache: how keys and values are kept, a key of :data:`glinfer.quant.formats.CACHE_FORMATS`.
 
     Raises:
         PlanError: there is no such format, or something does not fit a texture.

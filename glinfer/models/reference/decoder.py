@@ -15,8 +15,8 @@ from glinfer.ops.flat.elementwise import arithmetic
 from glinfer.ops.flat.movement import repack, strided_copy
 from glinfer.ops.flat.normalize import Norm, normalized
 from glinfer.ops.flat.product import Finish, Product
+from glinfer.ops.flat.rotate import rotate
 from glinfer.ops.flat.strided import Axis
-from glinfer.ops.rotary import rotate
 from glinfer.ops.spec import RunValue, TensorSpec
 
 PROBS, LAST_ROW = "probs", "last_row"

@@ -16,7 +16,6 @@ import numpy as np
 from glinfer.config import ModelConfig
 from glinfer.errors import PlanError
 from glinfer.formats.checkpoint import Checkpoint
-from glinfer.formats.packed import F16
 from glinfer.formats.tensors import weight_shapes
 from glinfer.models.plan import PlanBuilder
 from glinfer.ops.flat.elementwise import scale
@@ -29,10 +28,10 @@ from glinfer.ops.flat.strided import Axis
 from glinfer.ops.kernels import Kernels
 from glinfer.ops.rotary import rope_table
 from glinfer.ops.spec import Array, RunValue, TensorSpec
-from glinfer.quant.ggml import block_format, words_of
+from glinfer.quant.formats import F16, F32, FROM_FILE, block_format
+from glinfer.quant.ggml import words_of
 
 TOKENS, LOGITS, ROPE = "tokens", "logits", "rope"
-F32, FROM_FILE = "F32", "file"
 
 
 @dataclass(frozen=True)

@@ -12,7 +12,8 @@ from glinfer.gl.layouts.matrix import Extent
 from glinfer.ops.flat.draws import Define, flat_draw
 from glinfer.ops.kernels import Kernels
 from glinfer.ops.spec import Array, DrawSpec, Op, Params, Shapes, TensorSpec, float64, register
-from glinfer.quant.ggml import BY_NUMBER, BlockFormat, block_format, table_of
+from glinfer.quant.formats import BY_NUMBER, BlockFormat, block_format
+from glinfer.quant.ggml import table_of
 
 
 def lookup(

@@ -13,7 +13,8 @@ from glinfer.ops.flat.product import MASKED, PLAIN, Finish, Product, Strategy, s
 from glinfer.ops.kernels import Kernels
 from glinfer.ops.published.linear import ACTIVATIONS, activate
 from glinfer.ops.spec import Array, DrawSpec, Op, Params, Shapes, TensorSpec, float64, register
-from glinfer.quant.ggml import GROUP, table_of
+from glinfer.quant.formats import GROUP
+from glinfer.quant.ggml import table_of
 
 PARTS_SHADER = "common/parts.vert"
 

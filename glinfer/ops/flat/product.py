@@ -12,7 +12,7 @@ from glinfer.gl.layouts.matrix import Extent
 from glinfer.ops.flat.draws import Define, Uniform
 from glinfer.ops.published.linear import ACTIVATIONS
 from glinfer.ops.spec import Array, TensorSpec
-from glinfer.quant.ggml import GROUP, block_format
+from glinfer.quant.formats import GROUP, block_format
 
 MASKED = -1e30
 """A score that is not seen: far below any other, and finite, so that a softmax over it gives an exact 0, never NaN."""
@@ -28,7 +28,7 @@ class Product:
     Attributes:
         m, n, k: edges of one product.
         transposed: whether weight has k along its rows: a linear layer's [out, in].
-        table_format: the packed format of weight, of :data:`glinfer.quant.ggml.BLOCK_FORMATS`; None for floats. Only
+        table_format: the packed format of weight, of :data:`glinfer.quant.formats.BLOCK_FORMATS`; None for floats. Only
             transposed weights are packed.
         batch: how many products, along three axes.
         x_steps, weight_steps: by how many matrices x and weight step along each of them; 0 where one is used again.
