@@ -23,7 +23,7 @@ from glinfer.engine.shortlist import Shortlists, sample_shortlist
 from glinfer.errors import InputError, PlanError
 from glinfer.gl.layouts.blocks import BLOCK_FLOATS, BlockLayout
 from glinfer.gl.readback import Readback
-from glinfer.models.fast.parts import attention_layout, cache_format, cache_slots
+from glinfer.models.fast.parts import FastOptions, attention_layout, cache_format, cache_slots
 from glinfer.models.fast.rows import LOGITS, PICKS, ROWS, batch_plan
 from glinfer.models.session import Session
 from glinfer.models.transforms.recipe import Formats, Recipes
@@ -277,12 +277,7 @@ class Batch:
         self.logit_reads = 0
         """Rows of logits that were read back because a shortlist left a choice open."""
         plan = batch_plan(
-            config,
-            weights=weights,
-            formats=formats,
-            cache=cache,
-            kernels=kernels,
-            max_texture_size=edge,
+            FastOptions(config, weights=weights, formats=formats, cache=cache, kernels=kernels, max_texture_size=edge),
             sequences=slots,
             capacity=capacity,
         )

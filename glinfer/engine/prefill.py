@@ -6,7 +6,7 @@ from collections.abc import Sequence
 
 from glinfer.config import ModelConfig
 from glinfer.engine.shortlist import Shortlists
-from glinfer.models.fast.parts import cache_slots
+from glinfer.models.fast.parts import FastOptions, cache_slots
 from glinfer.models.fast.rows import ROWS, fitting_chunk_plan
 from glinfer.models.fast.token import HIDDEN
 from glinfer.models.feed import chunk_feed
@@ -57,12 +57,14 @@ class Prefill:
         """The chunk plan."""
         if self._plan is None:
             self._plan = fitting_chunk_plan(
-                self.config,
-                weights=self.weights,
-                formats=self.formats,
-                cache=self.cache,
-                kernels=self.kernels,
-                max_texture_size=max_texture_size,
+                FastOptions(
+                    self.config,
+                    weights=self.weights,
+                    formats=self.formats,
+                    cache=self.cache,
+                    kernels=self.kernels,
+                    max_texture_size=max_texture_size,
+                ),
                 rows=self.rows,
                 cache_slots=self._slots,
                 every=self._capacity,

@@ -12,7 +12,7 @@ import numpy.typing as npt
 
 from glinfer.config import ModelConfig
 from glinfer.errors import InputError, NumbersError
-from glinfer.models.fast.parts import cache_slots
+from glinfer.models.fast.parts import FastOptions, cache_slots
 from glinfer.models.fast.rows import ROWS, SCORES, fitting_chunk_plan, slots_for
 from glinfer.models.feed import chunk_values
 from glinfer.models.session import Session
@@ -138,12 +138,14 @@ class Scorer:
         self.config, self._kernels = config, kernels
         rows = max(min(kernels.chunk, config.max_position_embeddings), kernels.targets)
         plan = fitting_chunk_plan(
-            config,
-            weights=weights,
-            formats=formats,
-            cache=cache,
-            kernels=kernels,
-            max_texture_size=root.device.limits.max_texture_size,
+            FastOptions(
+                config,
+                weights=weights,
+                formats=formats,
+                cache=cache,
+                kernels=kernels,
+                max_texture_size=root.device.limits.max_texture_size,
+            ),
             rows=rows,
             cache_slots=max(cache_slots(config), -(-(rows + kernels.targets) // SLOT_TOKENS) * SLOT_TOKENS),
             likelihoods=True,

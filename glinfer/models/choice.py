@@ -3,13 +3,13 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from typing import Any
 
 from glinfer.config import ModelConfig
 from glinfer.errors import InputError, PlanError
 from glinfer.formats import Checkpoint
 from glinfer.formats.tensors import tensors_per_layer
 from glinfer.gl.context import Device
+from glinfer.models.fast.parts import FastOptions
 from glinfer.models.fast.token import fast_plan, layer_draws
 from glinfer.models.plan import Plan
 from glinfer.models.reference.decoder import reference_decoder_plan
@@ -133,8 +133,7 @@ def plan_for(
     check_choice(name, weights, cache)
     if name == "fast":
         check_layers(config, layer_draws(config))
-        how: dict[str, Any] = {"weights": weights, "cache": cache, "formats": formats, "kernels": kernels}
-        return fast_plan(config, max_texture_size=max_texture_size, **how)
+        return fast_plan(FastOptions(config, weights, kernels, max_texture_size, formats, cache))
     if is_published(config, formats):
         return reference_plan(config)
     plans = reference_plans(config, weights, formats, kernels, max_texture_size)

@@ -37,6 +37,7 @@ from glinfer.formats.vocabularies import vocabulary_beside
 from glinfer.inspect.info import model_report
 from glinfer.models import tuning
 from glinfer.models.choice import plan_for, weights_for
+from glinfer.models.fast.parts import FastOptions
 from glinfer.models.fast.token import fast_plan
 from glinfer.models.tuning import TuningKey, load_tuned
 from glinfer.ops.kernels import Kernels
@@ -364,7 +365,7 @@ def kernels(data: bytes, folder: Path) -> None:
     if found is not None:
         assert 0 < found.milliseconds < 1e9, found
         assert 0 < found.default_milliseconds < 1e9, found
-        fast_plan(_small().config, weights="f32", kernels=found.kernels, max_texture_size=4096).validate()
+        fast_plan(FastOptions(_small().config, weights="f32", kernels=found.kernels, max_texture_size=4096)).validate()
 
 
 @cache

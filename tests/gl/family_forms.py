@@ -13,6 +13,7 @@ from glinfer.families import FAMILIES
 from glinfer.formats.packed import PACKED_FORMATS
 from glinfer.formats.tensors import weight_shapes
 from glinfer.models.choice import reference_plans
+from glinfer.models.fast.parts import FastOptions
 from glinfer.models.fast.rows import batch_plan, chunk_plan
 from glinfer.models.fast.token import fast_plan
 from glinfer.ops import DrawSpec
@@ -61,17 +62,13 @@ def draws() -> Iterator[DrawSpec]:
         if family not in ("llama", "gpt2") and form and number % len(FAMILIES) != place:
             continue
         config = of_family(family)
-        shape = {
-            "weights": "file" if form else "f32",
-            "formats": formats_of(config, form) if form else None,
-            "kernels": kernels,
-            "max_texture_size": 2048,
-        }
+        stored = formats_of(config, form) if form else None
+        options = FastOptions(config, "file" if form else "f32", kernels, 2048, stored)
         plans = [
-            fast_plan(config, **shape),  # type: ignore[arg-type]
-            chunk_plan(config, **shape, rows=20, cache_slots=192, hands_over=True),  # type: ignore[arg-type]
-            chunk_plan(config, **shape, rows=20, cache_slots=192, likelihoods=True),  # type: ignore[arg-type]
-            batch_plan(config, **shape, sequences=3, capacity=128),  # type: ignore[arg-type]
+            fast_plan(options),
+            chunk_plan(options, rows=20, cache_slots=192, hands_over=True),
+            chunk_plan(options, rows=20, cache_slots=192, likelihoods=True),
+            batch_plan(options, sequences=3, capacity=128),
         ]
         if not form:
             plans.append(reference_plans(config, "f32", None, kernels, 2048).of(20))

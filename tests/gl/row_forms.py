@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from glinfer.config import ModelConfig
+from glinfer.models.fast.parts import FastOptions
 from glinfer.models.fast.rows import batch_plan, chunk_plan
 from glinfer.models.fast.shortlist import shortlist_plan
 from glinfer.ops import DrawSpec
@@ -25,11 +26,11 @@ def row_forms() -> dict[str, DrawSpec]:
         for weights in WEIGHT_FORMATS:
             # Narrow textures: the cache of a batch is then in more than one line, and is no strip.
             for edge in (2048, 512):
-                shape = {"weights": weights, "kernels": kernels, "max_texture_size": edge}
+                options = FastOptions(CONFIG, weights, kernels, edge)
                 plans = [
-                    chunk_plan(CONFIG, **shape, rows=40, cache_slots=192, hands_over=True),  # type: ignore[arg-type]
-                    chunk_plan(CONFIG, **shape, rows=40, cache_slots=192, likelihoods=True),  # type: ignore[arg-type]
-                    batch_plan(CONFIG, **shape, sequences=3, capacity=128),  # type: ignore[arg-type]
+                    chunk_plan(options, rows=40, cache_slots=192, hands_over=True),
+                    chunk_plan(options, rows=40, cache_slots=192, likelihoods=True),
+                    batch_plan(options, sequences=3, capacity=128),
                 ]
                 plans.append(shortlist_plan(plans[-1], kernels=kernels, max_texture_size=edge))
                 for plan in plans:

@@ -23,6 +23,7 @@ from glinfer.formats.tensors import weight_shapes
 from glinfer.gl.layouts.blocks import BlockLayout, RowLayout
 from glinfer.gl.layouts.packing import ConstantLayout, GemvLayout
 from glinfer.models.choice import WEIGHTS, plan_for
+from glinfer.models.fast.parts import FastOptions
 from glinfer.models.fast.token import HEAD_DRAWS, LOGITS, PICKS, fast_plan, layer_draws, tail_draws
 from glinfer.models.plan import Plan, PlanBuilder, PlanLimits, draw_table
 from glinfer.models.reference.gab import MAX_DRAWS
@@ -80,7 +81,9 @@ LLAMA_1B = ModelConfig(
 def plan_of(
     config: ModelConfig = SMALL, weights: str = "f32", kernels: Kernels | None = None, edge: int = 2048, **options: Any
 ) -> Plan:
-    return fast_plan(config, weights=weights, kernels=kernels or Kernels(), max_texture_size=edge, **options)
+    return fast_plan(
+        FastOptions(config, weights=weights, kernels=kernels or Kernels(), max_texture_size=edge, **options)
+    )
 
 
 def packed_plan(config: ModelConfig, form: str, kernels: Kernels | None = None, edge: int = 2048) -> Plan:

@@ -21,6 +21,7 @@ from glinfer.formats import Checkpoint, load_checkpoint
 from glinfer.formats.packed import PACKED_FORMATS
 from glinfer.formats.tensors import weight_shapes
 from glinfer.models.choice import plan_for, weights_for
+from glinfer.models.fast.parts import FastOptions
 from glinfer.models.fast.token import LOGITS, fast_plan
 from glinfer.models.feed import runs
 from glinfer.models.oracle import final_tensors, relative_error
@@ -70,7 +71,9 @@ ALL = {**SHAPES, **OTHERS}
 
 
 def plan_of(config: ModelConfig, weight_format: str = "f32", formats: Mapping[str, str] | None = None) -> Any:
-    return fast_plan(config, weights=weight_format, kernels=Kernels(), max_texture_size=2048, formats=formats)
+    return fast_plan(
+        FastOptions(config, weights=weight_format, kernels=Kernels(), max_texture_size=2048, formats=formats)
+    )
 
 
 def fold(config: ModelConfig, tensors: Mapping[str, Array], weight_format: str) -> dict[str, Array]:

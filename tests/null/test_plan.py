@@ -18,6 +18,7 @@ from glinfer.config import ModelConfig
 from glinfer.errors import PlanError
 from glinfer.formats.tensors import weight_shapes
 from glinfer.gl.layouts.flat import FlatLayout
+from glinfer.models.fast.parts import FastOptions
 from glinfer.models.fast.rows import batch_plan, chunk_plan
 from glinfer.models.fast.shortlist import shortlist_plan
 from glinfer.models.fast.token import fast_plan
@@ -716,12 +717,13 @@ def test_plans_need_no_opengl() -> None:
 
 
 def test_every_op_belongs_to_a_plan_or_is_a_kernel_over_flat_tensors() -> None:
-    many: dict[str, Any] = {"weights": "f32", "kernels": Kernels(), "max_texture_size": 2048}
-    fast = fast_plan(SMALL, **many)
-    chunk = chunk_plan(SMALL, rows=8, cache_slots=64, hands_over=True, **many)
-    score = chunk_plan(SMALL, rows=8, cache_slots=64, likelihoods=True, **many)
-    batch = batch_plan(SMALL, sequences=3, capacity=64, **many)
-    normed = fast_plan(ModelConfig.from_options("family=qwen3,dim=32,heads=2,blocks=1,vocab=9,context=7"), **many)
+    options = FastOptions(SMALL, "f32", Kernels(), 2048)
+    fast = fast_plan(options)
+    chunk = chunk_plan(options, rows=8, cache_slots=64, hands_over=True)
+    score = chunk_plan(options, rows=8, cache_slots=64, likelihoods=True)
+    batch = batch_plan(options, sequences=3, capacity=64)
+    qwen = ModelConfig.from_options("family=qwen3,dim=32,heads=2,blocks=1,vocab=9,context=7")
+    normed = fast_plan(dataclasses.replace(options, config=qwen))
     listed = shortlist_plan(batch, kernels=Kernels(), max_texture_size=2048)
     ops = [{draw.op for draw in plan.draws} for plan in (GOOD, fast, chunk, score, batch, listed, normed)]
     assert set.union(*ops) | flat_ops() == set(OPS)

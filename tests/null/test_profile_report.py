@@ -28,6 +28,7 @@ from glinfer.inspect.profile.page import charts, comparison_page, profile_page
 from glinfer.inspect.profile.report import DrawProfile, GrowthPoint, ProfileReport
 from glinfer.inspect.profile.trace import CPU_TRACK, DRAW_TRACK, trace, write_trace
 from glinfer.models.choice import plan_for
+from glinfer.models.fast.parts import FastOptions
 from glinfer.models.fast.rows import chunk_plan
 from glinfer.models.plan import Plan
 from glinfer.ops.kernels import Kernels
@@ -102,7 +103,10 @@ class TestBytesOfOtherPlans:
     def test_a_chunk_reads_the_rows_that_it_has(self) -> None:
         kernels = Kernels(targets=8)
         plan = chunk_plan(
-            GAB, weights="f32", kernels=kernels, max_texture_size=EDGE, rows=64, cache_slots=2048, hands_over=True
+            FastOptions(GAB, weights="f32", kernels=kernels, max_texture_size=EDGE),
+            rows=64,
+            cache_slots=2048,
+            hands_over=True,
         )
         values = {**plan.values_for(20), "strip_first": 100, "last_row": 19, "score_slots": 3 * 2}
         found = by_name(plan, values)

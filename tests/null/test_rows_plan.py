@@ -6,7 +6,7 @@ Their float64 oracles are compared with those of the fast and the reference plan
 from __future__ import annotations
 
 import dataclasses
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from functools import cached_property
 from typing import Any
 
@@ -23,6 +23,7 @@ from glinfer.formats import Checkpoint, random_checkpoint
 from glinfer.gl.layouts.blocks import BLOCK_FLOATS, BlockLayout, RowLayout
 from glinfer.gl.layouts.packing import ConstantLayout, GemvLayout
 from glinfer.gl.replay import Cells
+from glinfer.models.fast.parts import FastOptions
 from glinfer.models.fast.rows import LOGITS, PICKS, ROWS, SCORES, batch_plan, chunk_plan, fitting_chunk_plan, slots_for
 from glinfer.models.fast.token import HIDDEN, fast_plan
 from glinfer.models.feed import TOKENS, chunk_feed, runs
@@ -83,17 +84,11 @@ def chunk_of(
     rows: int = 20,
     cache_slots: int = 128,
     edge: int = 2048,
-    **options: Any,
+    formats: Mapping[str, str] | None = None,
+    **further: Any,
 ) -> Plan:
-    return chunk_plan(
-        config,
-        weights=weights,
-        kernels=kernels or Kernels(),
-        max_texture_size=edge,
-        rows=rows,
-        cache_slots=cache_slots,
-        **options,
-    )
+    options = FastOptions(config, weights, kernels or Kernels(), edge, formats)
+    return chunk_plan(options, rows=rows, cache_slots=cache_slots, **further)
 
 
 def score_of(*arguments: Any, **options: Any) -> Plan:
@@ -108,17 +103,10 @@ def batch_of(
     sequences: int = 3,
     capacity: int = 128,
     edge: int = 2048,
-    **options: Any,
+    formats: Mapping[str, str] | None = None,
 ) -> Plan:
-    return batch_plan(
-        config,
-        weights=weights,
-        kernels=kernels or Kernels(),
-        max_texture_size=edge,
-        sequences=sequences,
-        capacity=capacity,
-        **options,
-    )
+    options = FastOptions(config, weights, kernels or Kernels(), edge, formats)
+    return batch_plan(options, sequences=sequences, capacity=capacity)
 
 
 MAKERS: dict[str, Callable[..., Plan]] = {"chunk": chunk_of, "score": score_of, "batch": batch_of}
@@ -169,7 +157,7 @@ def test_the_draws_of_every_family(make: Callable[..., Plan], family: str, layer
     for config in (tiny(family, 6, num_hidden_layers=layers), tiny(family, 64, num_hidden_layers=layers, **shared)):
         plan = make(config)
         assert len(plan.draws) == draws_of(plan.name, layers, turns) == draw_table(plan, 1).total
-        fast = fast_plan(config, weights="f32", kernels=Kernels(), max_texture_size=2048)
+        fast = fast_plan(FastOptions(config, weights="f32", kernels=Kernels(), max_texture_size=2048))
         assert len(batch_of(config).draws) == len(fast.draws) + layers
 
 
@@ -186,7 +174,7 @@ def test_handing_over_takes_one_draw_more() -> None:
     plan = chunk_of(hands_over=True)
     assert len(plan.draws) == draws_of("chunk", 2) + 1
     assert [(draw.op, draw.outputs) for draw in plan.draws[-1:]] == [("take_row", (HIDDEN,))]
-    fast = fast_plan(SMALL, weights="f32", kernels=Kernels(), max_texture_size=2048)
+    fast = fast_plan(FastOptions(SMALL, weights="f32", kernels=Kernels(), max_texture_size=2048))
     assert plan.table[HIDDEN] == fast.table[HIDDEN], "so that it can be the same texture"
     assert HIDDEN not in GOOD.table
 
@@ -249,7 +237,7 @@ def test_only_the_batch_shares_out_sums() -> None:
     assert {draw.instances for draw in chunk_of(kernels=kernels).draws} == {1}
     shared = {draw.kind: draw.instances for draw in batch_of(kernels=kernels).draws if draw.instances != 1}
     assert shared == {"attn.out_proj": 2, "mlp.fc_out": 2, "attn.values": "groups"}
-    fast = fast_plan(SMALL, weights="f32", kernels=kernels, max_texture_size=2048)
+    fast = fast_plan(FastOptions(SMALL, weights="f32", kernels=kernels, max_texture_size=2048))
     alone = {draw.kind: draw.instances for draw in fast.draws if draw.instances != 1}
     assert {**shared, "attn.values": alone["attn.values"]} == alone
 
@@ -344,7 +332,7 @@ def test_points_of_several_blocks_are_refused_where_they_are_too_large(make: Cal
 @every_format
 def test_weights_and_caches_lie_as_in_the_fast_plan(make: Callable[..., Plan], weights: str) -> None:
     """So that the textures can be shared. A batch's caches are its own, and the chunk's of as many slots as they."""
-    fast = fast_plan(SMALL, weights=weights, kernels=NARROW, max_texture_size=2048)
+    fast = fast_plan(FastOptions(SMALL, weights=weights, kernels=NARROW, max_texture_size=2048))
     plan = make(weights=weights, kernels=NARROW)
     ours = {tensor.name: tensor for tensor in plan.of_kind("weight")}
     theirs = {tensor.name: tensor for tensor in fast.of_kind("weight")}
@@ -370,7 +358,7 @@ def test_weights_and_caches_lie_as_in_the_fast_plan(make: Callable[..., Plan], w
 def test_every_family_shares_its_textures(family: str, form: str) -> None:
     checkpoint = in_formats(tiny(family, 16, hidden_size=32, intermediate_size=64), form)
     options: dict[str, Any] = {"weights": "file", "kernels": NARROW, "formats": checkpoint.formats()}
-    fast = fast_plan(checkpoint.config, max_texture_size=2048, **options)
+    fast = fast_plan(FastOptions(checkpoint.config, max_texture_size=2048, **options))
     theirs = {tensor.name: tensor for tensor in fast.tensors if tensor.kind in ("weight", "cache")}
     for make, sizes in ((chunk_of, {"cache_slots": 64}), (score_of, {"cache_slots": 64}), (batch_of, {})):
         plan = make(checkpoint.config, **options, **sizes)
@@ -742,11 +730,13 @@ class Model:
     def stepped(self, ids: Sequence[int]) -> tuple[dict[str, Array], list[Array]]:
         """The caches and the logits after each token, a token at a time."""
         plan = fast_plan(
-            self.config,
-            weights=self.weights,
-            kernels=Kernels(),
-            max_texture_size=2048,
-            formats=self.checkpoint.formats(),
+            FastOptions(
+                self.config,
+                weights=self.weights,
+                kernels=Kernels(),
+                max_texture_size=2048,
+                formats=self.checkpoint.formats(),
+            )
         )
         caches: dict[str, Array] = {}
         logits = [final_tensors(plan, self.arrays, *given, caches)["logits"][0] for given in runs(plan, ids)]
@@ -810,7 +800,7 @@ def test_what_is_handed_over_is_the_stream_before_the_last_block(last: int) -> N
     caches: dict[str, Array] = {}
     inputs, values = chunk_inputs(plan, IDS[: last + 1], 0, 4)
     stream = final_tensors(plan, model.arrays, inputs, values, caches)[HIDDEN]
-    fast = fast_plan(model.config, weights="q8", kernels=Kernels(), max_texture_size=2048)
+    fast = fast_plan(FastOptions(model.config, weights="q8", kernels=Kernels(), max_texture_size=2048))
     held: dict[str, Array] = {}
     for inputs, values in runs(fast, IDS[: last + 1]):
         ran = run_plan(fast, model.arrays, inputs, values, held)
@@ -884,11 +874,12 @@ def test_a_batch_gives_each_sequence_what_it_gives_alone(model: Model, kernels: 
 
 def test_the_rows_of_a_chunk_are_halved_until_their_scores_fit() -> None:
     config, kernels = ModelConfig(7, 32, 8, 1, 300), Kernels()
-    options: dict[str, Any] = {"weights": "f32", "kernels": kernels, "likelihoods": True, "cache_slots": 512}
+    options, narrow = (FastOptions(config, "f32", kernels, edge) for edge in (256, 16))
+    scored: dict[str, Any] = {"likelihoods": True, "cache_slots": 512}
     with refused(r"640 vectors of 512 floats need \d+×\d+ texels; the largest texture here is 256×256"):
-        chunk_plan(config, rows=512, max_texture_size=256, **options)
-    plan = fitting_chunk_plan(config, rows=512, max_texture_size=256, **options)
+        chunk_plan(options, rows=512, **scored)
+    plan = fitting_chunk_plan(options, rows=512, **scored)
     assert (plan.max_rows, plan.name) == (256, "score")
-    assert fitting_chunk_plan(config, rows=256, max_texture_size=256, **options).max_rows == 256
+    assert fitting_chunk_plan(options, rows=256, **scored).max_rows == 256
     with refused(r".*; the largest texture here is 16×16"):
-        fitting_chunk_plan(config, rows=64, max_texture_size=16, **options)
+        fitting_chunk_plan(narrow, rows=64, **scored)

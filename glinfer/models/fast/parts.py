@@ -1,21 +1,46 @@
-"""What all fast plans of a model have in common: how they declare tensors."""
+"""The parts of all fast plans: their options, the tensors that they declare, and the draws that they share."""
 
 from __future__ import annotations
 
 from collections.abc import Sequence
+from dataclasses import dataclass
 
 from glinfer.config import ModelConfig
 from glinfer.errors import PlanError
 from glinfer.gl.layouts.blocks import BlockLayout, RowLayout
 from glinfer.gl.layouts.grouped import GroupedLayout
+from glinfer.gl.layouts.matrix import Extent
 from glinfer.gl.layouts.packing import ConstantLayout, GemvLayout
 from glinfer.models.plan import PlanBuilder
 from glinfer.models.transforms.recipe import Formats, Recipe, Recipes
 from glinfer.ops.fused.cached import SLOT_TOKENS, Heads, score_slots
 from glinfer.ops.fused.dense import Matrix, Turning
+from glinfer.ops.fused.rows import Dealt
+from glinfer.ops.fused.turn import turn_heads
 from glinfer.ops.kernels import Kernels
 from glinfer.ops.spec import RunValue, TensorSpec
-from glinfer.quant.formats import CACHE_FORMATS, GROUP_FORMS, is_grouped, is_scaled
+from glinfer.quant.formats import CACHE_FORMATS, DEFAULT_CACHE, GROUP_FORMS, is_grouped, is_scaled
+
+
+@dataclass(frozen=True)
+class FastOptions:
+    """The options that all fast plans of one model share.
+
+    Attributes:
+        config: the model's shape.
+        weights: ``file`` or a key of :data:`glinfer.quant.formats.WEIGHT_FORMATS`.
+        kernels: how the passes are shaped.
+        max_texture_size: of the renderer, in texels.
+        formats: of the file's tensors; None for float32.
+        cache: how keys and values are kept, a key of :data:`glinfer.quant.formats.CACHE_FORMATS`.
+    """
+
+    config: ModelConfig
+    weights: str
+    kernels: Kernels
+    max_texture_size: int
+    formats: Formats | None = None
+    cache: str = DEFAULT_CACHE
 
 
 class PartsBuilder:
@@ -25,24 +50,13 @@ class PartsBuilder:
     that they can share the textures.
     """
 
-    def __init__(
-        self,
-        name: str,
-        max_rows: int,
-        run_values: Sequence[RunValue],
-        config: ModelConfig,
-        weights: str,
-        formats: Formats | None,
-        kernels: Kernels,
-        max_texture_size: int,
-        cache: str,
-    ) -> None:
-        """An empty plan; the arguments are those of the plans."""
-        self.config, self.kernels, self.max_texture_size = config, kernels, max_texture_size
-        self.cache_format = cache_format(cache)
-        self.recipes = Recipes(config, weights, formats)
+    def __init__(self, name: str, max_rows: int, run_values: Sequence[RunValue], options: FastOptions) -> None:
+        """An empty plan."""
+        self.config, self.kernels, self.max_texture_size = options.config, options.kernels, options.max_texture_size
+        self.cache_format = cache_format(options.cache)
+        self.recipes = Recipes(options.config, options.weights, options.formats)
         self.plan = PlanBuilder(name, max_rows, run_values)
-        self.attention_width = config.num_attention_heads * self.recipes.head_floats
+        self.attention_width = options.config.num_attention_heads * self.recipes.head_floats
         self._declared: dict[str, TensorSpec] = {}
 
     def blocks(self, name: str, slots: int, floats: int) -> TensorSpec:
@@ -118,6 +132,36 @@ class PartsBuilder:
             return None
         table = self.table("rope", self.config.max_position_embeddings, heads.floats)
         return Turning(table, heads.kv_floats, heads.queries_at)
+
+    def turn_heads(
+        self,
+        layer: int,
+        x: Dealt,
+        turning: Turning,
+        out: Dealt,
+        *,
+        rows: TensorSpec | None,
+        slots: Extent = 1,
+        first: Extent = 0,
+    ) -> None:
+        """Draw the pass that normalises and turns the heads of keys and queries."""
+        name = f"h.{layer}.attn"
+        gains = self.table(f"{name}.qkv.turn", 2, self.recipes.head_floats)
+        self.plan.draw(
+            turn_heads(
+                f"{name}.turn",
+                x,
+                gains,
+                turning,
+                out,
+                head_dim=self.config.head_dim,
+                eps=self.config.layer_norm_eps,
+                rows=rows,
+                slots=slots,
+                first=first,
+                kernels=self.kernels,
+            )
+        )
 
     @property
     def turns_apart(self) -> bool:

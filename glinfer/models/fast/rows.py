@@ -13,14 +13,13 @@ from __future__ import annotations
 
 from typing import Any
 
-from glinfer.config import ModelConfig
 from glinfer.errors import PlanError
 from glinfer.gl.layouts.blocks import BLOCK_FLOATS, BlockLayout, RowLayout
 from glinfer.gl.layouts.matrix import Extent
-from glinfer.models.fast.parts import PartsBuilder, kind_of
+from glinfer.models.fast.parts import FastOptions, PartsBuilder, kind_of
 from glinfer.models.fast.token import HIDDEN
 from glinfer.models.plan import Plan
-from glinfer.models.transforms.recipe import Formats, Recipe
+from glinfer.models.transforms.recipe import Recipe
 from glinfer.ops.fused.cached import SLOT_TOKENS, cached_scores, cached_values, score_slots
 from glinfer.ops.fused.dense import Turning, shared_parts
 from glinfer.ops.fused.embed import embed_rows
@@ -30,25 +29,18 @@ from glinfer.ops.fused.rows import ROW_WORDS, Dealt
 from glinfer.ops.fused.sample import pick_rows
 from glinfer.ops.fused.score import score_rows
 from glinfer.ops.fused.tiles import store_rows, take_row, tile_scores, tile_values
-from glinfer.ops.fused.turn import turn_heads
-from glinfer.ops.kernels import Kernels
 from glinfer.ops.spec import RunValue, TensorSpec
-from glinfer.quant.formats import DEFAULT_CACHE, is_grouped
+from glinfer.quant.formats import is_grouped
 
 ROWS, LOGITS, SCORES, PICKS = "rows", "row.logits", "row.likelihoods", "row.picks"
 
 
 def chunk_plan(
-    config: ModelConfig,
+    options: FastOptions,
     *,
-    weights: str,
-    kernels: Kernels,
-    max_texture_size: int,
     rows: int,
     cache_slots: int,
     every: int | None = None,
-    formats: Formats | None = None,
-    cache: str = DEFAULT_CACHE,
     likelihoods: bool = False,
     hands_over: bool = False,
 ) -> Plan:
@@ -59,15 +51,10 @@ def chunk_plan(
     fill up the last slot, looks back on; ``strip_first``, the cache slot of the first row.
 
     Args:
-        config: the model's shape.
-        weights: ``file`` or a key of :data:`glinfer.quant.formats.WEIGHT_FORMATS`.
-        kernels: how the passes are shaped.
-        max_texture_size: of the renderer, in texels.
+        options: those of all fast plans.
         rows: the most that one run takes; rounded up to whole slots.
         cache_slots: of the caches, a multiple of 64.
         every: slots of one sequence; left out, all of them.
-        formats: of the file's tensors; left out, float32.
-        cache: how keys and values are kept, a key of :data:`glinfer.quant.formats.CACHE_FORMATS`.
         likelihoods: whether the logits are computed, and what becomes of them.
         hands_over: whether the stream of one row, as the last block finds it, is left where the fast plan has its own,
             for that plan to go on with. Run value: ``last_row``.
@@ -75,13 +62,10 @@ def chunk_plan(
     Raises:
         PlanError: there is no such format, or something does not fit a texture.
     """
-    builder = _ChunkBuilder(
-        config, weights, formats, kernels, max_texture_size, cache, rows, cache_slots, every or cache_slots, likelihoods
-    )
-    return builder.build(hands_over)
+    return _ChunkBuilder(options, rows, cache_slots, every or cache_slots, likelihoods).build(hands_over)
 
 
-def fitting_chunk_plan(config: ModelConfig, *, rows: int, kernels: Kernels, **options: Any) -> Plan:
+def fitting_chunk_plan(options: FastOptions, *, rows: int, **further: Any) -> Plan:
     """The chunk plan of at most ``rows`` rows: of half as many as often as the scores of so many fit no texture.
 
     The arguments are those of :func:`chunk_plan`.
@@ -91,24 +75,14 @@ def fitting_chunk_plan(config: ModelConfig, *, rows: int, kernels: Kernels, **op
     """
     while True:
         try:
-            return chunk_plan(config, rows=rows, kernels=kernels, **options)
+            return chunk_plan(options, rows=rows, **further)
         except PlanError:
-            if rows <= kernels.targets:
+            if rows <= options.kernels.targets:
                 raise
-            rows = max(kernels.targets, rows // 2)
+            rows = max(options.kernels.targets, rows // 2)
 
 
-def batch_plan(
-    config: ModelConfig,
-    *,
-    weights: str,
-    kernels: Kernels,
-    max_texture_size: int,
-    sequences: int,
-    capacity: int,
-    formats: Formats | None = None,
-    cache: str = DEFAULT_CACHE,
-) -> Plan:
+def batch_plan(options: FastOptions, *, sequences: int, capacity: int) -> Plan:
     """The plan ``batch``: one token of each of ``sequences`` sequences, a draw a layer more than the fast plan.
 
     Sequence s has the cache slots from ``s · capacity`` on, and row s of the table ``rows``, which is written before
@@ -117,19 +91,14 @@ def batch_plan(
     rows of the table.
 
     Args:
-        config: the model's shape.
-        weights: ``file`` or a key of :data:`glinfer.quant.formats.WEIGHT_FORMATS`.
-        kernels: how the passes are shaped.
-        max_texture_size: of the renderer, in texels.
+        options: those of all fast plans.
         sequences: how many.
         capacity: tokens that each may hold, a multiple of 64.
-        formats: of the file's tensors; left out, float32.
-        cache: how keys and values are kept, a key of :data:`glinfer.quant.formats.CACHE_FORMATS`.
 
     Raises:
         PlanError: there is no such format, or something does not fit a texture.
     """
-    return _BatchBuilder(config, weights, formats, kernels, max_texture_size, cache, sequences, capacity).build()
+    return _BatchBuilder(options, sequences, capacity).build()
 
 
 class _RowsBuilder(PartsBuilder):
@@ -139,19 +108,15 @@ class _RowsBuilder(PartsBuilder):
         self,
         name: str,
         run_values: list[RunValue],
-        config: ModelConfig,
-        weights: str,
-        formats: Formats | None,
-        kernels: Kernels,
-        max_texture_size: int,
-        cache: str,
+        options: FastOptions,
         rows: int,
         cache_slots: int,
         every: int,
     ) -> None:
         if rows < 1:
             raise PlanError(f"a plan for {rows} rows; expected at least 1")
-        super().__init__(name, rows, run_values, config, weights, formats, kernels, max_texture_size, cache)
+        super().__init__(name, rows, run_values, options)
+        config, kernels, max_texture_size = options.config, options.kernels, options.max_texture_size
         if cache_slots < 1 or cache_slots % SLOT_TOKENS:
             raise PlanError(f"a cache of {cache_slots} slots; expected a multiple of {SLOT_TOKENS}")
         self.targets, self.slots = kernels.targets, slots_for(rows, kernels.targets)
@@ -202,20 +167,7 @@ class _RowsBuilder(PartsBuilder):
         else:
             assert turning is not None
             self.normed(recipe, self.hidden[0], self.raw)
-            self.plan.draw(
-                turn_heads(
-                    f"{name}.turn",
-                    self.raw,
-                    self.table(f"{name}.qkv.turn", 2, heads.floats),
-                    turning,
-                    self.qkv,
-                    head_dim=self.config.head_dim,
-                    eps=self.config.layer_norm_eps,
-                    rows=self.row_table,
-                    slots=self.used,
-                    kernels=self.kernels,
-                )
-            )
+            self.turn_heads(layer, self.raw, turning, self.qkv, rows=self.row_table, slots=self.used)
         cache = self.attention_cache(layer, self.cache_slots, self.every)
         self.plan.draw(
             store_rows(f"{name}.store", self.qkv, self.row_table, cache, together=together, kernels=self.kernels)
@@ -281,19 +233,8 @@ class _RowsBuilder(PartsBuilder):
 
 
 class _ChunkBuilder(_RowsBuilder):
-    def __init__(
-        self,
-        config: ModelConfig,
-        weights: str,
-        formats: Formats | None,
-        kernels: Kernels,
-        max_texture_size: int,
-        cache: str,
-        rows: int,
-        cache_slots: int,
-        every: int,
-        likelihoods: bool,
-    ) -> None:
+    def __init__(self, options: FastOptions, rows: int, cache_slots: int, every: int, likelihoods: bool) -> None:
+        config, kernels, max_texture_size = options.config, options.kernels, options.max_texture_size
         self.likelihoods = likelihoods
         slots = max(1, slots_for(rows, kernels.targets))
         # A row looks back on its own sequence alone; the rows that fill up the last slot may come after its end.
@@ -305,10 +246,7 @@ class _ChunkBuilder(_RowsBuilder):
             RunValue("strip_first", 0, cache_slots - 1),
             RunValue("last_row", 0, rows - 1),
         ]
-        name = "score" if likelihoods else "chunk"
-        super().__init__(
-            name, values, config, weights, formats, kernels, max_texture_size, cache, rows, cache_slots, every
-        )
+        super().__init__("score" if likelihoods else "chunk", values, options, rows, cache_slots, every)
         self.used = "row_slots"
         width = norm_floats(self.targets, centred=self.recipes.sums)
         self.norms = self.plan.laid_out(
@@ -374,17 +312,8 @@ class _ChunkBuilder(_RowsBuilder):
 
 
 class _BatchBuilder(_RowsBuilder):
-    def __init__(
-        self,
-        config: ModelConfig,
-        weights: str,
-        formats: Formats | None,
-        kernels: Kernels,
-        max_texture_size: int,
-        cache: str,
-        sequences: int,
-        capacity: int,
-    ) -> None:
+    def __init__(self, options: FastOptions, sequences: int, capacity: int) -> None:
+        config, kernels = options.config, options.kernels
         if capacity < 1 or capacity % SLOT_TOKENS:
             raise PlanError(f"room for {capacity} tokens; expected a multiple of {SLOT_TOKENS}")
         rows = slots_for(sequences, kernels.targets) * kernels.targets
@@ -394,10 +323,7 @@ class _BatchBuilder(_RowsBuilder):
             RunValue("groups", 1, groups, lambda tokens: groups),
             RunValue("score_slots", rows, groups * rows, lambda tokens: groups * rows),
         ]
-        slots = sequences * capacity
-        super().__init__(
-            "batch", values, config, weights, formats, kernels, max_texture_size, cache, sequences, slots, capacity
-        )
+        super().__init__("batch", values, options, sequences, sequences * capacity, capacity)
         self.scores = self.blocks("row.scores", groups * rows, config.num_attention_heads * BLOCK_FLOATS)
         self.mixed = self.blocks("row.mixed", rows, self.attention_width)
 
