@@ -23,7 +23,7 @@ from glinfer.formats import Checkpoint
 from glinfer.formats.files import memory_folder, opened, replacing
 from glinfer.gl.context import Device
 from glinfer.models.choice import fast_session
-from glinfer.ops.kernels import Kernels
+from glinfer.ops.kernels import KernelOptions
 from glinfer.quant.formats import WEIGHT_FORMATS
 
 FASTEST_FIRST = ("q8", "q8l", "q16", "f16")
@@ -37,7 +37,7 @@ _VERSION = 1
 Rows = npt.NDArray[np.float64]
 
 
-def choose_weights(checkpoint: Checkpoint, device: Device, kernels: Kernels) -> str:
+def choose_weights(checkpoint: Checkpoint, device: Device, kernels: KernelOptions) -> str:
     """The fastest format within :data:`MOST_EXTRA` of float32; remembered for this checkpoint.
 
     Raises:
@@ -73,7 +73,7 @@ def extra_bits(expected: Rows, found: Rows) -> float:
 class _Predictions:
     """One weight format of a model, run from position 0."""
 
-    def __init__(self, checkpoint: Checkpoint, device: Device, kernels: Kernels, weights: str) -> None:
+    def __init__(self, checkpoint: Checkpoint, device: Device, kernels: KernelOptions, weights: str) -> None:
         bound = fast_session(checkpoint, device, weights, kernels)
         self.session = CachedSession(Prefill(checkpoint.config, weights, kernels, checkpoint.formats()), bound)
 

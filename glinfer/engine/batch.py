@@ -39,7 +39,7 @@ from glinfer.ops.fused.rows import (
     TOKEN,
     row_table,
 )
-from glinfer.ops.kernels import Kernels
+from glinfer.ops.kernels import KernelOptions
 from glinfer.ops.noise import noise_keys
 from glinfer.quant.formats import DEFAULT_CACHE, FROM_FILE
 from glinfer.text.assembler import TextAssembler
@@ -257,7 +257,7 @@ class Batch:
         config: ModelConfig,
         root: Session,
         weights: str,
-        kernels: Kernels,
+        kernels: KernelOptions,
         numbers: Numbers,
         formats: Formats | None = None,
         cache: str = DEFAULT_CACHE,
@@ -271,7 +271,7 @@ class Batch:
             PlanError: they do not fit the renderer.
         """
         self.config, self.kernels, self.slots, self.capacity = config, kernels, slots, capacity
-        self._numbers, self._targets = numbers, kernels.targets
+        self._numbers, self._targets = numbers, kernels.rows_per_draw
         edge = root.device.limits.max_texture_size
         self._shortlists: Shortlists | None = None
         self.logit_reads = 0
@@ -286,7 +286,7 @@ class Batch:
             # While the choices of one step are looked at, those of the next are on their way.
             self._picks = [self.session.readback(PICKS, slots) for _ in range(2)]
             places = {"sequences": slots, "capacity": capacity}
-            self._prefill = Prefill(config, weights, kernels, formats, cache, hands_over=False, **places)
+            self._prefill = Prefill(config, weights, kernels, formats, cache, export_residual=False, **places)
             self._chunks = self._prefill.into(self.session)
         except BaseException:
             self.session.release()

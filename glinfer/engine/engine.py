@@ -26,7 +26,7 @@ from glinfer.models.plan import Plan
 from glinfer.models.reference.gab import LOGITS, PROBS, TOKENS
 from glinfer.models.session import Session
 from glinfer.models.transforms.recipe import Formats
-from glinfer.ops.kernels import Kernels
+from glinfer.ops.kernels import KernelOptions
 from glinfer.quant.formats import DEFAULT_CACHE
 
 
@@ -48,7 +48,7 @@ class Engine(ABC):
         config: ModelConfig,
         bound: Session,
         weights: str,
-        kernels: Kernels,
+        kernels: KernelOptions,
         formats: Formats | None = None,
         cache: str = DEFAULT_CACHE,
     ) -> None:
@@ -144,7 +144,7 @@ class FastEngine(Engine):
         config: ModelConfig,
         bound: Session,
         weights: str,
-        kernels: Kernels,
+        kernels: KernelOptions,
         formats: Formats | None = None,
         cache: str = DEFAULT_CACHE,
         *,
@@ -173,7 +173,7 @@ class FastEngine(Engine):
         count, capacity = places_for(self.config, longest, slots, memory, edge, self.cache)
         model, kept = (self.config, self.bound, self.weights), (self.numbers, self.formats, self.cache)
 
-        def made(kernels: Kernels) -> Scheduler:
+        def made(kernels: KernelOptions) -> Scheduler:
             batch = Batch(*model, kernels, *kept, slots=count, capacity=capacity)
             return Scheduler(batch, check, usable, piece=piece)
 
@@ -189,7 +189,12 @@ class WholeEngine(Engine):
     """The reference plan: the whole sequence in each run; ``whole`` has it by length, where none is published."""
 
     def __init__(
-        self, config: ModelConfig, bound: Session, weights: str, kernels: Kernels, plans: ReferencePlans | None = None
+        self,
+        config: ModelConfig,
+        bound: Session,
+        weights: str,
+        kernels: KernelOptions,
+        plans: ReferencePlans | None = None,
     ) -> None:
         """Take over a bound plan; ``plans`` are those of a model without a published one."""
         super().__init__(config, bound, weights, kernels)

@@ -1,9 +1,9 @@
-"""Plainer kernels where a driver refuses a shader of the chosen ones.
+"""Retry with the safest kernel options when a driver rejects a shader.
 
-What differs between renderers is in :class:`glinfer.ops.kernels.Kernels`, and changes speed and last digits at most.
-So a program that a driver refuses, be it for a fault of its compiler or for want of registers, is no reason to give
-up: the plan is built once more from the plainest kernels, with a warning. Kernels that the caller has asked for are
-never replaced.
+The options that differ between renderers (:class:`glinfer.ops.kernels.KernelOptions`) change speed, and last digits at
+most. So a program that a driver rejects, for a fault of its compiler or for want of registers, is no reason to give
+up: the plan is built once more from the safest options, with a warning. Options that the caller has asked for are never
+replaced.
 """
 
 from __future__ import annotations
@@ -19,18 +19,18 @@ from glinfer.engine.shortlist import Shortlists
 from glinfer.errors import GlinferWarning, ShaderError
 from glinfer.models.session import Session
 from glinfer.models.transforms.recipe import Formats
-from glinfer.ops.kernels import Kernels
+from glinfer.ops.kernels import KernelOptions
 
 T = TypeVar("T")
 
 
-def plainest(kernels: Kernels, *, same_layouts: bool = False) -> Kernels:
+def plainest(kernels: KernelOptions, *, same_layouts: bool = False) -> KernelOptions:
     """What asks least of a compiler, on the same kind of renderer.
 
     With ``same_layouts`` only what other plans over the same textures may choose for themselves is changed: whether
     quads share their inputs decides how weights lie.
     """
-    plain = Kernels()
+    plain = KernelOptions()
     return dataclasses.replace(
         plain,
         tiles=kernels.tiles,
@@ -38,8 +38,8 @@ def plainest(kernels: Kernels, *, same_layouts: bool = False) -> Kernels:
         row_tiles=kernels.row_tiles,
         chunk=kernels.chunk,
         flush_every=kernels.flush_every,
-        products=kernels.products,
-        targets=min(kernels.targets, plain.targets),
+        product_table=kernels.product_table,
+        rows_per_draw=min(kernels.rows_per_draw, plain.rows_per_draw),
         quad=kernels.quad and same_layouts,
     )
 
@@ -52,11 +52,11 @@ class KernelChoice:
         fixed: whether somebody has asked for exactly these.
     """
 
-    def __init__(self, kernels: Kernels, *, fixed: bool = False, same_layouts: bool = False) -> None:
+    def __init__(self, kernels: KernelOptions, *, fixed: bool = False, same_layouts: bool = False) -> None:
         """Begin with these; ``same_layouts`` as in :func:`plainest`."""
         self.kernels, self.fixed, self._same_layouts = kernels, fixed, same_layouts
 
-    def make(self, build: Callable[[Kernels], T]) -> T:
+    def make(self, build: Callable[[KernelOptions], T]) -> T:
         """What ``build`` makes of the kernels, or of the plainest where the driver refuses a shader.
 
         Raises:
@@ -74,7 +74,7 @@ class KernelChoice:
             return made
 
 
-def _warn(error: ShaderError, kernels: Kernels, plain: Kernels) -> None:
+def _warn(error: ShaderError, kernels: KernelOptions, plain: KernelOptions) -> None:
     """Tell in one line which shader was refused, and what is used instead."""
     before, after = dataclasses.asdict(kernels), dataclasses.asdict(plain)
     changed = ", ".join(f"{name}={after[name]!r}" for name in after if after[name] != before[name])
@@ -105,7 +105,7 @@ class PlainerPrefill(Prefill):
         """See :class:`Prefill`."""
         return self._choice.make(lambda kernels: Shortlists(bound, kernels))
 
-    def _made_of(self, kernels: Kernels, bound: Session) -> Chunks:
+    def _made_of(self, kernels: KernelOptions, bound: Session) -> Chunks:
         if kernels != self.kernels:
             self.kernels, self._plan = kernels, None
         return super().into(bound)

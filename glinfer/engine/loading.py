@@ -36,9 +36,9 @@ from glinfer.models.choice import (
     weights_named,
 )
 from glinfer.models.plan import Plan
-from glinfer.models.session import LESS, Session, check_textures_fit
+from glinfer.models.session import MEMORY_ADVICE, Session, check_textures_fit
 from glinfer.models.tuning import kernels_for
-from glinfer.ops.kernels import Kernels
+from glinfer.ops.kernels import KernelOptions
 from glinfer.ops.spec import Array
 from glinfer.quant.formats import DEFAULT_CACHE
 from glinfer.text.stops import default_stops
@@ -105,7 +105,7 @@ def load_parts(
     plan: str,
     weights: str,
     cache: str,
-    kernels: Kernels | None,
+    kernels: KernelOptions | None,
     gelu: str | None,
     context: int | None,
     device: Device | str | int | None,
@@ -137,7 +137,9 @@ def load_parts(
         if opened is not device:
             opened.close()
         if isinstance(error, MemoryError):
-            raise PlanError(f"Python has no memory left for this model ({error or 'none at all'}); {LESS}") from None
+            raise PlanError(
+                f"Python has no memory left for this model ({error or 'none at all'}); {MEMORY_ADVICE}"
+            ) from None
         raise
     return Loaded(engine, found, reason, stop_ids, opened is not device)
 
@@ -165,11 +167,11 @@ class Prepared:
     arrays: Mapping[str, Array]
     weights: str
     cache: str
-    kernels: Kernels
+    kernels: KernelOptions
     fixed: bool
     formats: Mapping[str, str]
     whole: ReferencePlans | None
-    shaped: Callable[[Kernels], tuple[Plan, ReferencePlans | None]]
+    shaped: Callable[[KernelOptions], tuple[Plan, ReferencePlans | None]]
 
     def bind(
         self,
@@ -186,7 +188,7 @@ class Prepared:
         """
         fixed = self.fixed or shader_root is not None
 
-        def bound(kernels: Kernels) -> Engine:
+        def bound(kernels: KernelOptions) -> Engine:
             plan, whole = self.shaped(kernels) if kernels != self.kernels else (self.plan, self.whole)
             total = plan.texture_bytes(device.limits.max_texture_size, "weight")
             report = None if on_upload is None else _running_total(total, on_upload)
@@ -203,7 +205,7 @@ def prepare(
     device: Device,
     plan: str,
     weights: str = DEFAULT_WEIGHTS,
-    kernels: Kernels | None = None,
+    kernels: KernelOptions | None = None,
     cache: str = DEFAULT_CACHE,
 ) -> Prepared:
     """Choose and build the plan of a checkpoint for a device, and make its weights ready.
@@ -224,7 +226,7 @@ def prepare(
     fixed, kernels = kernels is not None, kernels or kernels_for(device, config, weights)
     rows = WholeSequences.shortest(config.max_position_embeddings)
 
-    def shaped(kernels: Kernels) -> tuple[Plan, ReferencePlans | None]:
+    def shaped(kernels: KernelOptions) -> tuple[Plan, ReferencePlans | None]:
         if plan == "fast" or is_published(config, formats):
             how: dict[str, Any] = {"weights": weights, "cache": cache, "formats": formats, "kernels": kernels}
             return plan_for(config, plan, max_texture_size=edge, **how), None
@@ -272,7 +274,7 @@ def random_weights(
 
 
 def _check_arrays(needed: int, what: str) -> None:
-    check_room(needed, f"{what} takes {bytes_text(needed)}", LESS)
+    check_room(needed, f"{what} takes {bytes_text(needed)}", MEMORY_ADVICE)
 
 
 def bind(
@@ -280,7 +282,7 @@ def bind(
     device: Device,
     plan: str,
     weights: str = DEFAULT_WEIGHTS,
-    kernels: Kernels | None = None,
+    kernels: KernelOptions | None = None,
     cache: str = DEFAULT_CACHE,
 ) -> Engine:
     """Bind a plan of a checkpoint to a device; see :func:`prepare`."""

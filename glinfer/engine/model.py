@@ -25,7 +25,7 @@ from glinfer.gl.context import Device, Limits
 from glinfer.models.choice import DEFAULT_PLAN, DEFAULT_WEIGHTS
 from glinfer.models.plan import DrawTable, Plan, draw_table
 from glinfer.models.session import Session
-from glinfer.ops.kernels import Kernels
+from glinfer.ops.kernels import KernelOptions
 from glinfer.quant.formats import DEFAULT_CACHE
 from glinfer.text.tokenizer import Tokenizer
 
@@ -383,7 +383,7 @@ def load_model(
     plan: str = DEFAULT_PLAN,
     weights: str = DEFAULT_WEIGHTS,
     cache: str = DEFAULT_CACHE,
-    kernels: Kernels | None = None,
+    kernels: KernelOptions | None = None,
     gelu: str | None = None,
     context: int | None = None,
     device: Device | str | int | None = None,

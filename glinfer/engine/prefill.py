@@ -14,7 +14,7 @@ from glinfer.models.plan import Plan
 from glinfer.models.session import Session
 from glinfer.models.transforms.recipe import Formats
 from glinfer.ops.fused.rows import row_table
-from glinfer.ops.kernels import Kernels
+from glinfer.ops.kernels import KernelOptions
 from glinfer.quant.formats import DEFAULT_CACHE
 
 FEWEST = 3
@@ -28,19 +28,19 @@ class Prefill:
         self,
         config: ModelConfig,
         weights: str,
-        kernels: Kernels,
+        kernels: KernelOptions,
         formats: Formats | None = None,
         cache: str = DEFAULT_CACHE,
         *,
         sequences: int = 1,
         capacity: int | None = None,
-        hands_over: bool = True,
+        export_residual: bool = True,
     ) -> None:
         """For caches of so many sequences of at most ``capacity`` tokens; left out, of a whole context.
 
-        With ``hands_over`` the fast plan, whose caches they are, can go on with the last block of the last token.
+        With ``export_residual`` the fast plan, whose caches they are, can go on with the last block of the last token.
         """
-        self._hands_over = hands_over
+        self._export_residual = export_residual
         self.config, self.weights, self.formats, self.kernels = config, weights, formats, kernels
         self.cache = cache
         self._capacity = cache_slots(config) if capacity is None else capacity
@@ -68,7 +68,7 @@ class Prefill:
                 rows=self.rows,
                 cache_slots=self._slots,
                 every=self._capacity,
-                hands_over=self._hands_over,
+                export_residual=self._export_residual,
             )
         return self._plan
 
@@ -101,9 +101,9 @@ class Prefill:
 class Chunks:
     """Runs tokens into the caches of one session."""
 
-    def __init__(self, session: Session, kernels: Kernels) -> None:
+    def __init__(self, session: Session, kernels: KernelOptions) -> None:
         """Takes over a session of the chunk plan; it is released with its owner."""
-        self.session, self._targets, self._flush_every = session, kernels.targets, kernels.flush_every
+        self.session, self._targets, self._flush_every = session, kernels.rows_per_draw, kernels.flush_every
         self._table, self._texture = row_table(session.plan.table[ROWS].shape[0]), session.texture(ROWS)
 
     def run(self, ids: Sequence[int], position: int, base: int = 0) -> int:

@@ -20,7 +20,7 @@ from glinfer.models.transforms.recipe import Formats
 from glinfer.ops.fused.cached import SLOT_TOKENS
 from glinfer.ops.fused.rows import BASE, POSITION, TOKEN, WANTED, interleaved, row_table
 from glinfer.ops.fused.score import log_probabilities
-from glinfer.ops.kernels import Kernels
+from glinfer.ops.kernels import KernelOptions
 from glinfer.quant.formats import DEFAULT_CACHE
 
 if TYPE_CHECKING:
@@ -126,7 +126,7 @@ class Scorer:
         config: ModelConfig,
         root: Session,
         weights: str,
-        kernels: Kernels,
+        kernels: KernelOptions,
         formats: Formats | None = None,
         cache: str = DEFAULT_CACHE,
     ) -> None:
@@ -136,7 +136,7 @@ class Scorer:
             PlanError: it does not fit the renderer.
         """
         self.config, self._kernels = config, kernels
-        rows = max(min(kernels.chunk, config.max_position_embeddings), kernels.targets)
+        rows = max(min(kernels.chunk, config.max_position_embeddings), kernels.rows_per_draw)
         plan = fitting_chunk_plan(
             FastOptions(
                 config,
@@ -147,7 +147,7 @@ class Scorer:
                 max_texture_size=root.device.limits.max_texture_size,
             ),
             rows=rows,
-            cache_slots=max(cache_slots(config), -(-(rows + kernels.targets) // SLOT_TOKENS) * SLOT_TOKENS),
+            cache_slots=max(cache_slots(config), -(-(rows + kernels.rows_per_draw) // SLOT_TOKENS) * SLOT_TOKENS),
             likelihoods=True,
         )
         self.session = root.companion(plan, ("weight",))
@@ -209,7 +209,7 @@ class Scorer:
 
     def _run(self, texts: Sequence[Sequence[int]], run: Sequence[_Piece]) -> tuple[Numbers, Tokens]:
         """(log-probability of the next token, likeliest) of every row of one run."""
-        table, targets = self._table, self._kernels.targets
+        table, targets = self._table, self._kernels.rows_per_draw
         for piece in run:
             # Padding rows continue the positions; their results and cache slots are ignored.
             positions = np.arange(len(table) - piece.row) + piece.first - piece.window.start

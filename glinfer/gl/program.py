@@ -206,15 +206,16 @@ class Program:
         self.device.disown(self)
 
 
-KEPT = 128
-"""How many programs are kept that nothing uses any more; a software renderer has up to 3 MB of code for each."""
+MAX_UNUSED_PROGRAMS = 128
+"""Limit for unused programs that stay compiled; a software renderer keeps up to 3 MB of code for each."""
 
 
 class ProgramCache:
-    """Programs by content: shader names, defines as they are spelt, and samplers. Its owner releases it.
+    """Programs cached by content: shader names, defines as they are spelt, and samplers. Its owner releases it.
 
-    Shapes are in the defines, so that a long life with ever new shapes makes ever new programs. Who uses programs says
-    so with :meth:`hold` and :meth:`give_back`; of those that nobody holds, the :data:`KEPT` last used ones stay.
+    The defines hold the shapes, so a process that sees ever new shapes compiles ever new programs. A user of programs
+    calls :meth:`hold` and :meth:`give_back`; of programs that nobody holds, the :data:`MAX_UNUSED_PROGRAMS` last used
+    ones stay.
     """
 
     def __init__(self, device: Device, root: Path | None = None) -> None:
@@ -253,7 +254,7 @@ class ProgramCache:
         self._holders.subtract(programs)
         self._holders = +self._holders
         unused = [key for key, program in self._programs.items() if program not in self._holders]
-        for key in unused[: max(0, len(unused) - KEPT)]:
+        for key in unused[: max(0, len(unused) - MAX_UNUSED_PROGRAMS)]:
             self._programs.pop(key).release()
 
     def release(self) -> None:

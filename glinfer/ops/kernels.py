@@ -9,7 +9,7 @@ from glinfer.gl.layouts.blocks import BLOCK_EDGE
 
 
 @dataclass(frozen=True)
-class Kernels:
+class KernelOptions:
     """The choices that differ between renderers; see docs/performance.md for what each is worth.
 
     Attributes:
@@ -23,13 +23,13 @@ class Kernels:
             up; 0 for one instance and no blending. A step is 16 inputs.
         split_values: let each 64 tokens' values be added up by an instance of their own, and blending add those up.
         mantissa: turn integer weights into floats by way of the mantissa, not by conversion.
-        targets: rows that a pass over many rows computes at once, a target each: 1, 2, 4 or 8.
+        rows_per_draw: rows that a pass over many rows computes at once, a target each: 1, 2, 4 or 8.
         row_tiles: tiles that the blocks of a row are dealt to in passes over many rows, 64 texels apart.
         largest_cell: how many blocks a side one point, or pair of triangles, may cover in passes over many rows.
         blends: let blending add to the residual stream of many rows in place, where it could also be read and added.
         chunk: how many tokens of a prompt are run at once.
         flush_every: tell the driver to begin each time so many draws were issued; 0 to leave it to the driver.
-        products: which maps the strategies of products of tensors are chosen by, see
+        product_table: which maps the strategies of products of tensors are chosen by, see
             :mod:`glinfer.ops.flat.matmul_choice`: those of a ``gpu``, or of ``llvmpipe``.
     """
 
@@ -42,13 +42,13 @@ class Kernels:
     part_steps: int = 0
     split_values: bool = False
     mantissa: bool = False
-    targets: int = 4
+    rows_per_draw: int = 4
     row_tiles: int = 4
     largest_cell: int = 1
     blends: bool = False
     chunk: int = 512
     flush_every: int = 0
-    products: str = "gpu"
+    product_table: str = "gpu"
 
     def __post_init__(self) -> None:
         """Refuse what no plan can be built with."""
@@ -64,21 +64,21 @@ class Kernels:
         ):
             if getattr(self, name) < least:
                 raise PlanError(f"{name} is {getattr(self, name)}; expected at least {least}")
-        if self.products not in ("gpu", "llvmpipe"):
-            raise PlanError(f"found products {self.products!r}; expected gpu or llvmpipe")
-        if self.targets not in (1, 2, 4, 8):
-            raise PlanError(f"targets is {self.targets}; expected 1, 2, 4 or 8")
+        if self.product_table not in ("gpu", "llvmpipe"):
+            raise PlanError(f"found product_table {self.product_table!r}; expected gpu or llvmpipe")
+        if self.rows_per_draw not in (1, 2, 4, 8):
+            raise PlanError(f"rows_per_draw is {self.rows_per_draw}; expected 1, 2, 4 or 8")
         if self.pitch < BLOCK_EDGE or self.pitch % BLOCK_EDGE:
             raise PlanError(f"pitch is {self.pitch}; expected a multiple of {BLOCK_EDGE}")
 
 
-def default_kernels(renderer: str, max_point_size: float, weights: str = "f32") -> Kernels:
+def default_kernels(renderer: str, max_point_size: float, weights: str = "f32") -> KernelOptions:
     """A good choice for a renderer that nobody has measured yet, by its name and largest point, and a weight format."""
     cover = "points" if max_point_size >= BLOCK_EDGE else "quads"
     cell = 4 if max_point_size >= 4 * BLOCK_EDGE or cover == "quads" else 1
-    plain = Kernels(cover=cover, targets=8, largest_cell=cell, blends=True)
+    plain = KernelOptions(cover=cover, rows_per_draw=8, largest_cell=cell, blends=True)
     if "llvmpipe" in renderer.lower():
-        return replace(plain, tiles=8, lookup_texture=True, products="llvmpipe")
+        return replace(plain, tiles=8, lookup_texture=True, product_table="llvmpipe")
     # Few bytes of weights are best shared by neighbours, as many rows' inputs are.
     row_tiles = 8 if weights == "f32" else 1
     return replace(plain, tiles=8, row_tiles=row_tiles, part_steps=8, split_values=True, flush_every=6)

@@ -14,7 +14,7 @@ from glinfer.gl.context import Limits, open_device
 from glinfer.gl.layouts.flat import FlatLayout
 from glinfer.gl.program import ProgramCache
 from glinfer.models.tuning import default_for
-from glinfer.ops.kernels import Kernels
+from glinfer.ops.kernels import KernelOptions
 from glinfer.ops.spec import Array
 from glinfer.quant.formats import BLOCK_FORMATS
 from glinfer.quant.ggml import inputs_of, words_of
@@ -63,7 +63,7 @@ class Device:
         self._forgotten: list[Storage] = []
         try:
             self.programs = ProgramCache(self.context)
-            self.kernels: Kernels = default_for(self.context)
+            self.kernels: KernelOptions = default_for(self.context)
             self.blends_floats = self.context.blends_floats
             self.ops = Ops(self)
         except BaseException:

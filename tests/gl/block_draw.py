@@ -28,10 +28,10 @@ from glinfer.ops.fused.cached import MASKED, SLOT_TOKENS, Heads, cached_scores, 
 from glinfer.ops.fused.dense import Matrix, Turning, shared_parts
 from glinfer.ops.fused.embed import embed_token
 from glinfer.ops.fused.gemv import gemv
-from glinfer.ops.fused.rows import Dealt
+from glinfer.ops.fused.rows import RowInterleaved
 from glinfer.ops.fused.sample import pick
 from glinfer.ops.fused.turn import turn_heads
-from glinfer.ops.kernels import Kernels
+from glinfer.ops.kernels import KernelOptions
 from glinfer.ops.spec import DrawSpec, RunValue, TensorSpec
 from glinfer.quant.formats import GROUP_FORMS, WIDE, WORD_FORMATS, block_format
 from glinfer.quant.ggml import table_of, words_of
@@ -50,17 +50,17 @@ BLOCKS = (*GROUP_FORMS, WIDE)
 POSITIONS = 70
 """Rows of a table of rotary positions."""
 
-KERNELS: dict[str, Kernels] = {
-    "plain": Kernels(),
-    "llvmpipe": Kernels(tiles=4, cover="points", lookup_texture=True),
-    "GPU": Kernels(tiles=8, cover="points", unroll=2, part_steps=4, split_values=True, flush_every=6),
-    "one by one": Kernels(tiles=4, pitch=20, quad=False, unroll=2),
-    "one by one, looked up": Kernels(quad=False, lookup_texture=True, part_steps=2, split_values=True),
-    "mantissa": Kernels(tiles=8, pitch=16, unroll=4, part_steps=4, mantissa=True),
-    "mantissa, one by one": Kernels(cover="points", quad=False, unroll=4, mantissa=True, lookup_texture=True),
-    "small points": Kernels(tiles=2, pitch=32, lookup_texture=True, split_values=True),
+KERNELS: dict[str, KernelOptions] = {
+    "plain": KernelOptions(),
+    "llvmpipe": KernelOptions(tiles=4, cover="points", lookup_texture=True),
+    "GPU": KernelOptions(tiles=8, cover="points", unroll=2, part_steps=4, split_values=True, flush_every=6),
+    "one by one": KernelOptions(tiles=4, pitch=20, quad=False, unroll=2),
+    "one by one, looked up": KernelOptions(quad=False, lookup_texture=True, part_steps=2, split_values=True),
+    "mantissa": KernelOptions(tiles=8, pitch=16, unroll=4, part_steps=4, mantissa=True),
+    "mantissa, one by one": KernelOptions(cover="points", quad=False, unroll=4, mantissa=True, lookup_texture=True),
+    "small points": KernelOptions(tiles=2, pitch=32, lookup_texture=True, split_values=True),
 }
-"""Every field of Kernels in two values or more, and all combinations that renderers get by default."""
+"""Every field of KernelOptions in two values or more, and all combinations that renderers get by default."""
 
 
 @dataclass
@@ -87,7 +87,7 @@ class BlockDraw:
         values = [RunValue(name, low, high) for name, (low, high) in self.ranges.items()]
         self.builder = PlanBuilder("one draw", 1, values)
 
-    def blocks(self, name: str, array: Array, kernels: Kernels) -> TensorSpec:
+    def blocks(self, name: str, array: Array, kernels: KernelOptions) -> TensorSpec:
         """An input, a vector in blocks."""
         self.arrays[name] = array
         return self.builder.laid_out(name, "input", self.dealt(array.shape, kernels))
@@ -101,7 +101,7 @@ class BlockDraw:
         self.arrays[name] = array
         return self.builder.laid_out(name, "weight", layout)
 
-    def dealt(self, shape: tuple[int, ...], kernels: Kernels) -> BlockLayout:
+    def deinterleaved(self, shape: tuple[int, ...], kernels: KernelOptions) -> BlockLayout:
         return BlockLayout.of((shape[0], shape[1]), self.edge, tiles=kernels.tiles, pitch=kernels.pitch)
 
     def out(self, layout: BlockLayout) -> TensorSpec:
@@ -202,7 +202,7 @@ def random_words(weights: str, outputs: int, inputs: int) -> Array:
 def matrix_of(
     declare: Callable[[str, Array, TexelLayout], TensorSpec],
     weights: str,
-    kernels: Kernels,
+    kernels: KernelOptions,
     outputs: int,
     inputs: int,
     *,
@@ -269,7 +269,7 @@ def rope_of(heads: Heads, edge: int = 2048) -> tuple[Array, RowLayout]:
 
 def gemv_draw(
     weights: str,
-    kernels: Kernels,
+    kernels: KernelOptions,
     outputs: int,
     inputs: int,
     *,
@@ -329,7 +329,7 @@ def in_heads(seed: int, rows: int, heads: Heads, head_dim: int) -> Array:
 
 
 def turn_draw(
-    kernels: Kernels, heads: Heads, head_dim: int, *, slots: int = 0, aside: bool = False, edge: int = 2048
+    kernels: KernelOptions, heads: Heads, head_dim: int, *, slots: int = 0, aside: bool = False, edge: int = 2048
 ) -> BlockDraw:
     """Keys and queries of one row normalised and turned, into a cache with ``slots``."""
     one = BlockDraw({"position": (0, (slots or POSITIONS) - 1)}, edge)
@@ -342,10 +342,10 @@ def turn_draw(
     return one.draw(
         turn_heads(
             "draw",
-            Dealt((x,)),
+            RowInterleaved((x,)),
             one.weight("gains", gains, RowLayout.of(gains.shape, "rgba32f", edge)),
             table,
-            Dealt((one.out(kept if slots else one.dealt((1, heads.cols), kernels)),)),
+            RowInterleaved((one.out(kept if slots else one.dealt((1, heads.cols), kernels)),)),
             head_dim=head_dim,
             eps=1e-5,
             rows=None,
@@ -409,7 +409,14 @@ def _cached(
 
 
 def scores_draw(
-    kernels: Kernels, heads: int, head_dim: int, context: int, *, kv: int = 0, window: int = 0, aside: bool = False
+    kernels: KernelOptions,
+    heads: int,
+    head_dim: int,
+    context: int,
+    *,
+    kv: int = 0,
+    window: int = 0,
+    aside: bool = False,
 ) -> BlockDraw:
     """The scores of one query against a cache of ``context`` positions."""
     one, cache, made = _cached(heads, head_dim, context, kv, window, True, aside)
@@ -418,7 +425,7 @@ def scores_draw(
 
 
 def values_draw(
-    kernels: Kernels,
+    kernels: KernelOptions,
     heads: int,
     head_dim: int,
     context: int,
@@ -467,7 +474,7 @@ def tables_of(
 
 
 def embed_draw(
-    kernels: Kernels,
+    kernels: KernelOptions,
     vocab: int,
     context: int,
     dim: int,
@@ -491,7 +498,7 @@ def embed_draw(
     return one.draw(embed_token("draw", *tables, picks, out, scale=scale, kernels=kernels))
 
 
-def pick_draw(kernels: Kernels, vocab: int, scale: float = 3.0) -> BlockDraw:
+def pick_draw(kernels: KernelOptions, vocab: int, scale: float = 3.0) -> BlockDraw:
     """The choice of a token, into one of three slots."""
     ranges = {"noise": (0.0, 1.0), "inverse_temperature": (0.0, 1e9), "noise_key": (0, 2**32 - 1)}
     one = BlockDraw({**ranges, "position": (0, 2)})
@@ -549,6 +556,6 @@ def varied_fields() -> dict[str, int]:
     """How many values each field of Kernels that shapes the passes of a single row of a model takes in the table."""
     return {
         field.name: len({getattr(kernels, field.name) for kernels in KERNELS.values()})
-        for field in dataclasses.fields(Kernels)
-        if field.name not in (*ROW_FIELDS, "products")
+        for field in dataclasses.fields(KernelOptions)
+        if field.name not in (*ROW_FIELDS, "product_table")
     }

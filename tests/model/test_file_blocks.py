@@ -17,7 +17,7 @@ from glinfer.inspect.verify.draws import verify_draws
 from glinfer.models.choice import reference_plans, weights_for
 from glinfer.models.fast.parts import FastOptions
 from glinfer.models.fast.token import fast_plan
-from glinfer.ops.kernels import Kernels
+from glinfer.ops.kernels import KernelOptions
 
 PLANS = ("fast", "reference")
 
@@ -125,8 +125,10 @@ def test_blocks_can_be_kept_otherwise() -> None:
 # Every draw against its oracle
 
 KERNELS = {
-    "plain": Kernels(),
-    "many targets": Kernels(targets=8, blends=True, lookup_texture=True, mantissa=True, products="llvmpipe"),
+    "plain": KernelOptions(),
+    "many targets": KernelOptions(
+        rows_per_draw=8, blends=True, lookup_texture=True, mantissa=True, product_table="llvmpipe"
+    ),
 }
 
 

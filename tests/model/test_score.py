@@ -177,9 +177,9 @@ class TestRuns:
     @tiered(
         "kernels",
         [
-            {"targets": 4, "blends": False, "largest_cell": 1},
-            {"targets": 1},
-            {"targets": 2, "blends": True, "cover": "quads"},
+            {"rows_per_draw": 4, "blends": False, "largest_cell": 1},
+            {"rows_per_draw": 1},
+            {"rows_per_draw": 2, "blends": True, "cover": "quads"},
             {"quad": False},
         ],
         ids=str,

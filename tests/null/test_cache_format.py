@@ -19,7 +19,7 @@ from glinfer.models.feed import runs
 from glinfer.models.oracle import final_tensors, relative_error, rounding, stored
 from glinfer.models.plan import Plan
 from glinfer.models.transforms.fold import FoldedWeights
-from glinfer.ops.kernels import Kernels
+from glinfer.ops.kernels import KernelOptions
 from glinfer.ops.spec import TensorSpec
 
 every_family = pytest.mark.parametrize("family", sorted(FAMILIES))
@@ -30,10 +30,10 @@ LARGEST, BEYOND = 65519.99, 65520.0
 
 def plans(family: str, cache: str) -> list[Plan]:
     """Every fast plan: a token, a chunk, a chunk that is scored, a batch."""
-    options = FastOptions(tiny(family), "f32", Kernels(), 2048, cache=cache)
+    options = FastOptions(tiny(family), "f32", KernelOptions(), 2048, cache=cache)
     return [
         fast_plan(options),
-        chunk_plan(options, rows=9, cache_slots=64, hands_over=True),
+        chunk_plan(options, rows=9, cache_slots=64, export_residual=True),
         chunk_plan(options, rows=9, cache_slots=64, likelihoods=True),
         batch_plan(options, sequences=3, capacity=64),
     ]

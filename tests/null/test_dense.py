@@ -15,7 +15,7 @@ from glinfer.models.plan import PlanBuilder
 from glinfer.ops import OPS
 from glinfer.ops.fused.dense import Matrix, Turning, dense_rows, format_name, turned_rows, weights_of
 from glinfer.ops.fused.gemv import gemv
-from glinfer.ops.kernels import Kernels
+from glinfer.ops.kernels import KernelOptions
 from glinfer.quant.formats import GROUP_FORMS, WIDE, WORD_FORMATS, is_scaled
 from glinfer.quant.ggml import dequantize, words_of
 from glinfer.quant.groups import wide_words
@@ -100,7 +100,7 @@ def drawn(name: str, inputs: int, **options: Any) -> Any:
     weight = plan.laid_out("w", "weight", kind.of(70, inputs, name, True, 2048))
     consts = plan.laid_out("c", "weight", ConstantLayout.of(70, is_scaled(name), True, 2048))
     x, y = (plan.laid_out(each, "input", BlockLayout.of((1, size), 2048)) for each, size in (("x", inputs), ("y", 70)))
-    return gemv("d", "d", x, Matrix(weight, consts, inputs), y, kernels=Kernels(), **options)
+    return gemv("d", "d", x, Matrix(weight, consts, inputs), y, kernels=KernelOptions(), **options)
 
 
 def packed(name: str) -> tuple[Array, Array, Array]:

@@ -30,7 +30,7 @@ from glinfer.models.reference.gab import TOKENS, reference_plan
 from glinfer.models.session import weight_matrix
 from glinfer.models.transforms.fold import FoldedWeights
 from glinfer.models.transforms.recipe import PADDING, Recipes, head_floats, taken
-from glinfer.ops.kernels import Kernels
+from glinfer.ops.kernels import KernelOptions
 from glinfer.quant.formats import WEIGHT_FORMATS, WIDE
 from glinfer.quant.ggml import blocks_of, dequantize
 from glinfer.quant.groups import wide_values
@@ -72,7 +72,7 @@ ALL = {**SHAPES, **OTHERS}
 
 def plan_of(config: ModelConfig, weight_format: str = "f32", formats: Mapping[str, str] | None = None) -> Any:
     return fast_plan(
-        FastOptions(config, weights=weight_format, kernels=Kernels(), max_texture_size=2048, formats=formats)
+        FastOptions(config, weights=weight_format, kernels=KernelOptions(), max_texture_size=2048, formats=formats)
     )
 
 

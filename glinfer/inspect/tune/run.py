@@ -1,6 +1,6 @@
 """Finding the kernels that are fastest here: a short measured search around the default.
 
-Coordinate descent: one choice of :class:`Kernels` after the other is changed, each change is measured against the
+Coordinate descent: one choice of :class:`KernelOptions` after the other is changed, each change is measured against the
 best so far, in turns, and kept where it wins; over again until a whole round brings nothing, or the time is up. First
 the fields that shape a single token's passes, by the time of a token; then those of passes over many rows, by the time
 of a prompt (:mod:`glinfer.inspect.tune.rows`). Nothing wins that does not compute the same: every candidate's logits
@@ -31,10 +31,10 @@ from glinfer.models.session import Session
 from glinfer.models.transforms.fold import FoldedWeights
 from glinfer.models.transforms.recipe import Formats
 from glinfer.models.tuning import Tuned, TuningKey, default_for, runs_on
-from glinfer.ops.kernels import Kernels
+from glinfer.ops.kernels import KernelOptions
 from glinfer.ops.spec import Array
 
-PLAINEST = Kernels(quad=False)
+PLAINEST = KernelOptions(quad=False)
 """What the results of all others are compared with."""
 
 MOVES: Mapping[str, Sequence[Change]] = {
@@ -47,7 +47,7 @@ MOVES: Mapping[str, Sequence[Change]] = {
     "lookup_texture": [{"lookup_texture": True}, {"lookup_texture": False}],
     "mantissa": [{"mantissa": True}, {"mantissa": False}],
     "pitch": [{"pitch": texels} for texels in (64, 16, 32)],
-    "targets": [{"targets": rows} for rows in (8, 4, 2)],
+    "rows_per_draw": [{"rows_per_draw": rows} for rows in (8, 4, 2)],
     "row_tiles": [{"row_tiles": tiles} for tiles in (1, 2, 4, 8)],
     "largest_cell": [{"largest_cell": blocks} for blocks in (4, 2, 1)],
     "blends": [{"blends": True}, {"blends": False}],
@@ -101,7 +101,7 @@ class Candidate:
         config: ModelConfig,
         weights: str,
         folded: Mapping[str, Array],
-        kernels: Kernels,
+        kernels: KernelOptions,
         shader_root: Path | None = None,
         formats: Formats | None = None,
     ) -> None:
@@ -207,7 +207,7 @@ def tune(
     # Every candidate uploads the same arrays, which are then made once.
     folded, formats = dict(FoldedWeights(checkpoint, weights)), checkpoint.formats()
 
-    def bind(kernels: Kernels) -> Candidate:
+    def bind(kernels: KernelOptions) -> Candidate:
         return Candidate(device, checkpoint.config, weights, folded, kernels, shader_root, formats)
 
     search = Search(bind, default_for(device, weights), PLAINEST, started + _DECODE_SHARE * seconds)

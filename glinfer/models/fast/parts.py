@@ -15,9 +15,9 @@ from glinfer.models.plan import PlanBuilder
 from glinfer.models.transforms.recipe import Formats, Recipe, Recipes
 from glinfer.ops.fused.cached import SLOT_TOKENS, Heads, score_slots
 from glinfer.ops.fused.dense import Matrix, Turning
-from glinfer.ops.fused.rows import Dealt
+from glinfer.ops.fused.rows import RowInterleaved
 from glinfer.ops.fused.turn import turn_heads
-from glinfer.ops.kernels import Kernels
+from glinfer.ops.kernels import KernelOptions
 from glinfer.ops.spec import RunValue, TensorSpec
 from glinfer.quant.formats import CACHE_FORMATS, DEFAULT_CACHE, GROUP_FORMS, is_grouped, is_scaled
 
@@ -37,7 +37,7 @@ class FastOptions:
 
     config: ModelConfig
     weights: str
-    kernels: Kernels
+    kernels: KernelOptions
     max_texture_size: int
     formats: Formats | None = None
     cache: str = DEFAULT_CACHE
@@ -136,9 +136,9 @@ class PartsBuilder:
     def turn_heads(
         self,
         layer: int,
-        x: Dealt,
+        x: RowInterleaved,
         turning: Turning,
-        out: Dealt,
+        out: RowInterleaved,
         *,
         rows: TensorSpec | None,
         slots: Extent = 1,

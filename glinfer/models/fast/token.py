@@ -18,7 +18,7 @@ from glinfer.ops.fused.cached import cached_scores, cached_values, score_slots
 from glinfer.ops.fused.dense import Turning, shared_parts
 from glinfer.ops.fused.embed import embed_token
 from glinfer.ops.fused.gemv import gemv
-from glinfer.ops.fused.rows import Dealt
+from glinfer.ops.fused.rows import RowInterleaved
 from glinfer.ops.fused.sample import pick
 from glinfer.ops.spec import RunValue, TensorSpec
 
@@ -107,7 +107,9 @@ class _FastBuilder(PartsBuilder):
         else:
             assert turning is not None
             self.product(recipes.qkv(layer), self.hidden[0], self.raw)
-            self.turn_heads(layer, Dealt((self.raw,)), turning, Dealt((cache,)), rows=None, first="position")
+            self.turn_heads(
+                layer, RowInterleaved((self.raw,)), turning, RowInterleaved((cache,)), rows=None, first="position"
+            )
         self.plan.draw(
             cached_scores(f"{name}.scores", cache, self.scores, heads, kernels=kernels),
             cached_values(f"{name}.values", self.scores, cache, self.mixed, heads, kernels=kernels),

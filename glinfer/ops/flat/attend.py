@@ -11,7 +11,7 @@ from glinfer.gl.layouts.flat import LANES, texels_for
 from glinfer.gl.layouts.matrix import Extent
 from glinfer.ops.flat.draws import Define, Scratch, flat_draw
 from glinfer.ops.flat.product import MASKED, seen_keys
-from glinfer.ops.kernels import Kernels
+from glinfer.ops.kernels import KernelOptions
 from glinfer.ops.spec import Array, DrawSpec, Op, Params, Shapes, TensorSpec, float64, register
 
 _FEW, _MANY, _LEAST_KEYS = 128, 1024, 32
@@ -32,7 +32,7 @@ def attend(
     scale: float,
     causal: Extent | None = None,
     window: int = 0,
-    kernels: Kernels,
+    kernels: KernelOptions,
     scratch: Scratch,
     parts: int = 0,
 ) -> list[DrawSpec]:
@@ -65,7 +65,7 @@ def attend(
             f"draw {name}: {heads} heads of queries share {kv_heads} heads of keys; expected a whole number each"
         )
     texels = texels_for(v.shape[1])
-    targets = min(kernels.targets, 1 << (texels - 1).bit_length())
+    targets = min(kernels.rows_per_draw, 1 << (texels - 1).bit_length())
     wanted = parts or _parts_for(q.shape[0] * -(-texels // targets), keys)
     part_keys = -(-keys // wanted // LANES) * LANES
     parts = -(-keys // part_keys)

@@ -7,7 +7,7 @@ from collections.abc import Callable, Sequence
 from glinfer.errors import PlanError
 from glinfer.gl.layouts.flat import FlatLayout
 from glinfer.gl.layouts.matrix import Extent
-from glinfer.ops.kernels import Kernels
+from glinfer.ops.kernels import KernelOptions
 from glinfer.ops.spec import DrawSpec, TensorSpec
 
 Define = tuple[str, int | float]
@@ -35,7 +35,7 @@ def flat_draw(
     inputs: Sequence[tuple[str, TensorSpec]],
     outputs: Sequence[TensorSpec],
     *,
-    kernels: Kernels,
+    kernels: KernelOptions,
     rows: Extent | None = None,
     defines: Sequence[Define] = (),
     uniforms: Sequence[Uniform] = (),

@@ -10,8 +10,8 @@ import numpy as np
 from glinfer.errors import PlanError
 from glinfer.gl.layouts.matrix import Extent
 from glinfer.ops.flat.draws import Define, flat_draw
-from glinfer.ops.flat.strided import MOST_AXES, Axis, axes_in, bounds, collapsed, walk, walk_defines
-from glinfer.ops.kernels import Kernels
+from glinfer.ops.flat.strided import MAX_AXES, Axis, axes_in, bounds, collapsed, walk, walk_defines
+from glinfer.ops.kernels import KernelOptions
 from glinfer.ops.spec import Array, DrawSpec, Op, Params, Shapes, TensorSpec, float64, register
 
 OPERATIONS = {"add": 0, "subtract": 1, "multiply": 2}
@@ -31,10 +31,10 @@ def broadcast_axes(x: Sequence[int], y: Sequence[int]) -> list[Axis]:
         steps = [prod(shape[number + 1 :]) if shape[number] > 1 else 0 for shape in leading]
         axes.append(Axis(max(sizes), *steps))
     found = collapsed(axes)
-    if len(found) > MOST_AXES:
+    if len(found) > MAX_AXES:
         raise PlanError(
             f"{list(x)} and {list(y)} broadcast along {len(found)} leading axes that no stride joins; at most "
-            f"{MOST_AXES} are possible: expand one of them first"
+            f"{MAX_AXES} are possible: expand one of them first"
         )
     return found
 
@@ -48,7 +48,7 @@ def arithmetic(
     *,
     operation: str,
     axes: Sequence[Axis] | None = None,
-    kernels: Kernels,
+    kernels: KernelOptions,
     rows: Extent | None = None,
 ) -> DrawSpec:
     """``out = x + y``, ``x - y`` or ``x * y``, with broadcasting.
@@ -103,7 +103,7 @@ def scale(
     out: TensorSpec,
     *,
     factor: float | str,
-    kernels: Kernels,
+    kernels: KernelOptions,
     rows: Extent | None = None,
 ) -> DrawSpec:
     """``out = factor * x``; factor is a finite number or the name of a run value, x and out [R, C].

@@ -10,7 +10,7 @@ from glinfer.errors import InputError, PlanError
 from glinfer.gl.layouts.flat import LANES
 from glinfer.gl.layouts.matrix import Extent
 from glinfer.ops.flat.draws import Define, flat_draw
-from glinfer.ops.kernels import Kernels
+from glinfer.ops.kernels import KernelOptions
 from glinfer.ops.spec import Array, DrawSpec, Op, Params, Shapes, TensorSpec, float64, register
 from glinfer.quant.formats import BY_NUMBER, BlockFormat, block_format
 from glinfer.quant.ggml import table_of
@@ -25,7 +25,7 @@ def lookup(
     *,
     table_format: str | None,
     inputs: int,
-    kernels: Kernels,
+    kernels: KernelOptions,
     rows: Extent | None = None,
 ) -> DrawSpec:
     """``out[r] = weight[ids[r]]``, the row with that number; zeros where there is none, so also for an id below 0.
@@ -56,7 +56,7 @@ def dequantize(
     *,
     table_format: str,
     inputs: int,
-    kernels: Kernels,
+    kernels: KernelOptions,
     rows: Extent | None = None,
 ) -> DrawSpec:
     """The weights [R, ``inputs``] that the words of rows packed as ``table_format`` stand for, bit for bit.
@@ -78,7 +78,7 @@ def position_add(
     length: int,
     offset: int | str,
     padded: bool = False,
-    kernels: Kernels,
+    kernels: KernelOptions,
     rows: Extent | None = None,
 ) -> DrawSpec:
     """``out[b · length + s] = x[b · length + s] + table[offset + s]``: learned positions (Vaswani et al. 2017).
@@ -103,7 +103,7 @@ def position_add(
     )
 
 
-def _table_defines(draw: str, table_format: str | None, inputs: int, kernels: Kernels) -> list[Define]:
+def _table_defines(draw: str, table_format: str | None, inputs: int, kernels: KernelOptions) -> list[Define]:
     if table_format is None:
         return [("FORMAT", 0)]
     try:

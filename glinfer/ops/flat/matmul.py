@@ -10,7 +10,7 @@ from glinfer.errors import PlanError
 from glinfer.gl.layouts.flat import LANES
 from glinfer.ops.flat.draws import Define, Scratch, flat_draw
 from glinfer.ops.flat.product import MASKED, PLAIN, Finish, Product, Strategy, seen_keys
-from glinfer.ops.kernels import Kernels
+from glinfer.ops.kernels import KernelOptions
 from glinfer.ops.published.linear import ACTIVATIONS, activate
 from glinfer.ops.spec import Array, DrawSpec, Op, Params, Shapes, TensorSpec, float64, register
 from glinfer.quant.formats import GROUP
@@ -29,7 +29,7 @@ def matmul(
     product: Product,
     strategy: Strategy,
     finish: Finish = PLAIN,
-    kernels: Kernels,
+    kernels: KernelOptions,
     scratch: Scratch,
 ) -> list[DrawSpec]:
     """The draws of ``out = finish(x · weight)``, one or two.
@@ -123,7 +123,7 @@ def _matvec(
     product: Product,
     strategy: Strategy,
     finish: Finish,
-    kernels: Kernels,
+    kernels: KernelOptions,
     scratch: Scratch,
 ) -> list[DrawSpec]:
     parts = strategy.parts_of(product.units)
@@ -167,7 +167,7 @@ def _finish(
     out: TensorSpec,
     defines: Sequence[Define],
     finish: Finish,
-    kernels: Kernels,
+    kernels: KernelOptions,
 ) -> DrawSpec:
     """The draw that puts targets together, or adds up parts, and finishes the sums."""
     return flat_draw(

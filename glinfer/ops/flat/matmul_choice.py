@@ -12,7 +12,7 @@ import math
 from glinfer.errors import PlanError
 from glinfer.gl.layouts.flat import texels_for
 from glinfer.ops.flat.product import STRATEGIES, Product, Strategy
-from glinfer.ops.kernels import Kernels
+from glinfer.ops.kernels import KernelOptions
 
 LETTERS = {"s": "small", "p": "packed", "k": "split_k", "r": "reduce", "v": "matvec"}
 
@@ -118,13 +118,13 @@ def exact_place(product: Product) -> tuple[float, float]:
     return math.log2(output_texels(product)), math.log2(max(1.0, product.k / 4))
 
 
-def candidates(product: Product, kernels: Kernels, *, blends: bool) -> list[Strategy]:
+def candidates(product: Product, kernels: KernelOptions, *, blends: bool) -> list[Strategy]:
     """Every strategy that can compute a product on a renderer, one of each name, its targets or parts by the shape."""
-    full, texels = _FULL[kernels.products], output_texels(product)
+    full, texels = _FULL[kernels.product_table], output_texels(product)
     found = [Strategy("small")]
     if product.m > 1:
         targets = 2
-        while 2 * targets <= min(kernels.targets, product.m) and (
+        while 2 * targets <= min(kernels.rows_per_draw, product.m) and (
             product.count * -(-product.m // (2 * targets)) * texels_for(product.n) >= full["packed"]
         ):
             targets *= 2
@@ -140,13 +140,13 @@ def candidates(product: Product, kernels: Kernels, *, blends: bool) -> list[Stra
     return found
 
 
-def choose(product: Product, kernels: Kernels, *, blends: bool) -> Strategy:
+def choose(product: Product, kernels: KernelOptions, *, blends: bool) -> Strategy:
     """The strategy for a product, by the map of a renderer of this kind."""
-    chart = (ONE_ROW if product.count * product.m == 1 else MANY_ROWS)[kernels.products]
+    chart = (ONE_ROW if product.count * product.m == 1 else MANY_ROWS)[kernels.product_table]
     line, column = (round(place) for place in exact_place(product))
     letters = chart[min(line, len(chart) - 1)]
     name = LETTERS[letters[min(column, len(letters) - 1)]]
-    if name == "matvec" and product.table_format and kernels.products == "llvmpipe":
+    if name == "matvec" and product.table_format and kernels.product_table == "llvmpipe":
         name = "reduce"  # sixteen columns' groups of packed weights are more than a CPU's registers hold
     possible = {strategy.name: strategy for strategy in candidates(product, kernels, blends=blends)}
     while name not in possible:
@@ -154,7 +154,7 @@ def choose(product: Product, kernels: Kernels, *, blends: bool) -> Strategy:
     return possible[name]
 
 
-def resolve(wanted: str | Strategy | None, product: Product, kernels: Kernels, *, blends: bool) -> Strategy:
+def resolve(wanted: str | Strategy | None, product: Product, kernels: KernelOptions, *, blends: bool) -> Strategy:
     """The strategy that was asked for, or the one that is chosen by shape.
 
     Raises:

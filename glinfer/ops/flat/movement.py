@@ -14,12 +14,12 @@ from glinfer.errors import PlanError
 from glinfer.gl.layouts.flat import LANES
 from glinfer.gl.layouts.matrix import FORMATS, Extent
 from glinfer.ops.flat.draws import Define, flat_draw
-from glinfer.ops.flat.strided import MOST_AXES, Axis, axes_in, bounds, collapsed, walk, walk_defines
-from glinfer.ops.kernels import Kernels
+from glinfer.ops.flat.strided import MAX_AXES, Axis, axes_in, bounds, collapsed, walk, walk_defines
+from glinfer.ops.kernels import KernelOptions
 from glinfer.ops.spec import Array, DrawSpec, Op, Params, Shapes, TensorSpec, register
 
-MOST_RUNS = 2
-MOST_PARTS = 8
+MAX_RUNS = 2
+MAX_PARTS = 8
 """How many tensors one draw puts together."""
 
 
@@ -47,10 +47,10 @@ def strided_axes(axes: Sequence[Axis], cols: int) -> tuple[list[Axis], list[Axis
     if prod(axis.size for axis in axes[split:]) != cols:
         raise PlanError(f"axes of sizes {[axis.size for axis in axes]} do not end in {cols} columns")
     by_row, by_col = collapsed(axes[:split]), collapsed(axes[split:])
-    if len(by_row) > MOST_AXES or len(by_col) > MOST_RUNS:
+    if len(by_row) > MAX_AXES or len(by_col) > MAX_RUNS:
         raise PlanError(
             f"a copy over {len(by_row)} axes of rows and {len(by_col)} of columns that no stride joins; at most "
-            f"{MOST_AXES} and {MOST_RUNS} are possible: copy in two steps"
+            f"{MAX_AXES} and {MAX_RUNS} are possible: copy in two steps"
         )
     return by_row, by_col
 
@@ -78,7 +78,7 @@ def strided_copy(
     *,
     row_offset: Extent = 0,
     col_offset: Extent = 0,
-    kernels: Kernels,
+    kernels: KernelOptions,
     rows: Extent | None = None,
 ) -> DrawSpec:
     """``out[i0, i1, …] = x[row_offset + Σ i · row stride, col_offset + Σ i · column stride]``.
@@ -157,7 +157,7 @@ def _oracle_strided_copy(inputs: Mapping[str, Array], params: Params, size: tupl
 
 
 def repack(
-    name: str, kind: str, x: TensorSpec, out: TensorSpec, *, kernels: Kernels, rows: Extent | None = None
+    name: str, kind: str, x: TensorSpec, out: TensorSpec, *, kernels: KernelOptions, rows: Extent | None = None
 ) -> DrawSpec:
     """``out = x.reshape(out.shape)``, of one format.
 
@@ -191,10 +191,10 @@ def concat(
     out: TensorSpec,
     *,
     groups: int | None = None,
-    kernels: Kernels,
+    kernels: KernelOptions,
     rows: Extent | None = None,
 ) -> DrawSpec:
-    """1 to :data:`MOST_PARTS` tensors one after the other, all of one format.
+    """1 to :data:`MAX_PARTS` tensors one after the other, all of one format.
 
     Args:
         name: of the draw.
@@ -208,8 +208,8 @@ def concat(
     Raises:
         PlanError: the parts are too many, the formats differ, or rows are no whole number of groups.
     """
-    if not 1 <= len(parts) <= MOST_PARTS:
-        raise PlanError(f"draw {name} puts {len(parts)} tensors together; expected 1 to {MOST_PARTS}")
+    if not 1 <= len(parts) <= MAX_PARTS:
+        raise PlanError(f"draw {name} puts {len(parts)} tensors together; expected 1 to {MAX_PARTS}")
     defines: list[Define] = [("PARTS", len(parts))]
     for part in parts:
         kind_of_elements = _kind_of_elements(name, part, out, converts=False)
@@ -251,7 +251,7 @@ def _oracle_concat(inputs: Mapping[str, Array], params: Params, size: tuple[int,
     return np.concatenate(grouped, axis=1).reshape(-1, parts[0].shape[1])[: size[0]]
 
 
-_MORE_PARTS = tuple(f"x{number}" for number in range(1, MOST_PARTS))
+_MORE_PARTS = tuple(f"x{number}" for number in range(1, MAX_PARTS))
 _EITHER = ("x", "output")
 register(Op("strided_copy", ("x",), (), _check_strided_copy, _oracle_strided_copy, either=_EITHER))
 register(Op("repack", ("x",), (), _check_repack, _oracle_repack, either=_EITHER))

@@ -21,7 +21,7 @@ from glinfer.ops.flat.stats import (
     summarize,
     values_of,
 )
-from glinfer.ops.kernels import Kernels
+from glinfer.ops.kernels import KernelOptions
 from glinfer.ops.spec import Array, DrawSpec, Op, Params, Shapes, TensorSpec, float64, register
 
 LAYER, RMS, SOFTMAX, LOG_SOFTMAX = range(4)
@@ -87,7 +87,7 @@ def normalize(
     out: TensorSpec,
     norm: Norm,
     *,
-    kernels: Kernels,
+    kernels: KernelOptions,
     rows: Extent | None = None,
 ) -> DrawSpec:
     """``out = norm(x)`` from the statistics of its rows, [R, 4 · parts]; see :class:`Norm`.
@@ -128,7 +128,7 @@ def normalized(
     norm: Norm,
     *,
     scratch: Scratch,
-    kernels: Kernels,
+    kernels: KernelOptions,
     rows: Extent | None = None,
 ) -> list[DrawSpec]:
     """All draws of ``out = norm(x)``, x and out [R, C]: mostly two; see :class:`Norm`.
@@ -162,7 +162,7 @@ def cross_entropy(
     targets: TensorSpec,
     out: TensorSpec,
     *,
-    kernels: Kernels,
+    kernels: KernelOptions,
     rows: Extent | None = None,
 ) -> DrawSpec:
     """``log(sum(exp(logits))) - logits[target]`` of every row, 0 where the target is no column.

@@ -8,7 +8,7 @@ import numpy as np
 
 from glinfer.gl.layouts.matrix import Extent
 from glinfer.ops.flat.draws import Uniform, flat_draw
-from glinfer.ops.kernels import Kernels
+from glinfer.ops.kernels import KernelOptions
 from glinfer.ops.spec import Array, DrawSpec, Op, Params, Shapes, TensorSpec, float64, register
 
 
@@ -19,7 +19,7 @@ def rotate(
     table: TensorSpec,
     out: TensorSpec,
     *,
-    kernels: Kernels,
+    kernels: KernelOptions,
     heads: int = 1,
     interleaved: bool = False,
     sequence: int | None = None,

@@ -12,7 +12,7 @@ import numpy as np
 
 from glinfer.errors import PlanError
 from glinfer.ops.flat.draws import Define, flat_draw, flat_layout
-from glinfer.ops.kernels import Kernels
+from glinfer.ops.kernels import KernelOptions
 from glinfer.ops.spec import Array, DrawSpec, Op, Params, Shapes, TensorSpec, register
 
 METHODS = ("scatter", "gather")
@@ -27,7 +27,7 @@ def add_gradients(
     counts: TensorSpec,
     *,
     method: str,
-    kernels: Kernels,
+    kernels: KernelOptions,
 ) -> DrawSpec:
     """``sums[id] += grad`` for ids [R, C] and grad [R × C, D], and in ``counts`` how many elements were added.
 

@@ -18,13 +18,13 @@ from glinfer.errors import PlanError
 from glinfer.gl.layouts.flat import LANES, texels_for
 from glinfer.gl.layouts.matrix import Extent
 from glinfer.ops.flat.draws import Define, Scratch, Uniform, flat_draw
-from glinfer.ops.kernels import Kernels
+from glinfer.ops.kernels import KernelOptions
 from glinfer.ops.spec import Array, DrawSpec, Op, Params, Shapes, TensorSpec, float64, register
 
 STATS = {"sum": 0, "squares": 1, "moments": 2, "largest": 3, "exponents": 4}
 """The statistics by name, and the number that shaders/common/stats.glsl knows each by, which says what they are."""
 
-LARGEST_COLUMN = 1 << 24
+MAX_ARGMAX_COLUMNS = 1 << 24
 """Columns of a row, at most, of which the largest one's number can be told: it travels as a float32."""
 
 LOWEST = -float(np.finfo(np.float32).max)
@@ -70,7 +70,7 @@ def row_stats(
     out: TensorSpec,
     *,
     stat: str,
-    kernels: Kernels,
+    kernels: KernelOptions,
     rows: Extent | None = None,
     residual: TensorSpec | None = None,
     causal: Causal | None = None,
@@ -113,7 +113,7 @@ def merge_stats(
     out: TensorSpec,
     *,
     stat: str,
-    kernels: Kernels,
+    kernels: KernelOptions,
     rows: Extent | None = None,
 ) -> DrawSpec:
     """Statistics of fewer, larger parts of each row; stats [R, 4 · parts], out [R, 4 · fewer parts]."""
@@ -130,7 +130,7 @@ def summarize(
     stat: str,
     readers: int,
     scratch: Scratch,
-    kernels: Kernels,
+    kernels: KernelOptions,
     rows: Extent | None = None,
     residual: TensorSpec | None = None,
     causal: Causal | None = None,
@@ -176,7 +176,7 @@ def stat_column(
     out: TensorSpec,
     *,
     stat: str,
-    kernels: Kernels,
+    kernels: KernelOptions,
     rows: Extent | None = None,
 ) -> DrawSpec:
     """The sum, or the largest element, of every row: element i of out, its rows numbered through, is that of row i.
@@ -199,7 +199,7 @@ def largest_column(
     out: TensorSpec,
     *,
     cols: int,
-    kernels: Kernels,
+    kernels: KernelOptions,
     rows: Extent | None = None,
 ) -> DrawSpec:
     """The first of the ``cols`` columns of a row that has its largest element, otherwise as :func:`stat_column`.
@@ -209,8 +209,10 @@ def largest_column(
     Raises:
         PlanError: there are too many columns, or a tensor is laid out in another way.
     """
-    if cols > LARGEST_COLUMN:
-        raise PlanError(f"draw {name}: rows of {cols} columns; expected at most {LARGEST_COLUMN}, as float32 counts")
+    if cols > MAX_ARGMAX_COLUMNS:
+        raise PlanError(
+            f"draw {name}: rows of {cols} columns; expected at most {MAX_ARGMAX_COLUMNS}, as float32 counts"
+        )
     defines = [("STAT", STATS["largest"]), ("COLUMN", 1)]
     return flat_draw(
         name,

@@ -11,7 +11,7 @@ import numpy as np
 from glinfer.errors import PlanError
 from glinfer.ops.spec import Array, Params
 
-MOST_AXES = 5
+MAX_AXES = 5
 """How many axes a shader walks over."""
 
 
@@ -44,8 +44,8 @@ def walk_defines(axes: Sequence[Axis]) -> list[tuple[str, int]]:
     Raises:
         PlanError: they are too many.
     """
-    if len(axes) > MOST_AXES:
-        raise PlanError(f"found a walk over {len(axes)} axes that no stride joins; at most {MOST_AXES} are possible")
+    if len(axes) > MAX_AXES:
+        raise PlanError(f"found a walk over {len(axes)} axes that no stride joins; at most {MAX_AXES} are possible")
     outer, *others = axes
     defines = [("AXES", len(axes)), ("OUTER_A", outer.first), ("OUTER_B", outer.second)]
     for number, axis in enumerate(reversed(others)):

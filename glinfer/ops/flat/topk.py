@@ -13,7 +13,7 @@ import numpy as np
 
 from glinfer.gl.layouts.flat import LANES
 from glinfer.ops.flat.draws import Define, flat_draw
-from glinfer.ops.kernels import Kernels
+from glinfer.ops.kernels import KernelOptions
 from glinfer.ops.spec import Array, DrawSpec, Op, Params, Shapes, TensorSpec, register
 
 CHUNK = 16
@@ -52,7 +52,7 @@ def top_k(
     values: TensorSpec,
     places: TensorSpec,
     *,
-    kernels: Kernels,
+    kernels: KernelOptions,
 ) -> tuple[DrawSpec, ...]:
     """``values`` [R, k] of x [R, C], largest first, and their columns ``places``.
 
@@ -88,7 +88,7 @@ def top_k(
 
 
 def sort_chunks(
-    name: str, kind: str, x: TensorSpec, out: tuple[TensorSpec, TensorSpec], *, lists: Lists, kernels: Kernels
+    name: str, kind: str, x: TensorSpec, out: tuple[TensorSpec, TensorSpec], *, lists: Lists, kernels: KernelOptions
 ) -> DrawSpec:
     """The keys and columns ``out`` of the first lists, of 16 elements of x [R, C] each.
 
@@ -111,7 +111,7 @@ def merge_sorted(
     k: int,
     lists: Lists,
     merged: Lists,
-    kernels: Kernels,
+    kernels: KernelOptions,
 ) -> DrawSpec:
     """The keys and columns ``out`` of lists that hold two of ``source`` each, every list one of ``rows`` rows.
 
@@ -142,7 +142,7 @@ def sorted_pairs(
     values: TensorSpec,
     places: TensorSpec,
     *,
-    kernels: Kernels,
+    kernels: KernelOptions,
 ) -> DrawSpec:
     """The largest ``values`` [R, k] of x [R, C] and their columns ``places``, from the one sorted list of each row.
 

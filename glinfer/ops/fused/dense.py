@@ -12,7 +12,7 @@ from glinfer.errors import PlanError
 from glinfer.gl.layouts.blocks import BLOCK_FLOATS, BlockLayout, RowLayout, blocks_for
 from glinfer.gl.layouts.grouped import GroupedLayout, line_texels, rounds_for, words_for
 from glinfer.gl.layouts.packing import ConstantLayout, GemvLayout
-from glinfer.ops.kernels import Kernels
+from glinfer.ops.kernels import KernelOptions
 from glinfer.ops.published.linear import ACTIVATIONS, activate
 from glinfer.ops.spec import Array, Params, Shapes, TensorSpec
 from glinfer.quant.formats import GROUP, SCALE_NUMBERS, WIDE_NUMBER, WORD_FORMATS, group_number, packing_of_group
@@ -78,7 +78,7 @@ def dense_defines(
     *,
     norm_eps: float | None,
     activation: str,
-    kernels: Kernels,
+    kernels: KernelOptions,
 ) -> Defines:
     """What shaders/gemv.frag and shaders/gemm.frag are told alike.
 

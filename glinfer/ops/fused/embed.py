@@ -11,9 +11,9 @@ from glinfer.gl.layouts.blocks import BLOCK_FLOATS, BlockLayout, RowLayout
 from glinfer.gl.layouts.grouped import GroupedLayout, rounds_for
 from glinfer.gl.layouts.matrix import Extent
 from glinfer.ops.fused.dense import grouped_defines
-from glinfer.ops.fused.rows import CHOSEN, POSITION, TOKEN, Dealt, dealt, table_layout
+from glinfer.ops.fused.rows import CHOSEN, POSITION, TOKEN, RowInterleaved, deinterleaved, table_layout
 from glinfer.ops.fused.sample import best_candidate
-from glinfer.ops.kernels import Kernels
+from glinfer.ops.kernels import KernelOptions
 from glinfer.ops.spec import Array, DrawSpec, Op, Params, Shapes, TensorSpec, float64, register
 from glinfer.quant.formats import block_format
 from glinfer.quant.ggml import table_of
@@ -82,7 +82,7 @@ def embed_token(
     out: TensorSpec,
     *,
     scale: float = 1.0,
-    kernels: Kernels,
+    kernels: KernelOptions,
 ) -> DrawSpec:
     """``out = scale · wte[token] + wpe[position]`` of one token, [1, D] in blocks.
 
@@ -137,12 +137,12 @@ def embed_rows(
     rows: TensorSpec,
     wte: TensorSpec,
     wpe: TensorSpec | None,
-    out: Dealt,
+    out: RowInterleaved,
     *,
     slots: Extent,
     picks: TensorSpec | None = None,
     scale: float = 1.0,
-    kernels: Kernels,
+    kernels: KernelOptions,
 ) -> DrawSpec:
     """``out[r] = scale · wte[token] + wpe[position]`` of the rows of the first ``slots`` slots, as the table rows says.
 
@@ -192,7 +192,7 @@ def _oracle_rows(inputs: Mapping[str, Array], params: Params, size: tuple[int, i
         (wpe,) = float64(inputs, ["wpe"])
         # Rows that only fill up the last slot may have positions behind the last one, and are worth nothing.
         found = found + wpe[np.minimum(table[:, POSITION], len(wpe) - 1)]
-    return dealt(found, int(params["ROWS"]))
+    return deinterleaved(found, int(params["ROWS"]))
 
 
 register(Op("embed_rows", ("rows",), ("wte", "weight", "wpe", "picks"), _check_rows, _oracle_rows, ("rows", "weight")))

@@ -11,26 +11,34 @@ from glinfer.gl.layouts.blocks import BlockLayout
 from glinfer.gl.layouts.matrix import Extent
 from glinfer.ops.fused.dense import Matrix, Turning, check_dense, dense_defines, dense_inputs, dense_rows
 from glinfer.ops.fused.norms import norm_floats
-from glinfer.ops.fused.rows import POSITION, Dealt, check_same, dealt, gathered, optional_names, table_layout
-from glinfer.ops.kernels import Kernels
+from glinfer.ops.fused.rows import (
+    POSITION,
+    RowInterleaved,
+    check_same,
+    deinterleaved,
+    gathered,
+    optional_names,
+    table_layout,
+)
+from glinfer.ops.kernels import KernelOptions
 from glinfer.ops.spec import Array, DrawSpec, Op, Params, Shapes, TensorSpec, float64, register
 
 
 def gemm(
     name: str,
     kind: str,
-    x: Dealt | TensorSpec,
+    x: RowInterleaved | TensorSpec,
     matrix: Matrix,
-    out: Dealt,
+    out: RowInterleaved,
     *,
     slots: Extent,
     norm_eps: float | None = None,
     norms: TensorSpec | None = None,
     turning: Turning | None = None,
     rows: TensorSpec | None = None,
-    residual: Dealt | None = None,
+    residual: RowInterleaved | None = None,
     activation: str = "none",
-    kernels: Kernels,
+    kernels: KernelOptions,
     parts: int = 1,
     adds: bool = False,
 ) -> DrawSpec:
@@ -113,7 +121,7 @@ def _oracle(inputs: Mapping[str, Array], params: Params, size: tuple[int, int]) 
     y = dense_rows(inputs, params, x, norms, positions)[:, : size[1]]
     if "r0" in inputs:
         y = y + gathered(inputs, rows, "r")[:count]
-    y = dealt(y, rows)
+    y = deinterleaved(y, rows)
     return y + float64(inputs, ["output"])[0] if "output" in inputs else y
 
 

@@ -9,8 +9,8 @@ import numpy as np
 from glinfer.errors import PlanError
 from glinfer.gl.layouts.blocks import BlockLayout, blocks_for
 from glinfer.gl.layouts.matrix import Extent
-from glinfer.ops.fused.rows import Dealt, check_same, gathered, optional_names
-from glinfer.ops.kernels import Kernels
+from glinfer.ops.fused.rows import RowInterleaved, check_same, gathered, optional_names
+from glinfer.ops.kernels import KernelOptions
 from glinfer.ops.spec import Array, DrawSpec, Op, Params, Shapes, TensorSpec, register
 from glinfer.quant.formats import GROUP
 
@@ -18,14 +18,14 @@ from glinfer.quant.formats import GROUP
 def row_norms(
     name: str,
     kind: str,
-    x: Dealt,
+    x: RowInterleaved,
     out: TensorSpec,
     *,
     slots: Extent,
     eps: float,
     centred: bool = False,
     grouped: bool = False,
-    kernels: Kernels,
+    kernels: KernelOptions,
 ) -> DrawSpec:
     """1 / sqrt(mean(x[r]²) + eps) of each row of the first ``slots`` slots: RMSNorm's factor (Zhang and Sennrich 2019).
 
