@@ -28,8 +28,8 @@ _MODES = {
 class Cells:
     """Squares of ``edge`` blocks a side that cover the first slots of a layout.
 
-    ``across`` squares lie side by side in a tile, ``each`` in one tile, ``count`` in all. A few large squares are set up
-    faster than one square a block.
+    ``across`` squares lie side by side in a tile, ``each`` in one tile, ``count`` in all. A few large squares are set
+    up faster than one square a block.
     """
 
     edge: int

@@ -17,7 +17,7 @@ from glinfer.errors import InputError
 from glinfer.ops.spec import Array
 
 Scaling = Mapping[str, Any]
-"""A ``rope_scaling`` dict: ``rope_type`` (or ``type``) and the numbers of that type; others are ignored."""
+"""A ``rope_scaling`` dict: ``rope_type`` (or ``type``) and the numbers of that type; other keys are ignored."""
 _ORIGINAL = "original_max_position_embeddings"
 _LONGEST = "max_position_embeddings"
 
@@ -47,7 +47,7 @@ class _Settings:
         return float(value)
 
     def has(self, key: str) -> bool:
-        """Whether it is given: configurations have null, or 0, for what they leave out."""
+        """Whether a key is given; configurations write null or 0 for keys that they leave out."""
         value = self._scaling.get(key)
         return value is not None and not (isinstance(value, (int, float)) and value == 0)
 
@@ -55,7 +55,7 @@ class _Settings:
         raise InputError(f"rope scaling of type {self.kind!r} has no {key!r}; add it to the settings")
 
     def numbers(self, key: str, count: int) -> Array:
-        """So many numbers above 0."""
+        """``count`` numbers above 0."""
         if not self.has(key):
             self._missing(key)
         try:
@@ -67,15 +67,15 @@ class _Settings:
         return found
 
     def truncates(self) -> bool:
-        """Whether the pairs at which a ramp begins and ends are whole numbers."""
+        """Whether a ramp begins and ends at whole pairs."""
         return bool(self._scaling.get("truncate", True))
 
     def original(self) -> float:
-        """The longest context of the training."""
+        """The context length of the training."""
         return self.number(_ORIGINAL, self.number(_LONGEST) if self.has(_LONGEST) else None)
 
     def factor(self) -> float:
-        """By how much the context grows."""
+        """The factor by which the context grows."""
         longest = self.number(_LONGEST) / self.original() if self.has(_LONGEST) else None
         return self.number("factor", longest)
 
@@ -155,9 +155,9 @@ _KINDS: Mapping[str, Callable[[_Settings, int, float, int], tuple[Array, float]]
 
 
 def rope_frequencies(length: int, rotary_dim: int, theta: float, scaling: Scaling | None) -> tuple[Array, float]:
-    """The angle per position of each pair, float64 [rotary_dim / 2], and what cosines and sines are multiplied with.
+    """The angle per position of each pair, float64 [rotary_dim / 2], and the factor of cosines and sines.
 
-    ``length`` is how many positions the context has: ``dynamic`` and ``longrope`` depend on it.
+    ``length`` is the number of positions of the context; ``dynamic`` and ``longrope`` depend on it.
 
     Raises:
         InputError: there is no such type, a setting is missing, or a number is out of range.

@@ -90,7 +90,7 @@ class BlockDraw:
     def blocks(self, name: str, array: Array, kernels: KernelOptions) -> TensorSpec:
         """An input, a vector in blocks."""
         self.arrays[name] = array
-        return self.builder.laid_out(name, "input", self.dealt(array.shape, kernels))
+        return self.builder.laid_out(name, "input", self.tiled(array.shape, kernels))
 
     def cache(self, name: str, array: Array) -> TensorSpec:
         """An input, many vectors, the same block of all of them together."""
@@ -101,7 +101,7 @@ class BlockDraw:
         self.arrays[name] = array
         return self.builder.laid_out(name, "weight", layout)
 
-    def deinterleaved(self, shape: tuple[int, ...], kernels: KernelOptions) -> BlockLayout:
+    def tiled(self, shape: tuple[int, ...], kernels: KernelOptions) -> BlockLayout:
         return BlockLayout.of((shape[0], shape[1]), self.edge, tiles=kernels.tiles, pitch=kernels.pitch)
 
     def out(self, layout: BlockLayout) -> TensorSpec:
@@ -305,7 +305,7 @@ def gemv_draw(
             "draw",
             x,
             matrix,
-            one.out(in_cache if slots else one.dealt((1, outputs), kernels)),
+            one.out(in_cache if slots else one.tiled((1, outputs), kernels)),
             first="position" if slots else 0,
             norm_eps=1e-5 if norm else None,
             turning=turning,
@@ -345,7 +345,7 @@ def turn_draw(
             RowInterleaved((x,)),
             one.weight("gains", gains, RowLayout.of(gains.shape, "rgba32f", edge)),
             table,
-            RowInterleaved((one.out(kept if slots else one.dealt((1, heads.cols), kernels)),)),
+            RowInterleaved((one.out(kept if slots else one.tiled((1, heads.cols), kernels)),)),
             head_dim=head_dim,
             eps=1e-5,
             rows=None,
@@ -420,7 +420,7 @@ def scores_draw(
 ) -> BlockDraw:
     """The scores of one query against a cache of ``context`` positions."""
     one, cache, made = _cached(heads, head_dim, context, kv, window, True, aside)
-    out = one.out(one.dealt((score_slots(context), heads * BLOCK_FLOATS), kernels))
+    out = one.out(one.tiled((score_slots(context), heads * BLOCK_FLOATS), kernels))
     return one.draw(cached_scores("draw", cache, out, made, kernels=kernels))
 
 
@@ -438,7 +438,7 @@ def values_draw(
     """The weighted sums over a cache of ``context`` positions."""
     one, cache, made = _cached(heads, head_dim, context, kv, window, False, aside)
     scores = one.blocks("scores", normal(2, score_slots(context), heads * BLOCK_FLOATS, scale=spread), kernels)
-    out = one.out(one.dealt((1, made.width), kernels))
+    out = one.out(one.tiled((1, made.width), kernels))
     return one.draw(cached_values("draw", scores, cache, out, made, kernels=kernels))
 
 
@@ -494,7 +494,7 @@ def embed_draw(
     candidates[..., 0] = random.integers(-3, 3, (context, 16))
     candidates[..., 1] = random.integers(0, vocab, (context, 16))
     picks = one.cache("picks", candidates.reshape(context, 64))
-    out = one.out(one.dealt((1, dim), kernels))
+    out = one.out(one.tiled((1, dim), kernels))
     return one.draw(embed_token("draw", *tables, picks, out, scale=scale, kernels=kernels))
 
 

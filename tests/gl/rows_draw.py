@@ -124,7 +124,7 @@ class RowsDraw:
         self.parts[name], layout = self.count, self.layout((slots, cols), kernels)
         return RowInterleaved(tuple(self.builder.laid_out(f"{name}.{n}", kind, layout) for n in range(self.count)))
 
-    def deinterleaved(self, name: str, array: Array, kernels: KernelOptions) -> RowInterleaved:
+    def interleaved(self, name: str, array: Array, kernels: KernelOptions) -> RowInterleaved:
         """An input whose rows are the run's."""
         self.arrays[name] = array
         self.by_row.add(name)
@@ -287,7 +287,7 @@ def gemm_draw(
         one.by_row.add("x")
         x: Any = one.whole("x", array, one.layout(array.shape, kernels))
     else:
-        x = one.dealt("x", array, kernels)
+        x = one.interleaved("x", array, kernels)
     left = None
     if norms:
         factors = np.random.default_rng(8).uniform(0.5, 2.0, capacity).astype(np.float32)
@@ -318,7 +318,7 @@ def gemm_draw(
             norms=left,
             turning=turning,
             rows=table,
-            residual=one.dealt("r", normal(6, capacity, outputs), kernels) if residual else None,
+            residual=one.interleaved("r", normal(6, capacity, outputs), kernels) if residual else None,
             activation=activation,
             kernels=kernels,
             parts=shared_parts(matrix, kernels.part_steps) if parts else 1,
@@ -332,7 +332,7 @@ def turn_draw(kernels: KernelOptions, heads: Heads, head_dim: int, rows: int, ed
     slots = slots_for(rows, kernels.rows_per_draw)
     capacity = slots * kernels.rows_per_draw
     one = RowsDraw(kernels.rows_per_draw, _counted(kernels.rows_per_draw, capacity), edge)
-    x, table = one.dealt("x", np.nan_to_num(in_heads(1, capacity, heads, head_dim)), kernels), one.table(capacity)
+    x, table = one.interleaved("x", np.nan_to_num(in_heads(1, capacity, heads, head_dim)), kernels), one.table(capacity)
     one.arrays[TABLE][:, POSITION] = np.random.default_rng(12).integers(0, POSITIONS, capacity)
     gains = np.zeros((2, heads.floats), dtype=np.float32)
     gains[:, :head_dim] = 1 + normal(3, 2, head_dim, scale=0.3)
@@ -391,7 +391,7 @@ def norms_draw(
     """What a product behind a norm takes, of at most so many rows."""
     slots = slots_for(rows, kernels.rows_per_draw)
     one = RowsDraw(kernels.rows_per_draw, _counted(kernels.rows_per_draw, slots * kernels.rows_per_draw))
-    x = one.dealt("x", normal(1, slots * kernels.rows_per_draw, cols) + np.float32(0.25), kernels)
+    x = one.interleaved("x", normal(1, slots * kernels.rows_per_draw, cols) + np.float32(0.25), kernels)
     out = one.out(BlockLayout.by_block((slots, norm_floats(kernels.rows_per_draw, centred=centred)), one.edge))
     one.promise = lambda case, shape: promised_norms(case.real, kernels.rows_per_draw, centred=centred)[: shape[0]]
     return one.draw(
@@ -459,7 +459,7 @@ def store_draw(
     one = RowsDraw(
         kernels.rows_per_draw, {**_counted(kernels.rows_per_draw, capacity), "strip_first": (0, cache_slots - 1)}, edge
     )
-    x, table = one.dealt("x", normal(1, capacity, cols), kernels), one.table(capacity)
+    x, table = one.interleaved("x", normal(1, capacity, cols), kernels), one.table(capacity)
     cache = one.out(BlockLayout.by_block((cache_slots, cols), edge, aside=aside, every=every))
     one.arrays[OUT] = normal(2, cache_slots, cols)
     return one.draw(store_rows("draw", x, table, cache, together=together, kernels=kernels))
@@ -477,7 +477,7 @@ def take_draw(kernels: KernelOptions, cols: int, rows: int) -> RowsDraw:
     """One of many rows by itself."""
     slots = slots_for(rows, kernels.rows_per_draw)
     one = RowsDraw(kernels.rows_per_draw, {"last_row": (0, slots * kernels.rows_per_draw - 1)})
-    x = one.dealt("x", normal(1, slots * kernels.rows_per_draw, cols), kernels)
+    x = one.interleaved("x", normal(1, slots * kernels.rows_per_draw, cols), kernels)
     one.promise = lambda case, shape: np.ones(shape, dtype=bool)
     return one.draw(take_row("draw", x, one.out(one.layout((1, cols), kernels)), kernels=kernels))
 
@@ -492,7 +492,7 @@ def score_draw(kernels: KernelOptions, vocab: int, rows: int, scale: float = 3.0
     slots = slots_for(rows, kernels.rows_per_draw)
     capacity = slots * kernels.rows_per_draw
     one = RowsDraw(kernels.rows_per_draw, _counted(kernels.rows_per_draw, capacity))
-    logits, table = one.dealt("x", normal(1, capacity, vocab, scale=scale), kernels), one.table(capacity)
+    logits, table = one.interleaved("x", normal(1, capacity, vocab, scale=scale), kernels), one.table(capacity)
     one.arrays[TABLE][:, WANTED] = np.random.default_rng(2).integers(0, vocab, capacity)
     out = one.deal(OUT, slots, BLOCK_FLOATS, kernels, "cache")
     return one.draw(score_rows("draw", logits, table, out, vocab=vocab, slots="row_slots", kernels=kernels))
@@ -502,7 +502,7 @@ def pick_draw(kernels: KernelOptions, vocab: int, rows: int, scale: float = 3.0)
     """The candidates of rows, every other one with noise, at temperatures and keys of their own."""
     capacity = slots_for(rows, kernels.rows_per_draw) * kernels.rows_per_draw
     one, random = RowsDraw(kernels.rows_per_draw, _counted(kernels.rows_per_draw, capacity)), np.random.default_rng(2)
-    logits, table = one.dealt("x", normal(1, capacity, vocab, scale=scale), kernels), one.table(capacity)
+    logits, table = one.interleaved("x", normal(1, capacity, vocab, scale=scale), kernels), one.table(capacity)
     inverse = random.uniform(0.5, 3.0, capacity).astype(np.float32)
     one.arrays[TABLE][:, NOISE_KEY] = random.integers(0, 2**32, capacity, dtype=np.uint32)
     one.arrays[TABLE][:, INVERSE_TEMPERATURE] = inverse.view(np.uint32)
@@ -659,7 +659,7 @@ def tile_scores_draw(
     one.draw(
         tile_scores(
             "draw",
-            one.dealt("q", queries, kernels),
+            one.interleaved("q", queries, kernels),
             one.cache("cache", made.cache),
             made.table,
             one.deal(OUT, groups * capacity // count, heads * SLOT_TOKENS, kernels, "cache"),

@@ -648,7 +648,8 @@ def test_an_absurd_model_is_refused_before_its_plan_is_built(blocks: int) -> Non
 def test_plans_need_no_opengl() -> None:
     code = (
         "import sys\nfrom glinfer.config import ModelConfig\nfrom glinfer.models.fast.parts import FastOptions\n"
-        "from glinfer.models.fast.token import fast_plan\nfrom glinfer.models.plan import draw_table\nfrom glinfer.ops.kernels import KernelOptions\n"
+        "from glinfer.models.fast.token import fast_plan\nfrom glinfer.models.plan import draw_table\n"
+        "from glinfer.ops.kernels import KernelOptions\n"
         "import glinfer.models.transforms.fold, glinfer.models.oracle\n"
         "plan = fast_plan(FastOptions(ModelConfig.from_options(''), 'q8', KernelOptions(), 2048))\n"
         "assert draw_table(plan, 1).total == 39\n"

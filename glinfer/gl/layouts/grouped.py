@@ -18,7 +18,7 @@ import numpy.typing as npt
 from glinfer.errors import PlanError
 from glinfer.gl.layouts.blocks import BLOCK_FLOATS, blocks_for
 from glinfer.gl.layouts.matrix import FORMATS, TexelFormat
-from glinfer.gl.layouts.packing import Lines, LineLayout
+from glinfer.gl.layouts.packing import LineLayout, Lines
 from glinfer.quant.formats import GROUP, WIDE, WIDE_WORDS, GroupForm, block_format, group_form
 from glinfer.quant.ggml import blocks_of, words_of
 from glinfer.quant.groups import Groups, Words, blocks_from, groups_of, groups_of_wide

@@ -1,4 +1,4 @@
-"""Activations by themselves, and those that gate another tensor."""
+"""Activations, and gates: activations that are multiplied with another tensor."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ from glinfer.ops.spec import Array, DrawSpec, Op, Params, Shapes, TensorSpec, fl
 
 
 def activation_number(draw: str, activation: str) -> int:
-    """What shaders/common/activation.glsl knows an activation by.
+    """The number that shaders/common/activation.glsl knows an activation by.
 
     Raises:
         PlanError: there is no such activation.

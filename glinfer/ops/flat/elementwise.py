@@ -15,14 +15,14 @@ from glinfer.ops.kernels import KernelOptions
 from glinfer.ops.spec import Array, DrawSpec, Op, Params, Shapes, TensorSpec, float64, register
 
 OPERATIONS = {"add": 0, "subtract": 1, "multiply": 2}
-"""What is computed of two tensors, to the number that shaders/arithmetic.frag knows."""
+"""The operations on two tensors, and the number that shaders/arithmetic.frag knows each by."""
 
 
 def broadcast_axes(x: Sequence[int], y: Sequence[int]) -> list[Axis]:
-    """How the rows of the result walk over the rows of two tensors of these shapes, which broadcast.
+    """The walk of the result's rows over the rows of two tensors whose shapes broadcast.
 
     Raises:
-        PlanError: over too many axes that no stride joins.
+        PlanError: the walk has too many axes that no stride joins.
     """
     edges = max(len(x), len(y), 1)
     leading = [((1,) * (edges - len(shape)) + tuple(shape))[:-1] for shape in (x, y)]
@@ -56,13 +56,12 @@ def arithmetic(
     Args:
         name: of the draw.
         kind: of the draw.
-        x: [R, C], or fewer rows, or one column.
-        y: likewise.
+        x, y: [R, C], or fewer rows, or one column.
         out: [R, C].
         operation: one of :data:`OPERATIONS`.
-        axes: how the rows of out walk over the rows of x and y, see :func:`broadcast_axes`; left out, as matrices do.
+        axes: walk of out's rows over those of x and y, see :func:`broadcast_axes`; as matrices where it is left out.
         kernels: how passes are shaped.
-        rows: how many rows of out are written; all where it is left out.
+        rows: rows of out that are written; all where it is left out.
 
     Raises:
         PlanError: there is no such operation, or a tensor is laid out in another way.

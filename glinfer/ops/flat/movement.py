@@ -1,6 +1,6 @@
-"""Moving elements: strided copies, other shapes of the same elements, and several tensors one after the other.
+"""Moves elements: strided copies, reshapes, and concatenations, of floats or whole numbers.
 
-What moves floats moves whole numbers too. A copy may change the type on the way, from any into floats.
+A copy may convert elements of any type into floats.
 """
 
 from __future__ import annotations
@@ -20,7 +20,7 @@ from glinfer.ops.spec import Array, DrawSpec, Op, Params, Shapes, TensorSpec, re
 
 MAX_RUNS = 2
 MAX_PARTS = 8
-"""How many tensors one draw puts together."""
+"""Limit for the tensors that one draw concatenates."""
 
 
 def _kind_of_elements(name: str, x: TensorSpec, out: TensorSpec, *, converts: bool) -> list[Define]:
@@ -36,7 +36,7 @@ def _kind_of_elements(name: str, x: TensorSpec, out: TensorSpec, *, converts: bo
 
 
 def strided_axes(axes: Sequence[Axis], cols: int) -> tuple[list[Axis], list[Axis]]:
-    """The axes of a copy, (row, column) strides, outermost first: those of its rows, and those of its ``cols`` columns.
+    """A copy's axes of (row, column) strides, outermost first, split into axes of its rows and of its ``cols`` columns.
 
     Raises:
         PlanError: no axis ends where the columns begin, or there are too many that no stride joins.
@@ -56,7 +56,7 @@ def strided_axes(axes: Sequence[Axis], cols: int) -> tuple[list[Axis], list[Axis
 
 
 def _fetches(by_row: Sequence[Axis], by_col: Sequence[Axis], col_offset: Extent) -> int:
-    """How many texels the four elements of one are found in."""
+    """Texels of the source that hold the four elements of one texel of the output."""
     *runs, run = by_col
     alone = not runs and run.size == 1
     in_row = (run.first, run.second) == (0, 1) and not (runs and run.size % LANES)
@@ -89,10 +89,9 @@ def strided_copy(
         x: the source [R, C].
         out: of x's format; or of floats, into which elements are converted, to float16 rounded to nearest.
         axes: the axes of out, outermost first: size, row stride, column stride. The last ones are its columns.
-        row_offset: where in x the walk begins: a row, or the name of a run value.
-        col_offset: likewise a column.
+        row_offset, col_offset: element of x where the walk begins; numbers or names of run values.
         kernels: how passes are shaped.
-        rows: how many rows of out are written; all where it is left out.
+        rows: rows of out that are written; all where it is left out.
 
     Raises:
         PlanError: the axes are not those of out, or too many; or the formats do not fit.
@@ -161,7 +160,7 @@ def repack(
 ) -> DrawSpec:
     """``out = x.reshape(out.shape)``, of one format.
 
-    Where a row of x is a whole number of rows of out the walk is a strided copy, which is quicker.
+    Where a row of x is a whole number of rows of out, a strided copy does it, which is quicker.
 
     Raises:
         PlanError: the formats differ.
@@ -194,16 +193,16 @@ def concat(
     kernels: KernelOptions,
     rows: Extent | None = None,
 ) -> DrawSpec:
-    """1 to :data:`MAX_PARTS` tensors one after the other, all of one format.
+    """Concatenate 1 to :data:`MAX_PARTS` tensors of one format.
 
     Args:
         name: of the draw.
         kind: of the draw.
         parts: [R, C0], [R, C1], … for ``groups`` None; else [groups · R0, C], [groups · R1, C], …
         out: [R, ΣC]; else [groups · ΣR, C], where each group has the rows of that group of every part.
-        groups: how many groups of rows are put together; left out, columns are.
+        groups: groups of rows that are concatenated; columns where it is left out.
         kernels: how passes are shaped.
-        rows: how many rows of out are written; all where it is left out.
+        rows: rows of out that are written; all where it is left out.
 
     Raises:
         PlanError: the parts are too many, the formats differ, or rows are no whole number of groups.

@@ -1,4 +1,4 @@
-"""Rows normalised by their statistics: LayerNorm, RMSNorm, softmax and its logarithm; and the cross-entropy."""
+"""Normalises rows by their statistics: LayerNorm, RMSNorm, softmax and its logarithm; and the cross-entropy."""
 
 from __future__ import annotations
 
@@ -31,7 +31,7 @@ NORMS = {
     "softmax": (SOFTMAX, "exponents"),
     "log_softmax": (LOG_SOFTMAX, "exponents"),
 }
-"""Every norm by its name: the number that shaders/normalize.frag knows it by, and the statistics that it needs."""
+"""Every norm: the number that shaders/normalize.frag knows it by, and the statistics that it needs."""
 
 
 @dataclass(frozen=True)
@@ -43,9 +43,9 @@ class Norm:
         weight, bias: [1, C], or left out.
         eps: added to the variance or the mean square, at least 0.
         offset: added to the weight.
-        residual: [R, C], added to x first, or left out; ``added`` [R, C] gets that sum.
-        added: see ``residual``.
-        causal: for softmax, how many columns of each row count; the others become 0. All where it is left out.
+        residual: [R, C], added to x first, or left out.
+        added: [R, C], gets the sum of x and the residual.
+        causal: for softmax, the columns of each row that count; the others become 0. All count where it is left out.
     """
 
     name: str
@@ -58,7 +58,7 @@ class Norm:
     causal: Causal | None = None
 
     def __post_init__(self) -> None:
-        """Refuse what does not go together."""
+        """Refuse settings that do not go together."""
         if self.name not in NORMS:
             raise PlanError(f"there is no norm {self.name!r}; known: {', '.join(NORMS)}")
         if (self.residual is None) != (self.added is None):
@@ -70,11 +70,11 @@ class Norm:
 
     @property
     def stat(self) -> str:
-        """The statistics that it needs: a key of :data:`glinfer.ops.flat.stats.STATS`."""
+        """The statistics that the norm needs, a key of :data:`glinfer.ops.flat.stats.STATS`."""
         return NORMS[self.name][1]
 
     def inputs(self) -> list[tuple[str, TensorSpec]]:
-        """What is read beside x and its statistics, by sampler."""
+        """The inputs besides x and its statistics, by sampler."""
         given = [("residual", self.residual), ("weight", self.weight), ("bias", self.bias)]
         return [(sampler, tensor) for sampler, tensor in given if tensor is not None]
 
@@ -131,10 +131,10 @@ def normalized(
     kernels: KernelOptions,
     rows: Extent | None = None,
 ) -> list[DrawSpec]:
-    """All draws of ``out = norm(x)``, x and out [R, C]: mostly two; see :class:`Norm`.
+    """All draws of ``out = norm(x)``, mostly two, for x and out [R, C]; see :class:`Norm`.
 
-    The last is called ``name``; those before it, and the tensors that ``scratch`` declares for the statistics, are
-    named after it.
+    The last draw is called ``name``; the draws before it, and the tensors that ``scratch`` declares for the statistics,
+    are named after it.
 
     Raises:
         PlanError: a tensor is laid out in another way.

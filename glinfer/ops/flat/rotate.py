@@ -33,15 +33,15 @@ def rotate(
         name: of the draw.
         kind: of the draw.
         x: its rows are sequences of ``sequence`` rows each; left out, one sequence.
-        table: of :func:`glinfer.ops.rotary.rope_table`, [positions, rotary_dim].
-        out: like x.
+        table: [positions, rotary_dim] of :func:`glinfer.ops.rotary.rope_table`.
+        out: a tensor like x.
         kernels: how passes are shaped.
-        heads: how many lie side by side in a row.
+        heads: heads side by side in a row.
         interleaved: turn elements (2i, 2i + 1) of a head, not (i, i + rotary_dim / 2).
         sequence: rows of a sequence.
-        position: of the first row of each sequence, a number or a run value's name.
-        positions: whole numbers [1, sequence] instead.
-        rows: how many are written.
+        position: position of the first row of each sequence, a number or a run value's name.
+        positions: whole numbers [1, sequence], instead of ``position``.
+        rows: rows that are written; all where it is left out.
 
     Raises:
         PlanError: a tensor is laid out in another way.
