@@ -23,6 +23,7 @@ from glinfer.formats import Checkpoint
 from glinfer.formats.files import memory_folder, opened, replacing
 from glinfer.gl.context import Device
 from glinfer.models.choice import fast_session
+from glinfer.models.options import PlanOptions
 from glinfer.ops.kernels import KernelOptions
 from glinfer.quant.formats import WEIGHT_FORMATS
 
@@ -75,7 +76,8 @@ class _Predictions:
 
     def __init__(self, checkpoint: Checkpoint, device: Device, kernels: KernelOptions, weights: str) -> None:
         bound = fast_session(checkpoint, device, weights, kernels)
-        self.session = CachedSession(Prefill(checkpoint.config, weights, kernels, checkpoint.formats()), bound)
+        options = PlanOptions(checkpoint.config, weights, kernels, device.limits.max_texture_size, checkpoint.formats())
+        self.session = CachedSession(Prefill(options), bound)
 
     def __enter__(self) -> _Predictions:
         return self

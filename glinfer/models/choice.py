@@ -9,8 +9,8 @@ from glinfer.errors import InputError, PlanError
 from glinfer.formats import Checkpoint
 from glinfer.formats.tensors import tensors_per_layer
 from glinfer.gl.context import Device
-from glinfer.models.fast.parts import FastOptions
 from glinfer.models.fast.token import fast_plan, layer_draws
+from glinfer.models.options import PlanOptions
 from glinfer.models.plan import Plan
 from glinfer.models.reference.decoder import reference_decoder_plan
 from glinfer.models.reference.gab import MAX_DRAWS, reference_plan
@@ -133,7 +133,7 @@ def plan_for(
     check_choice(name, weights, cache)
     if name == "fast":
         check_layers(config, layer_draws(config))
-        return fast_plan(FastOptions(config, weights, kernels, max_texture_size, formats, cache))
+        return fast_plan(PlanOptions(config, weights, kernels, max_texture_size, formats, cache))
     if is_published(config, formats):
         return reference_plan(config)
     plans = reference_plans(config, weights, formats, kernels, max_texture_size)

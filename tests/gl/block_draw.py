@@ -37,8 +37,8 @@ from glinfer.quant.formats import GROUP_FORMS, WIDE, WORD_FORMATS, block_format
 from glinfer.quant.ggml import table_of, words_of
 from glinfer.quant.groups import wide_values, wide_words
 from glinfer.quant.words import FILE_INTEGERS, decode, encode, integer_words
-from glinfer.tools.kernel_cases.embedding import random_blocks
-from glinfer.tools.kernel_cases.embedding import whole_blocks as blocks_of_type
+from qa.kernels.cases.embedding import random_blocks
+from qa.kernels.cases.embedding import whole_blocks as blocks_of_type
 
 Array = np.ndarray[Any, Any]
 Values = Mapping[str, int | float]

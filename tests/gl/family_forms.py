@@ -13,9 +13,9 @@ from glinfer.families import FAMILIES
 from glinfer.formats.packed import PACKED_FORMATS
 from glinfer.formats.tensors import weight_shapes
 from glinfer.models.choice import reference_plans
-from glinfer.models.fast.parts import FastOptions
 from glinfer.models.fast.rows import batch_plan, chunk_plan
 from glinfer.models.fast.token import fast_plan
+from glinfer.models.options import PlanOptions
 from glinfer.ops import DrawSpec
 from glinfer.ops.kernels import KernelOptions
 
@@ -63,7 +63,7 @@ def draws() -> Iterator[DrawSpec]:
             continue
         config = of_family(family)
         stored = formats_of(config, form) if form else None
-        options = FastOptions(config, "file" if form else "f32", kernels, 2048, stored)
+        options = PlanOptions(config, "file" if form else "f32", kernels, 2048, stored)
         plans = [
             fast_plan(options),
             chunk_plan(options, rows=20, cache_slots=192, export_residual=True),

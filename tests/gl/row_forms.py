@@ -3,9 +3,9 @@
 from __future__ import annotations
 
 from glinfer.config import ModelConfig
-from glinfer.models.fast.parts import FastOptions
 from glinfer.models.fast.rows import batch_plan, chunk_plan
 from glinfer.models.fast.shortlist import shortlist_plan
+from glinfer.models.options import PlanOptions
 from glinfer.ops import DrawSpec
 from glinfer.ops.kernels import KernelOptions
 from glinfer.quant.formats import WEIGHT_FORMATS
@@ -28,7 +28,7 @@ def row_forms() -> dict[str, DrawSpec]:
         for weights in WEIGHT_FORMATS:
             # Narrow textures: the cache of a batch is then in more than one line, and is no strip.
             for edge in (2048, 512):
-                options = FastOptions(CONFIG, weights, kernels, edge)
+                options = PlanOptions(CONFIG, weights, kernels, edge)
                 plans = [
                     chunk_plan(options, rows=40, cache_slots=192, export_residual=True),
                     chunk_plan(options, rows=40, cache_slots=192, likelihoods=True),

@@ -16,8 +16,8 @@ from glinfer.errors import PlanError
 from glinfer.gl.context import Device, Limits, open_device
 from glinfer.gl.layouts.blocks import BLOCK_FLOATS, BlockLayout
 from glinfer.models.choice import reference_plans, weights_for
-from glinfer.models.fast.parts import FastOptions
 from glinfer.models.fast.token import HEAD_DRAWS, LOGITS, PICKS, fast_plan, layer_draws
+from glinfer.models.options import PlanOptions
 from glinfer.models.oracle import relative_error, run_plan
 from glinfer.models.reference.gab import LOGITS as REFERENCE_LOGITS
 from glinfer.models.reference.gab import TOKENS, reference_plan
@@ -44,7 +44,7 @@ def make(device: Device, name: str = "plain", weights: str = "q8") -> Session:
 
 def make_with(device: Device, kernels: KernelOptions, subject: Subject) -> Session:
     size = device.limits.max_texture_size
-    plan = fast_plan(FastOptions(subject.config, **subject.options, kernels=kernels, max_texture_size=size))
+    plan = fast_plan(PlanOptions(subject.config, **subject.options, kernels=kernels, max_texture_size=size))
     return Session(plan, subject.folded, device)
 
 

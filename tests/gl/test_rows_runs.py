@@ -16,11 +16,11 @@ from tiers import tiered
 from glinfer.errors import PlanError
 from glinfer.gl.context import Device, Limits, open_device
 from glinfer.gl.layouts.blocks import BLOCK_FLOATS, BlockLayout
-from glinfer.models.fast.parts import FastOptions
 from glinfer.models.fast.rows import LOGITS, PICKS, ROWS, SCORES, batch_plan, chunk_plan, slots_for
 from glinfer.models.fast.token import HIDDEN, fast_plan, tail_draws
 from glinfer.models.fast.token import LOGITS as FAST_LOGITS
 from glinfer.models.fast.token import PICKS as FAST_PICKS
+from glinfer.models.options import PlanOptions
 from glinfer.models.oracle import relative_error, run_plan, written_rows
 from glinfer.models.plan import Plan
 from glinfer.models.session import Session
@@ -43,14 +43,14 @@ EXACT = {name: KERNELS[name] for name in ("plain", "llvmpipe", "one by one", "ma
 def decoder(device: Device, kernels: KernelOptions, subject: Subject = Q8) -> Session:
     """The fast plan, a token a run."""
     size = device.limits.max_texture_size
-    plan = fast_plan(FastOptions(subject.config, **subject.options, kernels=kernels, max_texture_size=size))
+    plan = fast_plan(PlanOptions(subject.config, **subject.options, kernels=kernels, max_texture_size=size))
     return Session(plan, subject.folded, device)
 
 
 def chunks(device: Device, kernels: KernelOptions, rows: int, subject: Subject = Q8, **further: Any) -> Plan:
     """For the caches of the fast plan."""
     size = device.limits.max_texture_size
-    options = FastOptions(subject.config, **subject.options, kernels=kernels, max_texture_size=size)
+    options = PlanOptions(subject.config, **subject.options, kernels=kernels, max_texture_size=size)
     slots = 64 * score_slots(subject.config.max_position_embeddings)
     return chunk_plan(options, rows=rows, cache_slots=slots, **further)
 
@@ -331,7 +331,7 @@ def batch_table(session: Session, turn: int) -> tuple[Array, dict[str, int]]:
 def batched(device: Device, kernels: KernelOptions, subject: Subject = Q8) -> Session:
     size = device.limits.max_texture_size
     plan = batch_plan(
-        FastOptions(subject.config, **subject.options, kernels=kernels, max_texture_size=size),
+        PlanOptions(subject.config, **subject.options, kernels=kernels, max_texture_size=size),
         sequences=3,
         capacity=128,
     )
@@ -406,7 +406,7 @@ def test_a_batch_goes_on_where_chunks_left_off(device: Device) -> None:
     size = device.limits.max_texture_size
     chunk = session.companion(
         chunk_plan(
-            FastOptions(ODD, weights="q8", kernels=kernels, max_texture_size=size), rows=70, cache_slots=384, every=128
+            PlanOptions(ODD, weights="q8", kernels=kernels, max_texture_size=size), rows=70, cache_slots=384, every=128
         )
     )
     for row in (0, 1):
@@ -496,7 +496,7 @@ def test_releasing_the_owner_releases_its_companions(device: Device) -> None:
 def test_what_is_laid_out_otherwise_is_not_shared(device: Device) -> None:
     fast = decoder(device, KERNELS["plain"])
     plan = chunk_plan(
-        FastOptions(ODD, weights="q8", kernels=KernelOptions(), max_texture_size=2048), rows=40, cache_slots=64
+        PlanOptions(ODD, weights="q8", kernels=KernelOptions(), max_texture_size=2048), rows=40, cache_slots=64
     )
     alive = device.live_objects()
     message = r"^tensor h\.0\.attn\.cache of plan chunk is laid out otherwise where it is lent$"

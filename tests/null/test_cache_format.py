@@ -12,10 +12,10 @@ from glinfer.errors import InputError, PlanError
 from glinfer.families import FAMILIES
 from glinfer.gl.layouts.blocks import BlockLayout
 from glinfer.models.choice import check_choice, plan_for
-from glinfer.models.fast.parts import FastOptions
 from glinfer.models.fast.rows import SCORES, batch_plan, chunk_plan
 from glinfer.models.fast.token import fast_plan
 from glinfer.models.feed import runs
+from glinfer.models.options import PlanOptions
 from glinfer.models.oracle import final_tensors, relative_error, rounding, stored
 from glinfer.models.plan import Plan
 from glinfer.models.transforms.fold import FoldedWeights
@@ -30,7 +30,7 @@ LARGEST, BEYOND = 65519.99, 65520.0
 
 def plans(family: str, cache: str) -> list[Plan]:
     """Every fast plan: a token, a chunk, a chunk that is scored, a batch."""
-    options = FastOptions(tiny(family), "f32", KernelOptions(), 2048, cache=cache)
+    options = PlanOptions(tiny(family), "f32", KernelOptions(), 2048, cache=cache)
     return [
         fast_plan(options),
         chunk_plan(options, rows=9, cache_slots=64, export_residual=True),

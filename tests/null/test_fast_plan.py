@@ -23,8 +23,8 @@ from glinfer.formats.tensors import weight_shapes
 from glinfer.gl.layouts.blocks import BlockLayout, RowLayout
 from glinfer.gl.layouts.packing import ConstantLayout, GemvLayout
 from glinfer.models.choice import WEIGHTS, plan_for
-from glinfer.models.fast.parts import FastOptions
 from glinfer.models.fast.token import HEAD_DRAWS, LOGITS, PICKS, fast_plan, layer_draws, tail_draws
+from glinfer.models.options import PlanOptions
 from glinfer.models.plan import Plan, PlanBuilder, PlanLimits, draw_table
 from glinfer.models.reference.gab import MAX_DRAWS
 from glinfer.ops import DrawSpec
@@ -86,7 +86,7 @@ def plan_of(
     **options: Any,
 ) -> Plan:
     return fast_plan(
-        FastOptions(config, weights=weights, kernels=kernels or KernelOptions(), max_texture_size=edge, **options)
+        PlanOptions(config, weights=weights, kernels=kernels or KernelOptions(), max_texture_size=edge, **options)
     )
 
 
@@ -647,11 +647,11 @@ def test_an_absurd_model_is_refused_before_its_plan_is_built(blocks: int) -> Non
 
 def test_plans_need_no_opengl() -> None:
     code = (
-        "import sys\nfrom glinfer.config import ModelConfig\nfrom glinfer.models.fast.parts import FastOptions\n"
+        "import sys\nfrom glinfer.config import ModelConfig\nfrom glinfer.models.fast.parts import PlanOptions\n"
         "from glinfer.models.fast.token import fast_plan\nfrom glinfer.models.plan import draw_table\n"
         "from glinfer.ops.kernels import KernelOptions\n"
         "import glinfer.models.transforms.fold, glinfer.models.oracle\n"
-        "plan = fast_plan(FastOptions(ModelConfig.from_options(''), 'q8', KernelOptions(), 2048))\n"
+        "plan = fast_plan(PlanOptions(ModelConfig.from_options(''), 'q8', KernelOptions(), 2048))\n"
         "assert draw_table(plan, 1).total == 39\n"
         "print(sorted({'moderngl', 'glcontext'} & set(sys.modules)))\n"
     )

@@ -11,9 +11,9 @@ from tiny_models import tiny
 from glinfer.config import ModelConfig
 from glinfer.errors import PlanError
 from glinfer.models.choice import plan_for
-from glinfer.models.fast.parts import FastOptions
 from glinfer.models.fast.rows import ROWS, chunk_plan
 from glinfer.models.feed import chunk_feed, chunk_values, runs
+from glinfer.models.options import PlanOptions
 from glinfer.ops.fused.rows import BASE, NOISE_KEY, POSITION, TOKEN, WANTED, row_table
 from glinfer.ops.kernels import KernelOptions
 
@@ -22,7 +22,7 @@ IDS = [3, 1, 4, 1, 5, 9]
 
 def chunk(config: ModelConfig, rows: int, targets: int = 4) -> Any:
     return chunk_plan(
-        FastOptions(config, weights="f32", kernels=KernelOptions(rows_per_draw=targets), max_texture_size=2048),
+        PlanOptions(config, weights="f32", kernels=KernelOptions(rows_per_draw=targets), max_texture_size=2048),
         rows=rows,
         cache_slots=64,
     )

@@ -21,9 +21,9 @@ from glinfer.formats import Checkpoint, load_checkpoint
 from glinfer.formats.packed import PACKED_FORMATS
 from glinfer.formats.tensors import weight_shapes
 from glinfer.models.choice import plan_for, weights_for
-from glinfer.models.fast.parts import FastOptions
 from glinfer.models.fast.token import LOGITS, fast_plan
 from glinfer.models.feed import runs
+from glinfer.models.options import PlanOptions
 from glinfer.models.oracle import final_tensors, relative_error
 from glinfer.models.reference.gab import LOGITS as REFERENCE_LOGITS
 from glinfer.models.reference.gab import TOKENS, reference_plan
@@ -72,7 +72,7 @@ ALL = {**SHAPES, **OTHERS}
 
 def plan_of(config: ModelConfig, weight_format: str = "f32", formats: Mapping[str, str] | None = None) -> Any:
     return fast_plan(
-        FastOptions(config, weights=weight_format, kernels=KernelOptions(), max_texture_size=2048, formats=formats)
+        PlanOptions(config, weights=weight_format, kernels=KernelOptions(), max_texture_size=2048, formats=formats)
     )
 
 

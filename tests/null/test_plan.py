@@ -18,10 +18,10 @@ from glinfer.config import ModelConfig
 from glinfer.errors import PlanError
 from glinfer.formats.tensors import weight_shapes
 from glinfer.gl.layouts.flat import FlatLayout
-from glinfer.models.fast.parts import FastOptions
 from glinfer.models.fast.rows import batch_plan, chunk_plan
 from glinfer.models.fast.shortlist import shortlist_plan
 from glinfer.models.fast.token import fast_plan
+from glinfer.models.options import PlanOptions
 from glinfer.models.plan import Plan, PlanBuilder, PlanLimits, draw_table
 from glinfer.models.reference import gab
 from glinfer.models.reference.gab import MAX_DRAWS, reference_plan
@@ -724,7 +724,7 @@ def test_plans_need_no_opengl() -> None:
 
 
 def test_every_op_belongs_to_a_plan_or_is_a_kernel_over_flat_tensors() -> None:
-    options = FastOptions(SMALL, "f32", KernelOptions(), 2048)
+    options = PlanOptions(SMALL, "f32", KernelOptions(), 2048)
     fast = fast_plan(options)
     chunk = chunk_plan(options, rows=8, cache_slots=64, export_residual=True)
     score = chunk_plan(options, rows=8, cache_slots=64, likelihoods=True)

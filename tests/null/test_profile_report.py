@@ -28,8 +28,8 @@ from glinfer.inspect.profile.page import charts, comparison_page, profile_page
 from glinfer.inspect.profile.report import DrawProfile, GrowthPoint, ProfileReport
 from glinfer.inspect.profile.trace import CPU_TRACK, DRAW_TRACK, trace, write_trace
 from glinfer.models.choice import plan_for
-from glinfer.models.fast.parts import FastOptions
 from glinfer.models.fast.rows import chunk_plan
+from glinfer.models.options import PlanOptions
 from glinfer.models.plan import Plan
 from glinfer.ops.kernels import KernelOptions
 
@@ -103,7 +103,7 @@ class TestBytesOfOtherPlans:
     def test_a_chunk_reads_the_rows_that_it_has(self) -> None:
         kernels = KernelOptions(rows_per_draw=8)
         plan = chunk_plan(
-            FastOptions(GAB, weights="f32", kernels=kernels, max_texture_size=EDGE),
+            PlanOptions(GAB, weights="f32", kernels=kernels, max_texture_size=EDGE),
             rows=64,
             cache_slots=2048,
             export_residual=True,

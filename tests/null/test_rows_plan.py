@@ -23,10 +23,10 @@ from glinfer.formats import Checkpoint, random_checkpoint
 from glinfer.gl.layouts.blocks import BLOCK_FLOATS, BlockLayout, RowLayout
 from glinfer.gl.layouts.packing import ConstantLayout, GemvLayout
 from glinfer.gl.replay import Cells
-from glinfer.models.fast.parts import FastOptions
 from glinfer.models.fast.rows import LOGITS, PICKS, ROWS, SCORES, batch_plan, chunk_plan, fitting_chunk_plan, slots_for
 from glinfer.models.fast.token import HIDDEN, fast_plan
 from glinfer.models.feed import TOKENS, chunk_feed, runs
+from glinfer.models.options import PlanOptions
 from glinfer.models.oracle import final_tensors, run_plan
 from glinfer.models.plan import Plan, PlanBuilder, PlanLimits, draw_table
 from glinfer.models.reference.gab import LOGITS as REFERENCE_LOGITS
@@ -87,7 +87,7 @@ def chunk_of(
     formats: Mapping[str, str] | None = None,
     **further: Any,
 ) -> Plan:
-    options = FastOptions(config, weights, kernels or KernelOptions(), edge, formats)
+    options = PlanOptions(config, weights, kernels or KernelOptions(), edge, formats)
     return chunk_plan(options, rows=rows, cache_slots=cache_slots, **further)
 
 
@@ -105,7 +105,7 @@ def batch_of(
     edge: int = 2048,
     formats: Mapping[str, str] | None = None,
 ) -> Plan:
-    options = FastOptions(config, weights, kernels or KernelOptions(), edge, formats)
+    options = PlanOptions(config, weights, kernels or KernelOptions(), edge, formats)
     return batch_plan(options, sequences=sequences, capacity=capacity)
 
 
@@ -157,7 +157,7 @@ def test_the_draws_of_every_family(make: Callable[..., Plan], family: str, layer
     for config in (tiny(family, 6, num_hidden_layers=layers), tiny(family, 64, num_hidden_layers=layers, **shared)):
         plan = make(config)
         assert len(plan.draws) == draws_of(plan.name, layers, turns) == draw_table(plan, 1).total
-        fast = fast_plan(FastOptions(config, weights="f32", kernels=KernelOptions(), max_texture_size=2048))
+        fast = fast_plan(PlanOptions(config, weights="f32", kernels=KernelOptions(), max_texture_size=2048))
         assert len(batch_of(config).draws) == len(fast.draws) + layers
 
 
@@ -174,7 +174,7 @@ def test_handing_over_takes_one_draw_more() -> None:
     plan = chunk_of(export_residual=True)
     assert len(plan.draws) == draws_of("chunk", 2) + 1
     assert [(draw.op, draw.outputs) for draw in plan.draws[-1:]] == [("take_row", (HIDDEN,))]
-    fast = fast_plan(FastOptions(SMALL, weights="f32", kernels=KernelOptions(), max_texture_size=2048))
+    fast = fast_plan(PlanOptions(SMALL, weights="f32", kernels=KernelOptions(), max_texture_size=2048))
     assert plan.table[HIDDEN] == fast.table[HIDDEN], "so that it can be the same texture"
     assert HIDDEN not in GOOD.table
 
@@ -237,7 +237,7 @@ def test_only_the_batch_shares_out_sums() -> None:
     assert {draw.instances for draw in chunk_of(kernels=kernels).draws} == {1}
     shared = {draw.kind: draw.instances for draw in batch_of(kernels=kernels).draws if draw.instances != 1}
     assert shared == {"attn.out_proj": 2, "mlp.fc_out": 2, "attn.values": "groups"}
-    fast = fast_plan(FastOptions(SMALL, weights="f32", kernels=kernels, max_texture_size=2048))
+    fast = fast_plan(PlanOptions(SMALL, weights="f32", kernels=kernels, max_texture_size=2048))
     alone = {draw.kind: draw.instances for draw in fast.draws if draw.instances != 1}
     assert {**shared, "attn.values": alone["attn.values"]} == alone
 
@@ -332,7 +332,7 @@ def test_points_of_several_blocks_are_refused_where_they_are_too_large(make: Cal
 @every_format
 def test_weights_and_caches_lie_as_in_the_fast_plan(make: Callable[..., Plan], weights: str) -> None:
     """So that the textures can be shared. A batch's caches are its own, and the chunk's of as many slots as they."""
-    fast = fast_plan(FastOptions(SMALL, weights=weights, kernels=NARROW, max_texture_size=2048))
+    fast = fast_plan(PlanOptions(SMALL, weights=weights, kernels=NARROW, max_texture_size=2048))
     plan = make(weights=weights, kernels=NARROW)
     ours = {tensor.name: tensor for tensor in plan.of_kind("weight")}
     theirs = {tensor.name: tensor for tensor in fast.of_kind("weight")}
@@ -358,7 +358,7 @@ def test_weights_and_caches_lie_as_in_the_fast_plan(make: Callable[..., Plan], w
 def test_every_family_shares_its_textures(family: str, form: str) -> None:
     checkpoint = in_formats(tiny(family, 16, hidden_size=32, intermediate_size=64), form)
     options: dict[str, Any] = {"weights": "file", "kernels": NARROW, "formats": checkpoint.formats()}
-    fast = fast_plan(FastOptions(checkpoint.config, max_texture_size=2048, **options))
+    fast = fast_plan(PlanOptions(checkpoint.config, max_texture_size=2048, **options))
     theirs = {tensor.name: tensor for tensor in fast.tensors if tensor.kind in ("weight", "cache")}
     for make, sizes in ((chunk_of, {"cache_slots": 64}), (score_of, {"cache_slots": 64}), (batch_of, {})):
         plan = make(checkpoint.config, **options, **sizes)
@@ -730,7 +730,7 @@ class Model:
     def stepped(self, ids: Sequence[int]) -> tuple[dict[str, Array], list[Array]]:
         """The caches and the logits after each token, a token at a time."""
         plan = fast_plan(
-            FastOptions(
+            PlanOptions(
                 self.config,
                 weights=self.weights,
                 kernels=KernelOptions(),
@@ -800,7 +800,7 @@ def test_what_is_handed_over_is_the_stream_before_the_last_block(last: int) -> N
     caches: dict[str, Array] = {}
     inputs, values = chunk_inputs(plan, IDS[: last + 1], 0, 4)
     stream = final_tensors(plan, model.arrays, inputs, values, caches)[HIDDEN]
-    fast = fast_plan(FastOptions(model.config, weights="q8", kernels=KernelOptions(), max_texture_size=2048))
+    fast = fast_plan(PlanOptions(model.config, weights="q8", kernels=KernelOptions(), max_texture_size=2048))
     held: dict[str, Array] = {}
     for inputs, values in runs(fast, IDS[: last + 1]):
         ran = run_plan(fast, model.arrays, inputs, values, held)
@@ -876,7 +876,7 @@ def test_a_batch_gives_each_sequence_what_it_gives_alone(model: Model, kernels: 
 
 def test_the_rows_of_a_chunk_are_halved_until_their_scores_fit() -> None:
     config, kernels = ModelConfig(7, 32, 8, 1, 300), KernelOptions()
-    options, narrow = (FastOptions(config, "f32", kernels, edge) for edge in (256, 16))
+    options, narrow = (PlanOptions(config, "f32", kernels, edge) for edge in (256, 16))
     scored: dict[str, Any] = {"likelihoods": True, "cache_slots": 512}
     with refused(r"640 vectors of 512 floats need \d+×\d+ texels; the largest texture here is 256×256"):
         chunk_plan(options, rows=512, **scored)

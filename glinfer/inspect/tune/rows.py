@@ -14,6 +14,7 @@ from glinfer.engine.cached import CachedSession
 from glinfer.engine.prefill import FEWEST, Prefill
 from glinfer.inspect.draws import example_ids
 from glinfer.inspect.tune.search import Change, Search, Trial
+from glinfer.models.options import PlanOptions
 from glinfer.models.session import Session
 from glinfer.models.transforms.recipe import Formats
 from glinfer.ops.kernels import KernelOptions
@@ -41,7 +42,7 @@ class RowsCandidate:
         """
         self.kernels = kernels
         self._ids = [int(token) for token in example_ids(config, min(LONG_PROMPT, config.max_position_embeddings))]
-        prefill = Prefill(config, weights, kernels, formats)
+        prefill = Prefill(PlanOptions(config, weights, kernels, root.device.limits.max_texture_size, formats))
         self._scratch = prefill.into(root).session  # compiles; what a session makes beside it shares its textures
         self._session = CachedSession(prefill, root, owns=False)
 

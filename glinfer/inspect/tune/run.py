@@ -25,8 +25,8 @@ from glinfer.formats import Checkpoint
 from glinfer.gl.context import Device
 from glinfer.inspect.tune.rows import ROW_FIELDS, RowsSearch, can_search
 from glinfer.inspect.tune.search import Change, Search, Trial, descend
-from glinfer.models.fast.parts import FastOptions
 from glinfer.models.fast.token import LOGITS, PICKS, fast_plan
+from glinfer.models.options import PlanOptions
 from glinfer.models.session import Session
 from glinfer.models.transforms.fold import FoldedWeights
 from glinfer.models.transforms.recipe import Formats
@@ -113,7 +113,7 @@ class Candidate:
         """
         self.kernels = kernels
         edge = device.limits.max_texture_size
-        plan = fast_plan(FastOptions(config, weights=weights, formats=formats, kernels=kernels, max_texture_size=edge))
+        plan = fast_plan(PlanOptions(config, weights=weights, formats=formats, kernels=kernels, max_texture_size=edge))
         self.session = Session(plan, folded, device, shader_root=shader_root)
         self.last = min(config.max_position_embeddings, _CONTEXT) - 1
         self.vocab = config.vocab_size

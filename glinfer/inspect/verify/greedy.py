@@ -15,9 +15,10 @@ from glinfer.formats import Checkpoint
 from glinfer.formats.checkpoint import with_context
 from glinfer.gl.context import Device
 from glinfer.models.choice import USUAL_TEXTURE_SIZE, is_published, weights_for
-from glinfer.models.fast.parts import FastOptions, cache_slots
+from glinfer.models.fast.parts import cache_slots
 from glinfer.models.fast.rows import SCORES, chunk_plan, slots_for
 from glinfer.models.feed import runs
+from glinfer.models.options import PlanOptions
 from glinfer.models.oracle import final_tensors
 from glinfer.models.reference.gab import LOGITS, TOKENS, reference_plan
 from glinfer.ops.fused.cached import SLOT_TOKENS
@@ -102,7 +103,7 @@ def _likeliest(checkpoint: Checkpoint, ids: Sequence[int], weights: str, cache: 
     if not is_published(config, formats):
         edge, kernels = USUAL_TEXTURE_SIZE, KernelOptions()
         plan = chunk_plan(
-            FastOptions(config, weights=weights, cache=cache, formats=formats, kernels=kernels, max_texture_size=edge),
+            PlanOptions(config, weights=weights, cache=cache, formats=formats, kernels=kernels, max_texture_size=edge),
             rows=rows,
             cache_slots=cache_slots(config) + SLOT_TOKENS,
             likelihoods=True,

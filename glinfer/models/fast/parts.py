@@ -1,9 +1,8 @@
-"""The parts of all fast plans: their options, the tensors that they declare, and the draws that they share."""
+"""The parts of all fast plans: the tensors that they declare, and the draws that they share."""
 
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass
 
 from glinfer.config import ModelConfig
 from glinfer.errors import PlanError
@@ -11,36 +10,15 @@ from glinfer.gl.layouts.blocks import BlockLayout, RowLayout
 from glinfer.gl.layouts.grouped import GroupedLayout
 from glinfer.gl.layouts.matrix import Extent
 from glinfer.gl.layouts.packing import ConstantLayout, GemvLayout
+from glinfer.models.options import PlanOptions
 from glinfer.models.plan import PlanBuilder
-from glinfer.models.transforms.recipe import Formats, Recipe, Recipes
+from glinfer.models.transforms.recipe import Recipe, Recipes
 from glinfer.ops.fused.cached import SLOT_TOKENS, Heads, score_slots
 from glinfer.ops.fused.dense import Matrix, Turning
 from glinfer.ops.fused.rows import RowInterleaved
 from glinfer.ops.fused.turn import turn_heads
-from glinfer.ops.kernels import KernelOptions
 from glinfer.ops.spec import RunValue, TensorSpec
-from glinfer.quant.formats import CACHE_FORMATS, DEFAULT_CACHE, GROUP_FORMS, is_grouped, is_scaled
-
-
-@dataclass(frozen=True)
-class FastOptions:
-    """The options that all fast plans of one model share.
-
-    Attributes:
-        config: the model's shape.
-        weights: ``file`` or a key of :data:`glinfer.quant.formats.WEIGHT_FORMATS`.
-        kernels: how the passes are shaped.
-        max_texture_size: of the renderer, in texels.
-        formats: of the file's tensors; None for float32.
-        cache: how keys and values are kept, a key of :data:`glinfer.quant.formats.CACHE_FORMATS`.
-    """
-
-    config: ModelConfig
-    weights: str
-    kernels: KernelOptions
-    max_texture_size: int
-    formats: Formats | None = None
-    cache: str = DEFAULT_CACHE
+from glinfer.quant.formats import CACHE_FORMATS, GROUP_FORMS, is_grouped, is_scaled
 
 
 class PartsBuilder:
@@ -50,7 +28,7 @@ class PartsBuilder:
     that they can share the textures.
     """
 
-    def __init__(self, name: str, max_rows: int, run_values: Sequence[RunValue], options: FastOptions) -> None:
+    def __init__(self, name: str, max_rows: int, run_values: Sequence[RunValue], options: PlanOptions) -> None:
         """An empty plan."""
         self.config, self.kernels, self.max_texture_size = options.config, options.kernels, options.max_texture_size
         self.cache_format = cache_format(options.cache)

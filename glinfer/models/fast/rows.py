@@ -16,8 +16,9 @@ from typing import Any
 from glinfer.errors import PlanError
 from glinfer.gl.layouts.blocks import BLOCK_FLOATS, BlockLayout, RowLayout
 from glinfer.gl.layouts.matrix import Extent
-from glinfer.models.fast.parts import FastOptions, PartsBuilder, kind_of
+from glinfer.models.fast.parts import PartsBuilder, kind_of
 from glinfer.models.fast.token import HIDDEN
+from glinfer.models.options import PlanOptions
 from glinfer.models.plan import Plan
 from glinfer.models.transforms.recipe import Recipe
 from glinfer.ops.fused.cached import SLOT_TOKENS, cached_scores, cached_values, score_slots
@@ -36,7 +37,7 @@ ROWS, LOGITS, SCORES, PICKS = "rows", "row.logits", "row.likelihoods", "row.pick
 
 
 def chunk_plan(
-    options: FastOptions,
+    options: PlanOptions,
     *,
     rows: int,
     cache_slots: int,
@@ -65,7 +66,7 @@ def chunk_plan(
     return _ChunkBuilder(options, rows, cache_slots, every or cache_slots, likelihoods).build(export_residual)
 
 
-def fitting_chunk_plan(options: FastOptions, *, rows: int, **further: Any) -> Plan:
+def fitting_chunk_plan(options: PlanOptions, *, rows: int, **further: Any) -> Plan:
     """The chunk plan of at most ``rows`` rows: of half as many as often as the scores of so many fit no texture.
 
     The arguments are those of :func:`chunk_plan`.
@@ -82,7 +83,7 @@ def fitting_chunk_plan(options: FastOptions, *, rows: int, **further: Any) -> Pl
             rows = max(options.kernels.rows_per_draw, rows // 2)
 
 
-def batch_plan(options: FastOptions, *, sequences: int, capacity: int) -> Plan:
+def batch_plan(options: PlanOptions, *, sequences: int, capacity: int) -> Plan:
     """The plan ``batch``: one token of each of ``sequences`` sequences, a draw a layer more than the fast plan.
 
     Sequence s has the cache slots from ``s · capacity`` on, and row s of the table ``rows``, which is written before
@@ -108,7 +109,7 @@ class _RowsBuilder(PartsBuilder):
         self,
         name: str,
         run_values: list[RunValue],
-        options: FastOptions,
+        options: PlanOptions,
         rows: int,
         cache_slots: int,
         every: int,
@@ -241,7 +242,7 @@ class _RowsBuilder(PartsBuilder):
 
 
 class _ChunkBuilder(_RowsBuilder):
-    def __init__(self, options: FastOptions, rows: int, cache_slots: int, every: int, likelihoods: bool) -> None:
+    def __init__(self, options: PlanOptions, rows: int, cache_slots: int, every: int, likelihoods: bool) -> None:
         config, kernels, max_texture_size = options.config, options.kernels, options.max_texture_size
         self.likelihoods = likelihoods
         slots = max(1, slots_for(rows, kernels.rows_per_draw))
@@ -328,7 +329,7 @@ class _ChunkBuilder(_RowsBuilder):
 
 
 class _BatchBuilder(_RowsBuilder):
-    def __init__(self, options: FastOptions, sequences: int, capacity: int) -> None:
+    def __init__(self, options: PlanOptions, sequences: int, capacity: int) -> None:
         config, kernels = options.config, options.kernels
         if capacity < 1 or capacity % SLOT_TOKENS:
             raise PlanError(f"room for {capacity} tokens; expected a multiple of {SLOT_TOKENS}")

@@ -11,7 +11,8 @@ from __future__ import annotations
 from glinfer.config import ModelConfig
 from glinfer.gl.layouts.blocks import BLOCK_FLOATS
 from glinfer.gl.layouts.matrix import Extent
-from glinfer.models.fast.parts import FastOptions, PartsBuilder, cache_slots, kind_of
+from glinfer.models.fast.parts import PartsBuilder, cache_slots, kind_of
+from glinfer.models.options import PlanOptions
 from glinfer.models.plan import Plan
 from glinfer.models.transforms.recipe import Recipe
 from glinfer.ops.fused.cached import cached_scores, cached_values, score_slots
@@ -40,7 +41,7 @@ def layer_draws(config: ModelConfig) -> int:
     return 7 if config.family.head_norms else 6
 
 
-def fast_plan(options: FastOptions) -> Plan:
+def fast_plan(options: PlanOptions) -> Plan:
     """One token a run: :func:`layer_draws` a layer, and three.
 
     Run values: ``position`` of the token in the sequence; ``token``, its id, or -1 for the one that the run before
@@ -67,7 +68,7 @@ def run_values(config: ModelConfig) -> list[RunValue]:
 
 
 class _FastBuilder(PartsBuilder):
-    def __init__(self, options: FastOptions) -> None:
+    def __init__(self, options: PlanOptions) -> None:
         config, kernels = options.config, options.kernels
         context = config.max_position_embeddings
         super().__init__("fast", context, run_values(config), options)

@@ -1,8 +1,7 @@
 """Chooses the fastest strategy for a product, by measured maps over the size of the output and the length of k.
 
 Line i of a map is for outputs of 2**i texels (all products and rows, four columns a texel), and its letter j is for
-k = 4 · 2**j. A size between two is rounded to the nearer one, a size beyond the edge to the edge. ``glinfer products
---map`` measures the maps of a renderer.
+k = 4 · 2**j. A size between two is rounded to the nearer one, a size beyond the edge to the edge.
 """
 
 from __future__ import annotations
