@@ -24,8 +24,9 @@ from glinfer.formats.checkpoint import Checkpoint, check_checkpoint, check_tenso
 from glinfer.formats.files import AnyPath, check_size, opened, replacing, shown, words_of
 from glinfer.formats.huggingface.json_files import MOST_HEADER_VALUES, check_values, quoted
 from glinfer.formats.huggingface.rope import check_scaling
-from glinfer.formats.packed import F16, PackedTensor
+from glinfer.formats.packed import PackedTensor
 from glinfer.formats.tensors import weight_shapes
+from glinfer.quant.formats import F16
 
 _LENGTH = struct.Struct("<Q")
 _FORMAT = "glinfer"

@@ -171,7 +171,7 @@ def test_a_kernel_is_right_in_every_form(place: int) -> None:
 def test_a_kernel_is_right_within_the_least_limits(place: int) -> None:
     case = CASES[place]
     with Device(limits=Limits.webgl2_minimum()) as device:
-        assert device.kernels.targets == 4
+        assert device.kernels.rows_per_draw == 4
         assert case_error(case, device, case.forms[0], LEAST) <= case.tolerance
 
 

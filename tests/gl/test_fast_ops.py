@@ -38,8 +38,8 @@ from glinfer.gl.program import shader_root
 from glinfer.models.oracle import relative_error
 from glinfer.ops.fused.cached import MASKED, SLOT_TOKENS, Heads
 from glinfer.ops.fused.sample import best_candidate
-from glinfer.ops.kernels import Kernels
-from glinfer.quant.groups import FORMS as BLOCK_FORMS
+from glinfer.ops.kernels import KernelOptions
+from glinfer.quant.formats import GROUP_FORMS as BLOCK_FORMS
 
 Array = np.ndarray[Any, Any]
 TOLERANCE = 1e-5
@@ -272,7 +272,7 @@ POSITIONS = (0, 1, 2, 3, 4, 5, 62, 63, 64, 65, 127, 128, 139)
 
 @every_kernel
 @pytest.mark.parametrize("make", [scores_draw, values_draw])
-def test_attention_agrees_with_float64_at_every_position(device: Device, kernels: Kernels, make: Any) -> None:
+def test_attention_agrees_with_float64_at_every_position(device: Device, kernels: KernelOptions, make: Any) -> None:
     number = list(KERNELS.values()).index(kernels)
     heads, width, context = HEADS[(number + 2 * (make is scores_draw)) % len(HEADS)]
     cases = [at(position) for position in (*POSITIONS, context - 1) if position < context]
@@ -283,7 +283,7 @@ def test_attention_agrees_with_float64_at_every_position(device: Device, kernels
 @tiered("shared", SHARED, ids=lambda shared: f"{shared['heads']} of {shared['kv']}, {shared['window']}")
 @pytest.mark.parametrize("make", [scores_draw, values_draw])
 def test_attention_of_shared_heads_in_windows_agrees_with_float64(
-    device: Device, kernels: Kernels, shared: dict[str, int], make: Any
+    device: Device, kernels: KernelOptions, shared: dict[str, int], make: Any
 ) -> None:
     """The query of the last token alone is there, as in a cache that keeps one, or in a slot of its own."""
     shape = {"kv": shared["kv"], "window": shared["window"], "aside": kernels.quad}
@@ -328,7 +328,7 @@ def test_each_head_sees_its_own_columns_alone(device: Device, name: str, make: A
 
 
 @every_kernel
-def test_equal_scores_give_the_mean_of_the_values(device: Device, kernels: Kernels) -> None:
+def test_equal_scores_give_the_mean_of_the_values(device: Device, kernels: KernelOptions) -> None:
     one = values_draw(kernels, 2, 16, 70)
     levels = [np.full_like(one.arrays["scores"], level) for level in (0.0, 0.3, 90.0, -90.0, 1e4, -1e4)]
     cases = [at(position, scores=level) for level in levels for position in (0, 2, 66)]
@@ -339,7 +339,7 @@ def test_equal_scores_give_the_mean_of_the_values(device: Device, kernels: Kerne
 
 
 @every_kernel
-def test_one_enormous_score_takes_it_all_wherever_it_is(device: Device, kernels: Kernels) -> None:
+def test_one_enormous_score_takes_it_all_wherever_it_is(device: Device, kernels: KernelOptions) -> None:
     one, tokens, cases = values_draw(kernels, 2, 16, 70), (0, 1, 3, 6, 63, 64, 69), []
     for token in tokens:
         scores = np.clip(one.arrays["scores"], -5, 5)
@@ -375,7 +375,7 @@ def embedding(token: int, position: int) -> Case:
 
 
 @every_kernel
-def test_embeddings_agree_with_float64(device: Device, kernels: Kernels) -> None:
+def test_embeddings_agree_with_float64(device: Device, kernels: KernelOptions) -> None:
     one = embed_draw(kernels, 37, 11, 70, weights="f16" if kernels.lookup_texture else "f32")
     runs = [(0, 0), (36, 10), (5, 3), (-1, 1), (-1, 10)]
     check(device, one, *[embedding(token, position) for token, position in runs])
@@ -389,7 +389,9 @@ def test_embeddings_of_odd_sizes_agree_with_float64(device: Device, vocab: int, 
 
 @tiered("kernels", [PLAIN, KERNELS["one by one, looked up"]], ids=["quad", "one by one"])
 @tiered("weights", BLOCK_FORMS, keep=(0, 5))
-def test_embeddings_out_of_blocks_are_the_table_rounded_once(device: Device, weights: str, kernels: Kernels) -> None:
+def test_embeddings_out_of_blocks_are_the_table_rounded_once(
+    device: Device, weights: str, kernels: KernelOptions
+) -> None:
     """Every row and column of a table that a product may read as well, scaled, without positions and with them."""
     inputs = whole_blocks(weights, 160)
     for positions, scale in ((False, 2.5), (True, 1.0)):

@@ -17,13 +17,14 @@ from glinfer.gl.context import Device, Limits, open_device
 from glinfer.gl.layouts.blocks import BLOCK_FLOATS, BlockLayout
 from glinfer.models.choice import reference_plans, weights_for
 from glinfer.models.fast.token import HEAD_DRAWS, LOGITS, PICKS, fast_plan, layer_draws
+from glinfer.models.options import PlanOptions
 from glinfer.models.oracle import relative_error, run_plan
 from glinfer.models.reference.gab import LOGITS as REFERENCE_LOGITS
 from glinfer.models.reference.gab import TOKENS, reference_plan
 from glinfer.models.session import Session
 from glinfer.ops import DrawSpec
 from glinfer.ops.fused.sample import best_candidate
-from glinfer.ops.kernels import Kernels, default_kernels
+from glinfer.ops.kernels import KernelOptions, default_kernels
 from glinfer.ops.noise import gumbel_of_key, noise_key
 
 Array = np.ndarray[Any, Any]
@@ -41,9 +42,9 @@ def make(device: Device, name: str = "plain", weights: str = "q8") -> Session:
     return make_with(device, KERNELS[name], gab(weights))
 
 
-def make_with(device: Device, kernels: Kernels, subject: Subject) -> Session:
+def make_with(device: Device, kernels: KernelOptions, subject: Subject) -> Session:
     size = device.limits.max_texture_size
-    plan = fast_plan(subject.config, **subject.options, kernels=kernels, max_texture_size=size)
+    plan = fast_plan(PlanOptions(subject.config, **subject.options, kernels=kernels, max_texture_size=size))
     return Session(plan, subject.folded, device)
 
 
@@ -113,7 +114,7 @@ def test_every_draw_of_families_agrees_with_float64(device: Device, name: str, f
     every_draw_agrees(device, KERNELS[name], of_family(family, form))
 
 
-def every_draw_agrees(device: Device, kernels: Kernels, subject: Subject) -> None:
+def every_draw_agrees(device: Device, kernels: KernelOptions, subject: Subject) -> None:
     session, caches, checked = make_with(device, kernels, subject), dict[str, Array](), list[str]()
     looked_at = (0, 1, 2, 62, 63, 64, 69)
     for place, token in enumerate(IDS):

@@ -14,7 +14,7 @@ from glinfer.gl.context import Limits
 from glinfer.models.oracle import relative_error
 from glinfer.ops.flat.matmul_choice import candidates, choose
 from glinfer.ops.flat.product import STRATEGIES, Product, Strategy
-from glinfer.ops.kernels import Kernels
+from glinfer.ops.kernels import KernelOptions
 from glinfer.tensors.device import Device
 from glinfer.tensors.matmul import batch_of, joined
 
@@ -166,7 +166,7 @@ def test_matrices_larger_than_a_line_of_the_largest_texture() -> None:
     with Device(limits=dataclasses.replace(Limits.webgl2_minimum(), max_texture_size=64)) as small:
         for strategy in ("packed", "small", "reduce"):
             check(small, normal(33, 130), normal(130, 67), strategy=strategy)
-        assert small.kernels.targets == 4
+        assert small.kernels.rows_per_draw == 4
     with Device() as large:
         check(large, normal(2, 70001), normal(70001, 3))
 
@@ -183,12 +183,16 @@ def test_without_blending_nothing_blends(dev: Device) -> None:
 
 
 def test_the_choice_is_among_what_can_be_computed() -> None:
-    for kernels in (Kernels(targets=4), Kernels(targets=8, lookup_texture=True), Kernels(quad=False)):
+    for kernels in (
+        KernelOptions(rows_per_draw=4),
+        KernelOptions(rows_per_draw=8, lookup_texture=True),
+        KernelOptions(quad=False),
+    ):
         for blends in (False, True):
             for shape in ((1, 1, 1), (1, 512, 512), (1, 4, 99999), (64, 64, 64), (2000, 3, 9), (5, 3, 40000)):
                 product = Product(*shape)
                 assert choose(product, kernels, blends=blends) in candidates(product, kernels, blends=blends)
-    layer, llvmpipe = Product(1, 2048, 2048, transposed=True), Kernels(products="llvmpipe")
+    layer, llvmpipe = Product(1, 2048, 2048, transposed=True), KernelOptions(product_table="llvmpipe")
     assert choose(layer, llvmpipe, blends=True).name == "matvec"
     assert choose(dataclasses.replace(layer, table_format="Q4_K"), llvmpipe, blends=True).name == "reduce"
 

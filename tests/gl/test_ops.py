@@ -30,9 +30,9 @@ from glinfer.gl.context import Device, open_device
 from glinfer.gl.layouts.matrix import Layout
 from glinfer.models.oracle import relative_error
 from glinfer.models.session import Session
-from glinfer.ops.embed import embed
-from glinfer.ops.norm import layer_norm
 from glinfer.ops.published.attention import MASKED
+from glinfer.ops.published.embed import embed
+from glinfer.ops.published.layer_norm import layer_norm
 from glinfer.ops.published.linear import ACTIVATIONS, linear
 from glinfer.ops.published.softmax import softmax
 

@@ -16,7 +16,7 @@ from glinfer.models.plan import PlanBuilder
 from glinfer.models.session import Session
 from glinfer.ops.flat.topk import keys_of, lists_of, merge_sorted, scratch_rows, sort_chunks, sorted_pairs
 from glinfer.ops.flat.topk import top_k as top_k_draws
-from glinfer.ops.kernels import Kernels
+from glinfer.ops.kernels import KernelOptions
 from glinfer.ops.spec import DrawSpec, TensorSpec
 from glinfer.tensors.device import Device
 from qa.kernels.cases.sorting import CASES, expected, with_ties
@@ -213,7 +213,7 @@ CHUNKS, MERGED = lists_of(40, 40)[:2]
 
 def test_chunks_that_do_not_fit() -> None:
     plan = Misfit()
-    draw = sort_chunks("d", "d", plan.x(), plan.lists(35), lists=CHUNKS, kernels=Kernels())
+    draw = sort_chunks("d", "d", plan.x(), plan.lists(35), lists=CHUNKS, kernels=KernelOptions())
     plan.refuses(draw, "output has 35 rows for lists of 36 texels")
 
 
@@ -227,7 +227,7 @@ def test_lists_that_do_not_fit(source: int, texels: int, message: str) -> None:
     given, out = plan.lists(source, "input"), plan.lists(99)
     k = 36 if texels == 9 else 40
     plan.refuses(
-        merge_sorted("d", "d", given, out, rows=3, k=k, lists=CHUNKS, merged=merged, kernels=Kernels()), message
+        merge_sorted("d", "d", given, out, rows=3, k=k, lists=CHUNKS, merged=merged, kernels=KernelOptions()), message
     )
 
 
@@ -239,4 +239,4 @@ def test_pairs_that_do_not_fit(k: int, message: str) -> None:
     plan = Misfit()
     columns = plan.lists(29, "input")[1]
     values, places = plan.tensor("v", "activation", 3, k, "rgba32f"), plan.tensor("i", "activation", 3, k, "rgba32i")
-    plan.refuses(sorted_pairs("d", "d", plan.x(), columns, values, places, kernels=Kernels()), message)
+    plan.refuses(sorted_pairs("d", "d", plan.x(), columns, values, places, kernels=KernelOptions()), message)

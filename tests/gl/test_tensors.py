@@ -676,8 +676,8 @@ def test_a_device_that_does_not_open_leaves_no_context(monkeypatch: pytest.Monke
 
 
 def test_fewer_targets_where_a_renderer_has_fewer(dev: Device, small: Device) -> None:
-    assert small.kernels.targets == 4
-    assert dev.kernels.targets <= dev.context.limits.max_draw_buffers
+    assert small.kernels.rows_per_draw == 4
+    assert dev.kernels.rows_per_draw <= dev.context.limits.max_draw_buffers
     assert isinstance(dev.blends_floats, bool)
 
 

@@ -125,10 +125,10 @@ class TestAsAlone:
     @tiered(
         "kernels",
         [
-            {"targets": 4, "blends": False, "largest_cell": 1},
-            {"targets": 1, "chunk": 5},
-            {"targets": 8, "blends": True, "quad": False},
-            {"targets": 2, "blends": True, "cover": "quads", "tiles": 3, "largest_cell": 3},
+            {"rows_per_draw": 4, "blends": False, "largest_cell": 1},
+            {"rows_per_draw": 1, "chunk": 5},
+            {"rows_per_draw": 8, "blends": True, "quad": False},
+            {"rows_per_draw": 2, "blends": True, "cover": "quads", "tiles": 3, "largest_cell": 3},
         ],
         ids=str,
     )

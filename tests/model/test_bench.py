@@ -414,7 +414,7 @@ class TestCeiling:
             assert device.live_objects()["Texture"] == owned["Texture"]
             found_again = model.logits(range(41))  # 40 of them are in the model's caches
             assert np.array_equal(found_again, expected)
-            slots = -(-64 // model.kernels.targets)
+            slots = -(-64 // model.kernels.rows_per_draw)
         assert [(each.label, each.draw, each.rows, each.inputs, each.outputs) for each in found] == [
             *[("here", "h.0.mlp.fc_in", 64, 32, 128), ("here", "h.0.mlp.fc_out", 64, 128, 32)],
         ]

@@ -21,7 +21,7 @@ from glinfer.errors import ContextError, InputError
 from glinfer.formats import Checkpoint, random_checkpoint
 from glinfer.gl.context import open_device
 from glinfer.inspect.draws import runs
-from glinfer.models.capture.names import CENTRED, probes_of
+from glinfer.models.capture.names import CENTRED, capture_points
 from glinfer.models.capture.point import Matrices, span_of
 from glinfer.models.choice import plan_for, weights_for
 from glinfer.models.oracle import relative_error, run_plan
@@ -69,19 +69,19 @@ class Written(Matrices):
 def by_oracle(made: Checkpoint, plan: Plan) -> dict[str, list[Array]]:
     """Every name of a plan over IDS, in float64, run by run."""
     weights, written = weights_for(made, plan.name), Written()
-    sites = [(probe, site) for probe in probes_of(plan, made.config).values() for site in enumerate(probe.sites)]
+    sites = [(point, site) for point in capture_points(plan, made.config).values() for site in enumerate(point.sites)]
     found: dict[str, list[Array]] = {}
     for inputs, values in runs(plan, IDS):
         for draw, result in run_plan(plan, weights, inputs, values, written.caches):
             parts = result if len(draw.outputs) > 1 else [result]
             written.arrays.update(zip(draw.outputs, parts, strict=True))
-            for probe, (number, (name, _)) in sites:
+            for point, (number, (name, _)) in sites:
                 if name == draw.name:
-                    array = probe.read(written, number, span_of(plan, values))
+                    array = point.read(written, number, span_of(plan, values))
                     if number:
-                        found[probe.name][-1] = np.concatenate([found[probe.name][-1], array])
+                        found[point.name][-1] = np.concatenate([found[point.name][-1], array])
                     else:
-                        found.setdefault(probe.name, []).append(array)
+                        found.setdefault(point.name, []).append(array)
     return found
 
 
@@ -90,7 +90,7 @@ def by_oracle(made: Checkpoint, plan: Plan) -> dict[str, list[Array]]:
 def test_every_name_of_a_plan_holds_what_float64_computes(family: str, plan: str) -> None:
     made = checkpoint(family)
     with opened(made, plan) as model:
-        assert model.names() == list(probes_of(model.plan, made.config))
+        assert model.names() == list(capture_points(model.plan, made.config))
         found = model.capture("*", IDS)
         if plan == "reference" and family not in ("gab", "gpt2"):  # bound for fewer tokens than the context
             oracle_plan = model.plan
@@ -99,7 +99,7 @@ def test_every_name_of_a_plan_holds_what_float64_computes(family: str, plan: str
             oracle_plan = plan_for(made.config, plan, kernels=kernels, max_texture_size=edge)
     expected = by_oracle(made, oracle_plan)
     assert list(found) == list(expected) == model.names()
-    axes = {name: probe.axis for name, probe in probes_of(oracle_plan, made.config).items()}
+    axes = {name: point.axis for name, point in capture_points(oracle_plan, made.config).items()}
     for name, arrays in expected.items():
         if len(arrays) > 1 and name.endswith("scores"):
             for place, array in enumerate(arrays):

@@ -21,7 +21,7 @@ from glinfer.errors import InputError
 from glinfer.formats import load_checkpoint, save_checkpoint, write_bpe
 from glinfer.inspect.demo import demo_folder, demo_tokenizer, write_demo
 from glinfer.inspect.draws import DrawReport
-from glinfer.models.transforms.recipe import WEIGHT_FORMATS
+from glinfer.quant.formats import WEIGHT_FORMATS
 
 COMMANDS = cli.list_commands(click.Context(cli))
 Capture = pytest.CaptureFixture[str]

@@ -32,8 +32,8 @@ from glinfer.gl.texture import Texture
 from glinfer.models.choice import PLANS, plan_for
 from glinfer.models.reference.gab import LOGITS, TOKENS, reference_plan
 from glinfer.models.session import Session
-from glinfer.models.transforms.recipe import WEIGHT_FORMATS
 from glinfer.ops.noise import gumbel
+from glinfer.quant.formats import WEIGHT_FORMATS
 
 PROMPT = [13, 132, 251, 70]
 TINY_CONTEXT = 8

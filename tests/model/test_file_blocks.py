@@ -16,7 +16,8 @@ from glinfer.gl.context import open_device
 from glinfer.inspect.verify.draws import verify_draws
 from glinfer.models.choice import reference_plans, weights_for
 from glinfer.models.fast.token import fast_plan
-from glinfer.ops.kernels import Kernels
+from glinfer.models.options import PlanOptions
+from glinfer.ops.kernels import KernelOptions
 
 PLANS = ("fast", "reference")
 
@@ -125,8 +126,10 @@ def test_blocks_can_be_kept_otherwise() -> None:
 # Every draw against its oracle
 
 KERNELS = {
-    "plain": Kernels(),
-    "many targets": Kernels(targets=8, blends=True, lookup_texture=True, mantissa=True, products="llvmpipe"),
+    "plain": KernelOptions(),
+    "many targets": KernelOptions(
+        rows_per_draw=8, blends=True, lookup_texture=True, mantissa=True, product_table="llvmpipe"
+    ),
 }
 
 
@@ -157,7 +160,7 @@ def test_every_draw_agrees_with_its_oracle(family: str, kernels: str) -> None:
     form = "Q8_0" if family in ("llama", "gpt2") else "BF16" if family == "gemma" else ""
     made = packed(random_checkpoint(config, scale=0.2), lambda name: form)
     formats, shaped, ids = made.formats(), KERNELS[kernels], [token % 37 for token in IDS[:12]]
-    fast = fast_plan(config, weights="file", formats=formats, kernels=shaped, max_texture_size=512)
+    fast = fast_plan(PlanOptions(config, weights="file", formats=formats, kernels=shaped, max_texture_size=512))
     whole = reference_plans(config, "file", formats, shaped, 512).of(12)
     with open_device() as device:
         for plan, name in ((fast, "fast"), (whole, "reference")):

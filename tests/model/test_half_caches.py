@@ -27,7 +27,7 @@ from glinfer.inspect.verify.draws import verify_draws
 from glinfer.inspect.verify.greedy import verify_greedy
 from glinfer.models.choice import plan_for, weights_for
 from glinfer.models.session import Session
-from glinfer.ops.kernels import Kernels
+from glinfer.ops.kernels import KernelOptions
 
 Array = np.ndarray[Any, Any]
 HALF_STEP = 2.0**-11
@@ -88,7 +88,7 @@ def test_every_draw_is_that_of_float64_but_for_the_rounding(family: str) -> None
     checkpoint = of_family(family)
     options = {"cache": "f16", "weights": "file", "formats": checkpoint.formats(), "max_texture_size": 4096}
     with open_device() as device:
-        for kernels in (Kernels(), Kernels(quad=False, targets=2)):
+        for kernels in (KernelOptions(), KernelOptions(quad=False, rows_per_draw=2)):
             plan = plan_for(checkpoint.config, "fast", kernels=kernels, **options)
             arrays = weights_for(checkpoint, "fast", "file")
             checks = verify_draws(checkpoint, plan, device, PROMPT, weights=arrays)
@@ -288,7 +288,7 @@ def test_other_kernels_keep_the_cache_that_was_asked_for() -> None:
     """Those that take the place of the chosen ones where a driver refuses a shader."""
     with open_device() as device:
         prepared = prepare(of_family("gab"), device, "fast", "q8", cache="f16")
-    for plan in (prepared.plan, prepared.shaped(Kernels())[0]):
+    for plan in (prepared.plan, prepared.shaped(KernelOptions())[0]):
         assert {tensor.name: tensor.format for tensor in plan.of_kind("cache")} == {
             "h.0.attn.cache": "rgba16f",
             "h.1.attn.cache": "rgba16f",

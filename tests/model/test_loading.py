@@ -16,7 +16,7 @@ from glinfer.errors import FormatError, GlinferError, InputError
 from glinfer.formats import write_bpe
 from glinfer.gl.context import Limits, open_device
 from glinfer.inspect.demo import demo_tokenizer
-from glinfer.ops.kernels import Kernels
+from glinfer.ops.kernels import KernelOptions
 from glinfer.text.tokenizer import Tokenizer
 
 PROMPT = [13, 132, 251, 70]
@@ -121,7 +121,7 @@ class TestLoading:
             ({"plan": "fastest"}, "there is no plan 'fastest'"),
             ({"weights": "f64"}, "there is no weight format 'f64'; expected one of f32, "),
             ({"plan": "reference", "weights": "q8"}, "the reference plan keeps its weights in f32, found q8"),
-            ({"plan": "reference", "kernels": Kernels()}, "kernels shape the fast plan's passes"),
+            ({"plan": "reference", "kernels": KernelOptions()}, "kernels shape the fast plan's passes"),
             ({"gelu": "relu"}, "expected 'tanh' or 'erf'"),
             ({"api": "vulkan"}, "unknown OpenGL flavour"),
             ({"device": "first"}, "unknown device"),
@@ -168,7 +168,7 @@ class TestLoading:
     @pytest.mark.slow
     def test_kernels_and_weights_can_be_chosen(self, bare: Path) -> None:
         results = []
-        for options in ({}, {"kernels": Kernels(quad=False)}, {"weights": "f16"}, {"plan": "reference"}):
+        for options in ({}, {"kernels": KernelOptions(quad=False)}, {"weights": "f16"}, {"plan": "reference"}):
             with glinfer.load(bare, **options) as model:
                 results.append(model.logits(PROMPT))
                 assert model.weights == options.get("weights", "f32")

@@ -39,7 +39,7 @@ from glinfer.models import session as session_module
 from glinfer.models.choice import plan_for
 from glinfer.models.session import check_fits
 from glinfer.models.tuning import default_for
-from glinfer.ops.kernels import Kernels
+from glinfer.ops.kernels import KernelOptions
 
 ROOT = Path(__file__).resolve().parents[2]
 SHAPE = "vocab=48,dim=16,heads=2,blocks=1,context=96"
@@ -59,7 +59,11 @@ def checkpoint_of(family: str) -> Checkpoint:
 
 
 def opened(
-    checkpoint: Checkpoint, device: Device, plan: str = "fast", weights: str = "file", kernels: Kernels | None = None
+    checkpoint: Checkpoint,
+    device: Device,
+    plan: str = "fast",
+    weights: str = "file",
+    kernels: KernelOptions | None = None,
 ) -> Model:
     """A model of a checkpoint that is in no file; the device stays."""
     return Model(Loaded(bind(checkpoint, device, plan, weights, kernels), None, "none", (), False))
@@ -205,8 +209,8 @@ class TestTooLarge:
 
     @pytest.fixture(autouse=True)
     def little(self, monkeypatch: pytest.MonkeyPatch) -> None:
-        monkeypatch.setattr(memory, "WORTH_ASKING", 0)
-        monkeypatch.setattr(session_module, "WORTH_ASKING", 0)
+        monkeypatch.setattr(memory, "MIN_CHECKED_BYTES", 0)
+        monkeypatch.setattr(session_module, "MIN_CHECKED_BYTES", 0)
         monkeypatch.setattr(memory, "available_bytes", lambda: 10_000)
 
     @pytest.mark.parametrize(("family", "plan"), CASES)
@@ -586,7 +590,7 @@ def test_kernels_that_were_asked_for_are_not_replaced(
     refuse("gemv", QUAD=1)
     with pytest.raises(ShaderError, match=r"^gemv\.frag:7"):
         opened(checkpoint_of("gab"), device, kernels=kernels)
-    refuse("gemm", ROWS=kernels.targets)
+    refuse("gemm", ROWS=kernels.rows_per_draw)
     with opened(checkpoint_of("gab"), device, kernels=kernels) as model, pytest.raises(ShaderError, match=r"^gemm"):
         a_prompt(model)
     with pytest.raises(ShaderError, match="no shader file"):
@@ -595,13 +599,13 @@ def test_kernels_that_were_asked_for_are_not_replaced(
 
 def test_the_plainest_kernels_ask_for_nothing_that_may_be_missing() -> None:
     for kernels in (
-        Kernels(),
-        Kernels(16, 32, "points", True, True, 8, 16, True, True, 8, 8, 4, True, 64, 6, "llvmpipe"),
+        KernelOptions(),
+        KernelOptions(16, 32, "points", True, True, 8, 16, True, True, 8, 8, 4, True, 64, 6, "llvmpipe"),
     ):
         plain = plainest(kernels)
         assert (plain.cover, plain.quad, plain.lookup_texture, plain.unroll) == ("quads", False, False, 1)
         assert (plain.part_steps, plain.split_values, plain.mantissa, plain.blends) == (0, False, False, False)
-        assert plain.targets <= 4
+        assert plain.rows_per_draw <= 4
         kept = plainest(kernels, same_layouts=True)
         assert (kept.quad, kept.tiles, kept.pitch) == (kernels.quad, kernels.tiles, kernels.pitch)
         assert plainest(plain) == plain

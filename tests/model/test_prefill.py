@@ -26,9 +26,9 @@ from glinfer.engine.sampler import Sampler, SamplingOptions
 from glinfer.errors import PlanError
 from glinfer.gl.context import Limits, open_device
 from glinfer.models.session import Session
-from glinfer.models.transforms.recipe import WEIGHT_FORMATS
 from glinfer.models.tuning import default_for
-from glinfer.ops.kernels import Kernels
+from glinfer.ops.kernels import KernelOptions
+from glinfer.quant.formats import WEIGHT_FORMATS
 
 CONTEXT = 90
 ODD = f"vocab=131,dim=30,heads=3,blocks=2,context={CONTEXT}"
@@ -138,28 +138,28 @@ class TestTheSameNumbers:
     @tiered(
         "kernels",
         [
-            {"targets": 4, "blends": False},
-            {"targets": 1, "chunk": 5},
-            {"targets": 2, "blends": True},
-            {"targets": 8, "blends": True, "largest_cell": 1},
-            {"targets": 8, "blends": True, "largest_cell": 4},
-            {"targets": 8, "blends": True, "cover": "points", "tiles": 4, "largest_cell": 3},
-            {"quad": False, "targets": 8, "blends": True},
+            {"rows_per_draw": 4, "blends": False},
+            {"rows_per_draw": 1, "chunk": 5},
+            {"rows_per_draw": 2, "blends": True},
+            {"rows_per_draw": 8, "blends": True, "largest_cell": 1},
+            {"rows_per_draw": 8, "blends": True, "largest_cell": 4},
+            {"rows_per_draw": 8, "blends": True, "cover": "points", "tiles": 4, "largest_cell": 3},
+            {"quad": False, "rows_per_draw": 8, "blends": True},
             {"tiles": 3, "pitch": 96, "lookup_texture": True, "chunk": 9},
         ],
         keep=(0, 6),
         ids=str,
     )
     def test_with_other_kernels(self, odd: Path, kernels: dict[str, Any]) -> None:
-        weights = "q8" if kernels.get("targets", 4) % 8 else "f32"
-        with glinfer.load(odd, kernels=Kernels(**kernels), weights=weights) as model:
+        weights = "q8" if kernels.get("rows_per_draw", 4) % 8 else "f32"
+        with glinfer.load(odd, kernels=KernelOptions(**kernels), weights=weights) as model:
             for tokens in (6, 41):
                 assert agree(chunked(model, IDS[:tokens]), stepped(model, IDS[:tokens])), tokens
 
     @pytest.mark.slow
     def test_where_the_fast_plan_adds_up_parts_the_sums_are_others(self, odd: Path) -> None:
         """The chunk plan has no parts: its sums have another order, and the last bits may differ."""
-        kernels = Kernels(targets=8, blends=True, part_steps=2, split_values=True)
+        kernels = KernelOptions(rows_per_draw=8, blends=True, part_steps=2, split_values=True)
         with glinfer.load(odd, kernels=kernels) as model:
             expected = stepped(model, IDS[:73])
             np.testing.assert_allclose(chunked(model, IDS[:73]), expected, rtol=0, atol=2e-6)
@@ -168,7 +168,7 @@ class TestTheSameNumbers:
     def test_within_the_limits_of_webgl2(self, odd: Path, chunk: int) -> None:
         with glinfer.load(odd, limits=Limits.webgl2_minimum()) as model:
             shaped = dataclasses.replace(model.kernels, chunk=chunk)
-            assert (shaped.cover, shaped.targets) == ("quads", 4)
+            assert (shaped.cover, shaped.rows_per_draw) == ("quads", 4)
         with glinfer.load(odd, limits=Limits.webgl2_minimum(), kernels=shaped) as model:
             for tokens in (5, CONTEXT):
                 assert agree(chunked(model, IDS[:tokens]), stepped(model, IDS[:tokens]))

@@ -16,11 +16,11 @@ from tiers import tiered
 
 import glinfer
 from glinfer.engine.model import Model
-from glinfer.engine.options import PlanOptions
 from glinfer.engine.score import TOGETHER, TextScore, TextScorer, windows
 from glinfer.errors import ContextError, InputError
 from glinfer.gl.context import Limits
 from glinfer.inspect.evaluate import log_likelihoods
+from glinfer.models.options import PlanOptions
 from glinfer.models.session import Session
 
 CONTEXT = 64
@@ -180,9 +180,9 @@ class TestRuns:
     @tiered(
         "kernels",
         [
-            {"targets": 4, "blends": False, "largest_cell": 1},
-            {"targets": 1},
-            {"targets": 2, "blends": True, "cover": "quads"},
+            {"rows_per_draw": 4, "blends": False, "largest_cell": 1},
+            {"rows_per_draw": 1},
+            {"rows_per_draw": 2, "blends": True, "cover": "quads"},
             {"quad": False},
         ],
         ids=str,
@@ -339,7 +339,8 @@ class TestRefusals:
 
     def test_a_closed_scorer_leaves_nothing(self, model: Model) -> None:
         before = model.device.live_objects()["texture"]
-        with TextScorer(PlanOptions(model.config, model.weights, model.kernels), model.bound) as scorer:
+        edge = model.bound.device.limits.max_texture_size
+        with TextScorer(PlanOptions(model.config, model.weights, model.kernels, edge), model.bound) as scorer:
             assert scorer.score([[1, 2, 3]])[0].ids == [1, 2, 3]
         scorer.close()
         assert model.device.live_objects()["texture"] == before

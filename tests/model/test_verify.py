@@ -34,7 +34,7 @@ from glinfer.models.choice import plan_for, weights_for
 from glinfer.models.fast.shortlist import with_shortlist
 from glinfer.models.plan import Plan
 from glinfer.models.tuning import default_for
-from glinfer.ops.kernels import Kernels
+from glinfer.ops.kernels import KernelOptions
 
 SHADERS = Path(__file__).resolve().parents[2] / "shaders"
 WRAPPING = Limits(112, 4, 16, 16384, 1.0)
@@ -335,7 +335,7 @@ def fast_plan_of(checkpoint: Checkpoint, device: Device, weights: str = "f32", *
         checkpoint.config,
         "fast",
         weights=weights,
-        kernels=Kernels(**kernels) if kernels else default_for(device),
+        kernels=KernelOptions(**kernels) if kernels else default_for(device),
         max_texture_size=device.limits.max_texture_size,
     )
 
