@@ -21,7 +21,7 @@ from qa.bench import bench_with_peers
 from qa.peers import peer as peers
 from qa.peers.peer import open_peers
 
-pytestmark = pytest.mark.model
+pytestmark = pytest.mark.gl
 
 Capture = pytest.CaptureFixture[str]
 Patch = pytest.MonkeyPatch

@@ -24,7 +24,7 @@ from qa.soak.run import Check, SoakReport, judge, soak
 from qa.soak.traffic import Traffic
 from qa.soak.watch import Probe, Sample, Tracer, texture_bytes
 
-pytestmark = pytest.mark.model
+pytestmark = pytest.mark.gl
 
 
 @pytest.fixture
