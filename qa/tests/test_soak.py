@@ -225,6 +225,7 @@ class TestPlanted:
         traffic._mistakes()
         assert traffic.accepted == ["a rewind too far"]
 
+    @pytest.mark.slow
     def test_an_error_ends_it(self, model: Model, one_use: Callable[..., None]) -> None:
         uses = 0
 

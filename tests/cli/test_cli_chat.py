@@ -400,6 +400,7 @@ def test_turns_in_the_form_of_a_template(tmp_path: Path, chat: Any, prompts: lis
     assert prompts[1].count(words.special_id("<|im_end|>")) == 4, "and the message's own is text"
 
 
+@pytest.mark.slow
 def test_a_reply_ends_with_the_token_that_the_template_ends_it_with(tmp_path: Path, chat: Any) -> None:
     _, words = write_other(tmp_path, {})
     opening = len(words.encode("<|im_start|>user\nhi<|im_end|>\n<|im_start|>assistant\n"))

@@ -364,7 +364,7 @@ class TestMemory:
 
 
 class TestRefusals:
-    @pytest.mark.parametrize(
+    @tiered(
         ("request_", "words"),
         [
             (BatchRequest([1], {"max_token": 3}), "there is no option 'max_token' for a batch; expected some of max_t"),
@@ -386,6 +386,7 @@ class TestRefusals:
             ("Once", "a request is str; expected BatchRequest"),
         ],
         ids=str,
+        keep=range(0, 17, 4),
     )
     def test_before_anything_runs(self, model: Model, request_: Any, words: str) -> None:
         before, draws = model.device.live_objects(), model.device.draws_issued

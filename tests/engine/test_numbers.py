@@ -80,7 +80,7 @@ WHERE = {
 }
 
 
-@pytest.mark.parametrize(("family", "plan"), WHERE)
+@tiered(("family", "plan"), WHERE, keep=2)
 def test_the_pass_where_it_began_is_named_and_nothing_is_chosen(family: str, plan: str) -> None:
     weight, where = WHERE[family, plan]
     with opened(checkpoint(family), plan) as model:

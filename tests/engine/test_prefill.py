@@ -175,7 +175,7 @@ class TestTheSameNumbers:
             for tokens in (5, CONTEXT):
                 assert agree(chunked(model, IDS[:tokens]), stepped(model, IDS[:tokens]))
 
-    @pytest.mark.parametrize("weights", list(WEIGHT_FORMATS))
+    @tiered("weights", list(WEIGHT_FORMATS), keep=(0, 1))
     def test_in_every_weight_format(self, small: Path, weights: str) -> None:
         ids = some_ids(64, 300)
         with glinfer.load(small, weights=weights) as model:
@@ -247,8 +247,11 @@ class TestSessions:
     """All with chunks of 16 tokens."""
 
     @tiered("tokens", [4, 16, 17], keep=(2,))
-    @pytest.mark.parametrize(
-        "options", [SamplingOptions(temperature=0), SamplingOptions(seed=5), SamplingOptions(top_k=9, seed=6)], ids=str
+    @tiered(
+        "options",
+        [SamplingOptions(temperature=0), SamplingOptions(seed=5), SamplingOptions(top_k=9, seed=6)],
+        ids=str,
+        keep=(2,),
     )
     def test_what_is_chosen_after_a_prompt(self, model: Model, tokens: int, options: SamplingOptions) -> None:
         with model.session() as session, model.session() as other:
@@ -335,6 +338,7 @@ class TestSessions:
                 session.hold(IDS[:60])
                 assert agree(session.logits(), expected)
 
+    @pytest.mark.slow
     def test_two_models_on_one_device(self, odd: Path, small: Path) -> None:
         other_ids = some_ids(60, 300)
         with open_device() as device:

@@ -498,6 +498,7 @@ class TestLook:
         assert [told["name"] for told in document["tensors"]][-1] == "logits"
         assert document["lens"]["difference"] < 1e-6
 
+    @pytest.mark.slow
     def test_weights_alone_need_no_model(self, model: OracleModel, tmp_path: Path) -> None:
         document = look(model.checkpoint, tmp_path, Wanted.of(SMALL, "weights", "0"))
         assert (document["tokens"], document["next"], document["lens"]) == ([], [], None)

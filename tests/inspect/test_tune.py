@@ -435,6 +435,7 @@ class TestCommand:
         assert "2 trials in " in out or "3 trials in " in out
         assert "kept in " in out
 
+    @pytest.mark.slow
     def test_without_a_cache_nothing_is_kept(self, small: Path, capsys: Capture, monkeypatch: Patch) -> None:
         monkeypatch.setenv("GLINFER_CACHE", "")
         favour(monkeypatch, unroll=2)

@@ -43,7 +43,8 @@ class Peer:
 
 # One with RMSNorm and heads that share keys, one with LayerNorm and learned positions, and one with parts of its own.
 QUICK = ("llama", "gpt2", "gemma")
-PEERS = [pytest.param(name, marks=() if name in QUICK else pytest.mark.slow) for name in (*MODELS, "gift_of_gab")]
+NAMES = [*MODELS, "gift_of_gab"]
+PEERS = [pytest.param(name, marks=() if name in QUICK else pytest.mark.slow) for name in NAMES]
 
 
 @pytest.fixture(scope="module", params=PEERS)
@@ -105,6 +106,8 @@ def test_scores_are_the_logarithms_of_probabilities(peer: Peer, fast: Model) -> 
         assert score.likeliest.tolist() == figures.likeliest[: len(ids) - 1]
 
 
+# Each length of each family has shaders of its own.
+@tiered("peer", NAMES, keep=(NAMES.index("llama"),), indirect=True, scope="module")
 @tiered("lengths", [(65,), (1, 200), (2, 7, 63, 64, 131, 199)], ids=["one", "few", "more"])
 def test_the_reference_plan(peer: Peer, lengths: tuple[int, ...]) -> None:
     """Sequences of every length are padded to those of a plan; they begin, and end, at their edges."""

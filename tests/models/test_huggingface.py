@@ -24,6 +24,7 @@ def saved(tmp_path_factory: pytest.TempPathFactory) -> Path:
     return write_recorded("gpt2", tmp_path_factory.mktemp("gpt2"))
 
 
+@pytest.mark.slow
 def test_shards_and_single_files_are_the_same_model(saved: Path, tmp_path: Path) -> None:
     write_model(MODELS["gpt2"], tmp_path, shards=3)
     assert (tmp_path / "model.safetensors.index.json").is_file()

@@ -59,6 +59,7 @@ def test_what_is_timed_releases_its_results(dev: Device, rng: np.random.Generato
         del once
 
 
+@pytest.mark.slow
 @settings(max_examples=12, suppress_health_check=[HealthCheck.function_scoped_fixture])
 @given(
     leading=st.lists(st.integers(1, 4), max_size=3),
