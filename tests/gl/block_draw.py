@@ -36,8 +36,8 @@ from glinfer.ops.quantise import FILE_BITS, decode, encode, integer_words
 from glinfer.ops.spec import DrawSpec, RunValue, TensorSpec
 from glinfer.quant.ggml import block_format, table_of, words_of
 from glinfer.quant.groups import FORMS, WIDE, wide_values, wide_words
-from glinfer.tools.kernel_cases.embedding import random_blocks
-from glinfer.tools.kernel_cases.embedding import whole_blocks as blocks_of_type
+from qa.kernels.cases.embedding import random_blocks
+from qa.kernels.cases.embedding import whole_blocks as blocks_of_type
 
 Array = np.ndarray[Any, Any]
 Values = Mapping[str, int | float]

@@ -18,8 +18,8 @@ from glinfer.ops.flat.activate import gate as gate_draw
 from glinfer.ops.published.linear import ACTIVATIONS
 from glinfer.tensors.device import Device
 from glinfer.tensors.tensor import Tensor
-from glinfer.tools.kernel_cases.activation import CASES, expected
-from glinfer.tools.kernel_cases.case import normal
+from qa.kernels.cases.activation import CASES, expected
+from qa.kernels.cases.case import normal
 
 
 @pytest.fixture

@@ -13,7 +13,7 @@ from glinfer.errors import InputError
 from glinfer.gl.context import Limits
 from glinfer.models.oracle import relative_error
 from glinfer.tensors.device import Device
-from glinfer.tools.kernel_cases.attention import attended
+from qa.kernels.cases.attention import attended
 
 Array = np.ndarray[Any, Any]
 TOLERANCE = 2e-6

@@ -17,8 +17,8 @@ from glinfer.ops.flat.scatter import METHODS, add_gradients
 from glinfer.ops.kernels import Kernels
 from glinfer.ops.spec import DrawSpec, TensorSpec
 from glinfer.tensors.device import Device
-from glinfer.tools.kernel_cases.backward import CASES, expected
-from glinfer.tools.kernel_cases.case import normal
+from qa.kernels.cases.backward import CASES, expected
+from qa.kernels.cases.case import normal
 
 Array = np.ndarray[Any, Any]
 EPSILON = float(np.finfo(np.float32).eps)

@@ -19,8 +19,8 @@ from glinfer.ops.flat.strided import Axis
 from glinfer.ops.spec import DrawSpec, TensorSpec
 from glinfer.tensors.device import Device
 from glinfer.tensors.tensor import Tensor
-from glinfer.tools.kernel_cases.case import normal
-from glinfer.tools.kernel_cases.elementwise import CASES, FUNCTIONS
+from qa.kernels.cases.case import normal
+from qa.kernels.cases.elementwise import CASES, FUNCTIONS
 
 Array = np.ndarray[Any, Any]
 

@@ -26,8 +26,8 @@ from glinfer.ops.spec import Op, RunValue
 from glinfer.quant.ggml import BLOCK_FORMATS, GROUP, dequantize, group_count, words_of
 from glinfer.tensors.device import Device
 from glinfer.tensors.tensor import Tensor
-from glinfer.tools.kernel_cases.case import KernelCase
-from glinfer.tools.kernel_cases.embedding import CASES, random_blocks, rows_named, whole_blocks
+from qa.kernels.cases.case import KernelCase
+from qa.kernels.cases.embedding import CASES, random_blocks, rows_named, whole_blocks
 
 Array = np.ndarray[Any, Any]
 # Half floats: both zeros, the smallest and the largest subnormal, the smallest normal, the largest; none.

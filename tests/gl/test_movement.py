@@ -21,7 +21,7 @@ from glinfer.ops.flat.strided import Axis, bounds, collapsed, walk
 from glinfer.ops.spec import DrawSpec, TensorSpec
 from glinfer.tensors.device import Device
 from glinfer.tensors.tensor import TEXTURE_FORMATS, Tensor
-from glinfer.tools.kernel_cases.movement import CASES, elements
+from qa.kernels.cases.movement import CASES, elements
 
 Array = np.ndarray[Any, Any]
 ALL = slice(None)

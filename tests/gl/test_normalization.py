@@ -17,8 +17,8 @@ from glinfer.ops.flat.normalize import NORMS, Norm, normalize, normalized
 from glinfer.ops.flat.stats import Causal
 from glinfer.ops.kernels import Kernels
 from glinfer.tensors.device import Device
-from glinfer.tools.kernel_cases.case import KernelCase
-from glinfer.tools.kernel_cases.normalization import CASES, layer_norm, rms_norm
+from qa.kernels.cases.case import KernelCase
+from qa.kernels.cases.normalization import CASES, layer_norm, rms_norm
 
 Array = np.ndarray[Any, Any]
 INF, NAN, LARGEST = np.inf, np.nan, float(np.finfo(np.float32).max)

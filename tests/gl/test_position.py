@@ -17,8 +17,8 @@ from glinfer.ops.kernels import Kernels
 from glinfer.ops.rotary import rope_frequencies, rope_table, rotate
 from glinfer.ops.spec import RunValue
 from glinfer.tensors.device import Device
-from glinfer.tools.kernel_cases.case import normal
-from glinfer.tools.kernel_cases.position import CASES, expected
+from qa.kernels.cases.case import normal
+from qa.kernels.cases.position import CASES, expected
 
 Array = np.ndarray[Any, Any]
 

@@ -17,8 +17,8 @@ from glinfer.ops.flat.normalize import cross_entropy
 from glinfer.ops.flat.stats import STATS, Causal, largest_column, merge_stats, row_stats, stat_column, summarize
 from glinfer.ops.kernels import Kernels
 from glinfer.tensors.device import Device
-from glinfer.tools.kernel_cases.case import KernelCase
-from glinfer.tools.kernel_cases.reduction import CASES
+from qa.kernels.cases.case import KernelCase
+from qa.kernels.cases.reduction import CASES
 
 Array = np.ndarray[Any, Any]
 INF, NAN, LARGEST = np.inf, np.nan, float(np.finfo(np.float32).max)

@@ -19,7 +19,7 @@ from glinfer.ops.flat.topk import top_k as top_k_draws
 from glinfer.ops.kernels import Kernels
 from glinfer.ops.spec import DrawSpec, TensorSpec
 from glinfer.tensors.device import Device
-from glinfer.tools.kernel_cases.sorting import CASES, expected, with_ties
+from qa.kernels.cases.sorting import CASES, expected, with_ties
 
 Array = np.ndarray[Any, Any]
 

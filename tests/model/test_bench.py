@@ -11,7 +11,6 @@ from typing import Any
 
 import numpy as np
 import pytest
-from oracle_peer import OraclePeer
 from scripted_models import SMALL_DRAWS, random_file
 
 import glinfer
@@ -20,7 +19,6 @@ from glinfer.config import ModelConfig
 from glinfer.engine.batch import MAX_CACHE_BYTES, sequence_bytes
 from glinfer.engine.prefill import Chunks
 from glinfer.errors import InputError
-from glinfer.formats import load_checkpoint
 from glinfer.gl.context import Device
 from glinfer.gl.replay import Draw, replay
 from glinfer.inspect import ceiling
@@ -37,8 +35,6 @@ from glinfer.inspect.bench.engines import BatchEngine, FastEngine, room_for, rot
 from glinfer.inspect.bench.reference import bench
 from glinfer.inspect.ceiling import CeilingReport, FetchRate, ProductRate, measure_ceilings, measure_products
 from glinfer.inspect.draws import example_ids
-from glinfer.tools import peers
-from glinfer.tools.peers import open_peers
 
 Capture = pytest.CaptureFixture[str]
 Patch = pytest.MonkeyPatch
@@ -238,26 +234,6 @@ def test_a_prompt_is_taken_in_by_chunks(small: Path, device: Device, monkeypatch
         assert np.allclose(found, token_by_token.logits(), rtol=0, atol=1e-5)
 
 
-@pytest.mark.slow
-def test_torch_takes_a_prompt_in_with_one_forward_pass(small: Path, monkeypatch: Patch) -> None:
-    pytest.importorskip("torch", reason="PyTorch is not installed (make test-all installs it)")
-    from glinfer.tools.peers_torch import EagerPeer
-
-    forward, passes = EagerPeer._forward, list[tuple[int, int]]()
-
-    def noted(peer: EagerPeer, ids: Any, start: int) -> Any:
-        passes.append((len(ids), start))
-        return forward(peer, ids, start)
-
-    monkeypatch.setattr(EagerPeer, "_forward", noted)
-    (peer, *others) = open_peers(["torch"], load_checkpoint(small))
-    for each in (peer, *others):
-        passes.clear()
-        assert each.prefill(range(50)).shape == (300,)
-        assert passes == [(50, 0)]
-        each.close()
-
-
 def test_a_batch_decodes_what_each_prompt_does_alone(small: Path, device: Device) -> None:
     ids = [int(token) for token in example_ids(CONFIG, 40)]
     with glinfer.load(small, device=device, plan="fast") as model:
@@ -353,31 +329,12 @@ class TestCommand:
         assert product[-1].endswith("%")
         assert "note: a context of 99 tokens is left out: this model holds 64" in out
 
-    def test_peers_stand_in_the_same_table(self, small: Path, capsys: Capture, monkeypatch: Patch) -> None:
-        monkeypatch.setattr(peers, "_engine", lambda name: lambda checkpoint, threads: [OraclePeer(checkpoint)])
-        self.check_table(small, capsys, "oracle")
-
-    @pytest.mark.slow
-    def test_pytorch_stands_in_the_same_table(self, small: Path, capsys: Capture) -> None:
-        pytest.importorskip("torch", reason="PyTorch is not installed (make test-all installs it)")
-        self.check_table(small, capsys, "torch eager fp32, ")
-
-    def check_table(self, small: Path, capsys: Capture, label: str) -> None:
-        told = json.loads(ran(capsys, "bench", small, "--contexts", "20", "--runs", "1", "--peers", "torch", "--json"))
-        labels = [row["label"] for row in told["rows"]]
-        assert labels[0] == "glinfer f32"
-        assert labels[1].startswith(label)
-        assert [about["label"] for about in told["engines"]] == labels
-        assert (told["rows"][1]["pipelined"], told["rows"][1]["bytes_per_second"]) == (None, None)
-        assert all(row["prefill_tokens_per_second"] > 0 for row in told["rows"])
-
     @pytest.mark.parametrize(
         ("arguments", "words"),
         [
             (["--lengths", "3"], "--lengths belongs to --plan reference"),
             (["--plan", "reference", "--contexts", "3"], "--contexts belongs to --plan fast"),
             (["--plan", "reference", "--weights", "q8"], "--weights belongs to --plan fast"),
-            (["--plan", "reference", "--peers", "torch"], "--peers belongs to --plan fast"),
             (["--plan", "reference", "--ceiling"], "--ceiling belongs to --plan fast"),
             (["--plan", "reference", "--batch", "8"], "--batch belongs to --plan fast"),
             (["--batch", "0"], "found '0' for --batch; expected numbers of sequences of at least 1"),
@@ -391,7 +348,6 @@ class TestCommand:
             (["--contexts", "65"], "expected some within 1 to 64"),
             (["--weights", "f7"], "there is no weight format 'f7'"),
             (["--weights", ","], "name at least one weight format"),
-            (["--peers", "numpy"], "unknown peer 'numpy'"),
         ],
     )
     def test_what_does_not_go_together(self, small: Path, capsys: Capture, arguments: list[str], words: str) -> None:

@@ -7,10 +7,8 @@ import io
 import itertools
 import json
 import shutil
-import sys
 from collections.abc import Callable
 from pathlib import Path
-from types import ModuleType
 from typing import Any
 
 import numpy as np
@@ -24,7 +22,6 @@ import glinfer
 from glinfer.cli.app import run
 from glinfer.config import ModelConfig
 from glinfer.engine.model import Model
-from glinfer.errors import InputError
 from glinfer.formats import (
     Checkpoint,
     load_checkpoint,
@@ -35,7 +32,6 @@ from glinfer.formats import (
 )
 from glinfer.inspect.demo import demo_tokenizer
 from glinfer.text.tokenizer import Tokenizer
-from glinfer.tools.peers import open_peers
 
 Capture = pytest.CaptureFixture[str]
 SHAPE = "family=llama,vocab=300,dim=32,heads=4,kv_heads=2,blocks=2,context=64,inner=64"
@@ -371,22 +367,6 @@ class TestMeasuring:
     def test_bench_beside_a_ceiling(self, told: Any) -> None:
         products = told("bench hf --contexts 8 --runs 1 --ceiling")["ceiling"]["products"]
         assert {each["draw"] for each in products} == {"h.0.mlp.fc_in", "h.0.mlp.fc_out"}
-
-    def test_peers_that_have_not_the_family(self, refused: Any, monkeypatch: pytest.MonkeyPatch) -> None:
-        with pytest.raises(InputError, match="the peer torch runs models of the families gab and gpt2 in floats"):
-            open_peers(["torch"], load_checkpoint("q8.gguf"))
-        said = refused("bench hf --contexts 8 --runs 1 --peers torch")
-        assert "leave it out for this llama, llama-cpp runs it" in said
-        monkeypatch.setitem(sys.modules, "llama_cpp", ModuleType("llama_cpp"))  # the refusal comes before its use
-        assert "gift_of_gab" in refused("bench gift --contexts 8 --runs 1 --peers llama-cpp")
-
-    @pytest.mark.slow
-    def test_llama_cpp_stands_in_the_same_table(self, told: Any) -> None:
-        pytest.importorskip("llama_cpp", reason="llama-cpp-python is not installed (make test-all installs it)")
-        found = told("bench q8.gguf --contexts 8 --runs 1 --peers llama-cpp")
-        labels = [row["label"] for row in found["rows"]]
-        assert labels[0] == "glinfer file"
-        assert any(label.startswith("llama.cpp") for label in labels[1:])
 
     def test_a_batch_by_the_reference_plan_is_refused(self, refused: Any, tmp_path: Path) -> None:
         (tmp_path / "prompts.jsonl").write_text('{"ids": [5, 6, 7]}\n', "utf-8")

@@ -16,7 +16,7 @@ from glinfer.formats import load_checkpoint, save_checkpoint
 from glinfer.formats.checkpoint import Checkpoint, check_checkpoint
 from glinfer.formats.tensors import head_weight, weight_shapes
 from glinfer.ops.published.linear import ACTIVATIONS, activate
-from glinfer.tools.peers import open_peers
+from qa.peers.peer import open_peers
 
 Array = np.ndarray[Any, Any]
 IDS = [1, 5, 9, 77, 3, 100, 0]

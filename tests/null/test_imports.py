@@ -27,7 +27,7 @@ PUBLIC = "__init__"  # glinfer/__init__.py: load(), generate(), stream()
 # A room may import itself and every room to its left.
 ORDER = (
     *("errors", "families", "config", "quant", "gl", "ops", "models", "tensors", "engine"),
-    *(PUBLIC, "tools", "inspect", "export", "batch", "cli", "__main__"),
+    *(PUBLIC, "inspect", "export", "batch", "cli", "__main__"),
 )
 ALLOWED = {room: set(ORDER[: place + 1]) for place, room in enumerate(ORDER)}
 # formats stands beside ops: it knows files and shapes, never OpenGL, and the rooms from models on may use it.
@@ -37,8 +37,6 @@ ALLOWED["formats"] = {"errors", "families", "config", "quant", "formats"}
 # text stands beside models: tokenizers and templates, never OpenGL.
 for later in ORDER[ORDER.index("engine") :]:
     ALLOWED[later].add("text")
-# tools leaves the package next: what is in it needs inspect, and verify needs its kernels.
-ALLOWED["tools"].add("inspect")
 ALLOWED["text"] = {"errors", "families", "config", "quant", "formats", "text"}
 # families are records: data that know nothing else.
 ALLOWED["families"] = {"families"}

@@ -18,7 +18,7 @@ from glinfer.models.transforms.recipe import DEFAULT_CACHE
 
 
 class Engine(Protocol):
-    """What is timed: see :class:`glinfer.tools.peers.Peer`, whose methods these are."""
+    """A model with one sequence in its cache, which is timed."""
 
     @property
     def label(self) -> str:
@@ -32,6 +32,13 @@ class Engine(Protocol):
 
     def rewind(self, length: int) -> None:
         """Cut the cache back to its first ``length`` tokens."""
+
+
+class OpenedEngine(Engine, Protocol):
+    """An engine that holds something until it is closed."""
+
+    def close(self) -> None:
+        """Release what the engine holds; harmless when repeated."""
 
 
 class FastEngine:

@@ -2,7 +2,7 @@
 
 A map has a line for each power of two of texels of the output (all products, rows and fours of columns), from 1 on, and
 in it a letter for each power of two of fours of k, from 1 on; sizes between are rounded to the nearest, beyond the edge
-to the edge. ``glinfer products --map`` measures the maps of a renderer.
+to the edge.
 """
 
 from __future__ import annotations
