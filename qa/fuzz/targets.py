@@ -55,7 +55,7 @@ _VOCABULARY = ("formats/gguf/vocabulary.py", "formats/vocabularies.py")
 _LINES = ("batch/files.py", "formats/jsonl.py")
 
 _LIST = (
-    Target("gab", lambda: [seeds.gab()], reads.gab, gab_mutator, modules=("formats/gab/file.py")),
+    Target("gab", lambda: [seeds.gab()], reads.gab, gab_mutator, modules=("formats/gab/file.py",)),
     Target(
         "bpe",
         lambda: [seeds.bpe(), seeds.bpe(())],
