@@ -28,11 +28,10 @@ from glinfer.config import ModelConfig
 from glinfer.errors import GlinferError
 
 if TYPE_CHECKING:
-    from glinfer.engine.batch import BatchRequest
     from glinfer.engine.capture import Seen
-    from glinfer.engine.loop import TokenStream
     from glinfer.engine.model import Model
-    from glinfer.engine.stream import TextStream
+    from glinfer.engine.requests import BatchRequest
+    from glinfer.engine.stream import TextStream, TokenStream
     from glinfer.tensors.device import Device
     from glinfer.tensors.tensor import Tensor
 
@@ -50,7 +49,7 @@ __all__ = [
     "stream",
 ]
 _LATE = {
-    "BatchRequest": "glinfer.engine.batch",
+    "BatchRequest": "glinfer.engine.requests",
     "Device": "glinfer.tensors.device",
     "Seen": "glinfer.engine.capture",
     "Tensor": "glinfer.tensors.tensor",

@@ -18,8 +18,8 @@ from glinfer.config import ModelConfig
 from glinfer.engine.engine import Engine
 from glinfer.engine.ids import check_ids, check_max_tokens
 from glinfer.engine.loading import bind, read_model
-from glinfer.engine.loop import TokenStream
 from glinfer.engine.sampler import Sampler, SamplingOptions
+from glinfer.engine.stream import TokenStream
 from glinfer.errors import ContextError, GLError, InputError
 from glinfer.formats import Checkpoint
 from glinfer.gl.context import Device, Limits, open_device

@@ -16,6 +16,7 @@ import numpy as np
 import numpy.typing as npt
 
 from glinfer.engine.cached import CachedSession
+from glinfer.engine.options import PlanOptions
 from glinfer.engine.prefill import Prefill
 from glinfer.engine.sampler import Sampler, SamplingOptions
 from glinfer.errors import GlinferError, PlanError
@@ -75,7 +76,8 @@ class _Predictions:
 
     def __init__(self, checkpoint: Checkpoint, device: Device, kernels: Kernels, weights: str) -> None:
         bound = fast_session(checkpoint, device, weights, kernels)
-        self.session = CachedSession(Prefill(checkpoint.config, weights, kernels, checkpoint.formats()), bound)
+        options = PlanOptions(checkpoint.config, weights, kernels, checkpoint.formats())
+        self.session = CachedSession(Prefill(options), bound)
 
     def __enter__(self) -> _Predictions:
         return self

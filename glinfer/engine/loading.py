@@ -9,13 +9,12 @@ from dataclasses import dataclass
 from functools import partial
 from os import PathLike
 from pathlib import Path
-from typing import Any
 
 from glinfer.config import ModelConfig
 from glinfer.engine.auto_weights import choose_weights
-from glinfer.engine.engine import Engine, FastEngine, WholeEngine
+from glinfer.engine.engine import Engine, FastEngine, WholeEngine, WholeSequences
 from glinfer.engine.fallback import KernelChoice
-from glinfer.engine.whole import WholeSequences
+from glinfer.engine.options import PlanOptions
 from glinfer.errors import InputError, PlanError
 from glinfer.formats import Checkpoint, find_model, load_checkpoint, random_checkpoint, weight_shapes
 from glinfer.formats.checkpoint import with_context
@@ -147,27 +146,19 @@ class Prepared:
     """A plan and the arrays that it uploads, ready to be bound; the checkpoint itself is needed no more.
 
     Attributes:
-        config: the model's shape.
-        plan: what is going to be bound.
+        options: how the plan is built.
+        plan: the plan to bind.
         arrays: its weights, by tensor name.
-        weights: their format.
-        cache: the format of keys and values.
-        kernels: how passes are shaped.
-        fixed: whether the caller has asked for exactly these; otherwise plainer ones take their place where the driver
-            refuses a shader, see :mod:`glinfer.engine.fallback`.
-        formats: of the file's tensors.
+        fixed: whether the caller has chosen the kernels; others are replaced by plainer ones if the driver rejects a
+            shader, see :mod:`glinfer.engine.fallback`.
         whole: the reference plans by length, of a model without a published one.
-        shaped: the same with other kernels: (plan, reference plans).
+        shaped: builds (plan, reference plans) with other kernels.
     """
 
-    config: ModelConfig
+    options: PlanOptions
     plan: Plan
     arrays: Mapping[str, Array]
-    weights: str
-    cache: str
-    kernels: Kernels
     fixed: bool
-    formats: Mapping[str, str]
     whole: ReferencePlans | None
     shaped: Callable[[Kernels], tuple[Plan, ReferencePlans | None]]
 
@@ -187,15 +178,16 @@ class Prepared:
         fixed = self.fixed or shader_root is not None
 
         def bound(kernels: Kernels) -> Engine:
-            plan, whole = self.shaped(kernels) if kernels != self.kernels else (self.plan, self.whole)
+            options = dataclasses.replace(self.options, kernels=kernels)
+            plan, whole = self.shaped(kernels) if kernels != self.options.kernels else (self.plan, self.whole)
             total = plan.texture_bytes(device.limits.max_texture_size, "weight")
             report = None if on_upload is None else _running_total(total, on_upload)
             session = Session(plan, self.arrays, device, shader_root=shader_root, on_upload=report)
             if plan.name == "reference":
-                return WholeEngine(self.config, session, self.weights, kernels, whole)
-            return FastEngine(self.config, session, self.weights, kernels, self.formats, self.cache, fixed=fixed)
+                return WholeEngine(options, session, whole)
+            return FastEngine(options, session, fixed=fixed)
 
-        return KernelChoice(self.kernels, fixed=fixed).make(bound)
+        return KernelChoice(self.options.kernels, fixed=fixed).make(bound)
 
 
 def prepare(
@@ -222,11 +214,12 @@ def prepare(
     config, formats, edge = checkpoint.config, checkpoint.formats(), device.limits.max_texture_size
     weights = weights_named(weights, formats)
     fixed, kernels = kernels is not None, kernels or kernels_for(device, config, weights)
+    options = PlanOptions(config, weights, kernels, formats, cache)
     rows = WholeSequences.shortest(config.max_position_embeddings)
 
     def shaped(kernels: Kernels) -> tuple[Plan, ReferencePlans | None]:
         if plan == "fast" or is_published(config, formats):
-            how: dict[str, Any] = {"weights": weights, "cache": cache, "formats": formats, "kernels": kernels}
+            how = dataclasses.replace(options, kernels=kernels).arguments()
             return plan_for(config, plan, max_texture_size=edge, **how), None
         plans = reference_plans(config, weights, formats, kernels, edge)
         return plans.of(rows), plans
@@ -235,7 +228,7 @@ def prepare(
     if device.in_main_memory:
         check_textures_fit(made, edge, beside=_folded_bytes(made, edge) if plan == "fast" else 0)
     arrays = weights_for(checkpoint, plan, weights)
-    return Prepared(config, made, arrays, weights, cache, kernels, fixed, formats, whole, shaped)
+    return Prepared(options, made, arrays, fixed, whole, shaped)
 
 
 def _folded_bytes(plan: Plan, max_texture_size: int) -> int:

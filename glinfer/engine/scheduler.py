@@ -15,8 +15,9 @@ from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from time import perf_counter
 
-from glinfer.engine.batch import Batch, BatchRequest, BatchResult, Running, Step
+from glinfer.engine.batch import Batch, Step
 from glinfer.engine.decode import common_prefix
+from glinfer.engine.requests import BatchRequest, BatchResult, Running
 from glinfer.errors import ContextError, InputError
 from glinfer.models.fast.rows import slots_for
 

@@ -129,7 +129,7 @@ def evaluate(
         engine = None
     else:
         engine = bind(checkpoint, device, plan, weights, kernels, cache)
-        session, weights = engine.bound, engine.weights
+        session, weights = engine.bound, engine.options.weights
     try:
         edge = device.limits.max_texture_size
         weight_bytes, cache_bytes = (session.plan.texture_bytes(edge, kind) for kind in ("weight", "cache"))

@@ -134,12 +134,7 @@ class Movement(Group):
         if math.prod(wanted) != x.size:
             raise InputError(f"repack: x is {list(x.shape)} of {x.size} elements, which cannot become {list(wanted)}")
         _expect_elements("repack", x)
-        passes = self._passes("repack")
-        source = passes.read("x", x)
-        target = passes.result("y", wanted, x.dtype, out)
-        passes.draw(repack("repack", "repack", source, target, kernels=passes.kernels))
-        (y,) = passes.run()
-        return y
+        return self._draw("repack", repack, {"x": x}, wanted, x.dtype, out)
 
     def astype(self, x: Tensor, dtype: npt.DTypeLike, *, out: Tensor | None = None) -> Tensor:
         """The elements in another type: any in float32 or float16, rounded to nearest, ties to even; or as they are.
@@ -196,23 +191,8 @@ class Movement(Group):
             strided_axes(axes, as_matrix(shape)[1])
         except PlanError as error:
             raise InputError(f"{call}: x is {list(x.shape)} and the result {list(shape)}: {error}") from None
-        passes = self._passes(call)
-        source = passes.read("x", x)
-        target = passes.result("y", shape, x.dtype if dtype is None else dtype, out)
-        passes.draw(
-            strided_copy(
-                call,
-                call,
-                source,
-                target,
-                axes,
-                row_offset=row_offset,
-                col_offset=col_offset,
-                kernels=passes.kernels,
-            )
-        )
-        (y,) = passes.run()
-        return y
+        offsets = {"row_offset": row_offset, "col_offset": col_offset}
+        return self._draw(call, strided_copy, {"x": x}, shape, dtype or x.dtype, out, axes=axes, **offsets)
 
 
 def _axes_of(shape: Shape) -> list[Axis]:

@@ -23,9 +23,9 @@ from typing import Any
 import numpy as np
 
 from glinfer.config import ModelConfig
-from glinfer.engine.batch import BatchRequest
 from glinfer.engine.loading import bind
 from glinfer.engine.model import Model, StreamOptions
+from glinfer.engine.requests import BatchRequest
 from glinfer.engine.sampler import Sampler, SamplingOptions
 from glinfer.errors import InputError
 from glinfer.formats import random_checkpoint

@@ -15,16 +15,10 @@ from tiers import tiered
 
 import glinfer
 from glinfer.config import ModelConfig
-from glinfer.engine.batch import (
-    DEFAULTS,
-    MOST_SLOTS,
-    Batch,
-    BatchRequest,
-    BatchResult,
-    places_for,
-    sequence_bytes,
-)
+from glinfer.engine.batch import MAX_SLOTS, Batch, places_for, sequence_bytes
 from glinfer.engine.model import Model
+from glinfer.engine.options import SchedulerOptions
+from glinfer.engine.requests import DEFAULTS, BatchRequest, BatchResult
 from glinfer.engine.sampler import SamplingOptions
 from glinfer.errors import ContextError, GlinferError, InputError, PlanError
 from glinfer.gl.context import Limits, open_device
@@ -171,9 +165,9 @@ def rows_of_a_step(model: Model, prompts: list[list[int]]) -> list[np.ndarray[An
     with model.scheduler(slots=len(prompts) + 1, longest=64) as scheduler:
         running = [scheduler.insert(BatchRequest(ids, {"max_tokens": 9, **GREEDY})) for ids in prompts]
         scheduler.next()  # one step, and the next one is issued
-        logits = scheduler.batch._logits()
+        logits = scheduler.batch._logits(range(len(prompts)))
         assert [each.held[:-1] for each in running] == prompts
-    return list(logits[: len(prompts)])
+    return list(logits)
 
 
 class TestEveryFamily:
@@ -282,7 +276,7 @@ class TestGenerate:
         assert model.generate(prompts, max_tokens=20, seed=1, stop_ids=[stop]) == expected
 
     def test_more_than_there_are_places(self, model: Model) -> None:
-        prompts = [[place % 300] for place in range(MOST_SLOTS + 3)]
+        prompts = [[place % 300] for place in range(MAX_SLOTS + 3)]
         expected = [model.generate(prompt, max_tokens=2, **GREEDY) for prompt in prompts]
         assert model.generate(prompts, max_tokens=2, **GREEDY) == expected
 
@@ -305,17 +299,21 @@ class TestMemory:
 
     def test_places(self) -> None:
         each = sequence_bytes(self.CONFIG, 256)
-        assert places_for(self.CONFIG, None, None, None, 16384) == (MOST_SLOTS, 256)
-        assert places_for(self.CONFIG, None, 5, None, 16384) == (5, 256)
-        assert places_for(self.CONFIG, None, None, 3 * each, 16384) == (3, 256)
-        assert places_for(self.CONFIG, None, None, 4 * each - 1, 16384) == (3, 256)
-        assert places_for(self.CONFIG, 64, 5, None, 16384) == (5, 64)
-        assert places_for(self.CONFIG, 65, 5, None, 16384) == (5, 128)
-        assert places_for(self.CONFIG, 10_000, 5, None, 16384) == (5, 256), "a longer one drops its oldest half"
-        assert places_for(self.CONFIG, 64, None, each, 16384) == (4, 64), "shorter ones, more of them"
+        assert places_for(self.CONFIG, SchedulerOptions(), 16384) == (MAX_SLOTS, 256)
+        assert places_for(self.CONFIG, SchedulerOptions(slots=5), 16384) == (5, 256)
+        assert places_for(self.CONFIG, SchedulerOptions(memory=3 * each), 16384) == (3, 256)
+        assert places_for(self.CONFIG, SchedulerOptions(memory=4 * each - 1), 16384) == (3, 256)
+        assert places_for(self.CONFIG, SchedulerOptions(longest=64, slots=5), 16384) == (5, 64)
+        assert places_for(self.CONFIG, SchedulerOptions(longest=65, slots=5), 16384) == (5, 128)
+        assert places_for(self.CONFIG, SchedulerOptions(longest=10_000, slots=5), 16384) == (5, 256), (
+            "a longer one drops its oldest half"
+        )
+        assert places_for(self.CONFIG, SchedulerOptions(longest=64, memory=each), 16384) == (4, 64), (
+            "shorter ones, more of them"
+        )
 
     def test_textures_bound_them_too(self) -> None:
-        found = [places_for(self.CONFIG, None, 32, None, edge)[0] for edge in (256, 512, 1024, 16384)]
+        found = [places_for(self.CONFIG, SchedulerOptions(slots=32), edge)[0] for edge in (256, 512, 1024, 16384)]
         assert found == sorted(found)
         assert 1 <= found[0] < 32
         assert found[-1] == 32
@@ -323,7 +321,7 @@ class TestMemory:
     @pytest.mark.parametrize("edge", [4, 64])
     def test_no_room_in_textures_for_a_single_one(self, edge: int) -> None:
         with pytest.raises(InputError, match=rf"one sequence of 256 tokens takes .* MB in textures of at most {edge}"):
-            places_for(self.CONFIG, None, None, None, edge)
+            places_for(self.CONFIG, SchedulerOptions(), edge)
 
     def test_a_bound_on_memory_makes_fewer_places(self, model: Model, monkeypatch: pytest.MonkeyPatch) -> None:
         made: list[tuple[int, int]] = []

@@ -16,7 +16,7 @@ from scripted_models import SMALL_DRAWS, random_file
 import glinfer
 from glinfer.cli.app import run
 from glinfer.config import ModelConfig
-from glinfer.engine.batch import MEMORY, sequence_bytes
+from glinfer.engine.batch import MAX_CACHE_BYTES, sequence_bytes
 from glinfer.engine.prefill import Chunks
 from glinfer.errors import InputError
 from glinfer.gl.context import Device
@@ -250,7 +250,7 @@ def test_a_batch_decodes_what_each_prompt_does_alone(small: Path, device: Device
 
 def test_batches_share_what_memory_there_is() -> None:
     each = sequence_bytes(CONFIG, 64)
-    most = MEMORY // each
+    most = MAX_CACHE_BYTES // each
     assert room_for(CONFIG, [8, 32], 40, 1 << 20) == 64
     with pytest.raises(InputError, match="found a batch of 0 sequences"):
         room_for(CONFIG, [0], 40, 1 << 14)

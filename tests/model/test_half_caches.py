@@ -14,9 +14,11 @@ from tiers import tiered
 
 import glinfer
 from glinfer.cli.app import run
-from glinfer.engine.batch import BatchRequest, places_for, sequence_bytes
+from glinfer.engine.batch import places_for, sequence_bytes
 from glinfer.engine.loading import prepare
 from glinfer.engine.model import Model
+from glinfer.engine.options import SchedulerOptions
+from glinfer.engine.requests import BatchRequest
 from glinfer.errors import InputError, NumbersError, PlanError
 from glinfer.families import FAMILIES
 from glinfer.formats import Checkpoint
@@ -150,10 +152,10 @@ def test_caches_take_half_the_bytes_and_memory_has_room_for_twice_the_sequences(
                 assert sizes[cache] == sequence_bytes(config, 64, cache)
     assert sizes["f32"] == 2 * sizes["f16"] > 0
     memory = 7 * sizes["f32"]
-    assert places_for(config, None, None, memory, 16384, "f32") == (7, 64)
-    assert places_for(config, None, None, memory, 16384, "f16") == (14, 64)
+    assert places_for(config, SchedulerOptions(memory=memory), 16384, "f32") == (7, 64)
+    assert places_for(config, SchedulerOptions(memory=memory), 16384, "f16") == (14, 64)
     with pytest.raises(InputError, match="the cache of one sequence of 64 tokens takes"):
-        places_for(config, None, None, sizes["f16"] - 1, 16384, "f16")
+        places_for(config, SchedulerOptions(memory=sizes["f16"] - 1), 16384, "f16")
 
 
 def test_within_the_limits_of_webgl2() -> None:

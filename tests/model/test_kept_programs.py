@@ -9,7 +9,7 @@ import numpy as np
 import pytest
 
 import glinfer
-from glinfer.engine.batch import BatchRequest
+from glinfer.engine.requests import BatchRequest
 from glinfer.gl import program
 
 

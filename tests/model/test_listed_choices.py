@@ -14,8 +14,9 @@ from tiers import tiered
 import glinfer
 from glinfer.engine import batch as batches
 from glinfer.engine import cached
-from glinfer.engine.batch import Batch, BatchRequest
+from glinfer.engine.batch import Batch
 from glinfer.engine.model import Model
+from glinfer.engine.requests import BatchRequest
 from glinfer.engine.sampler import Sampler, SamplingOptions
 from glinfer.errors import NumbersError
 from glinfer.gl.readback import Readback
@@ -189,7 +190,7 @@ def test_broken_logits_are_seen_behind_a_filter(model: Model, bad: float) -> Non
         changed[..., 17] = bad
         return changed
 
-    model.engine.numbers.strict = True
+    model.engine.nan_guard.strict = True
     with model.session() as session:
         session.prefill(PROMPT)
         with model.patch("logits", change), pytest.raises(NumbersError, match="of 300 logits after 4 tokens"):

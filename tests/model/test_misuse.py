@@ -15,9 +15,9 @@ from scripted_models import random_file
 
 import glinfer
 from glinfer.config import ModelConfig
-from glinfer.engine.batch import BatchRequest
 from glinfer.engine.loading import Loaded, bind
 from glinfer.engine.model import Model
+from glinfer.engine.requests import BatchRequest
 from glinfer.errors import GlinferError
 from glinfer.formats import random_checkpoint, write_bpe
 from glinfer.gl.context import Device, open_device

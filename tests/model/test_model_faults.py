@@ -21,10 +21,10 @@ import glinfer
 from glinfer.cli.app import run
 from glinfer.config import ModelConfig
 from glinfer.engine import loading
-from glinfer.engine.batch import BatchRequest
 from glinfer.engine.fallback import plainest
 from glinfer.engine.loading import Loaded, bind, random_weights
 from glinfer.engine.model import Model
+from glinfer.engine.requests import BatchRequest
 from glinfer.engine.sampler import Sampler, SamplingOptions
 from glinfer.errors import ContextError, GLError, GlinferError, GlinferWarning, PlanError, ShaderError
 from glinfer.families import FAMILIES

@@ -14,9 +14,9 @@ import pytest
 
 import glinfer
 from glinfer.config import ModelConfig
-from glinfer.engine.batch import BatchRequest
 from glinfer.engine.loading import Loaded, bind
 from glinfer.engine.model import Model
+from glinfer.engine.requests import BatchRequest
 from glinfer.errors import FormatError, GlinferWarning, NumbersError
 from glinfer.formats import Checkpoint, random_checkpoint, save_checkpoint
 from glinfer.gl.context import open_device
@@ -156,7 +156,7 @@ class TestOneLostLogit:
             consts[17] = -np.inf
             return consts
 
-        model.engine.numbers.strict = True
+        model.engine.nan_guard.strict = True
         with broken(model, "lm_head.consts", change):
             assert model.logits(IDS)[17] == -np.inf
             assert 17 not in model.generate(IDS, max_tokens=8, **FILTERED)
@@ -203,7 +203,7 @@ def test_the_look_is_one_pass_over_the_logits_and_no_copy(look: str, monkeypatch
     monkeypatch.setattr(Passes, "noted", [])
     logits = np.random.default_rng(0).normal(size=128_000).astype(np.float32).view(Passes)
     with opened(checkpoint()) as model:
-        numbers = model.engine.numbers
+        numbers = model.engine.nan_guard
         tracemalloc.start()
         try:
             numbers.look(logits, IDS) if look == "look" else numbers.usable(logits)

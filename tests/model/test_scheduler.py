@@ -14,8 +14,9 @@ from made_models import of_family, opened
 from tiers import tiered
 
 import glinfer
-from glinfer.engine.batch import BatchRequest, Running, sequence_bytes
+from glinfer.engine.batch import sequence_bytes
 from glinfer.engine.model import Model
+from glinfer.engine.requests import BatchRequest, Running
 from glinfer.engine.scheduler import FEWEST_REUSED, Event, Scheduler
 from glinfer.errors import ContextError, InputError, NumbersError
 from glinfer.gl.context import Limits, open_device
@@ -182,7 +183,7 @@ class TestAsAlone:
             assert second.stats.reused_tokens == len(SYSTEM) + 2, "what was chosen too"
             place = next(each.number for each in scheduler._places if each.running is second)
             assert busy == (not first.ended)
-            logits = scheduler.batch._logits()[place]  # of the step that is under way
+            logits = scheduler.batch._logits([place])[0]  # of the step that is under way
             with model.session() as session:
                 session.prefill(second.held)
                 assert np.array_equal(session.logits(), logits)

@@ -16,7 +16,8 @@ from tiers import tiered
 
 import glinfer
 from glinfer.engine.model import Model
-from glinfer.engine.score import TOGETHER, Scorer, TextScore, windows
+from glinfer.engine.options import PlanOptions
+from glinfer.engine.score import TOGETHER, TextScore, TextScorer, windows
 from glinfer.errors import ContextError, InputError
 from glinfer.gl.context import Limits
 from glinfer.inspect.evaluate import log_likelihoods
@@ -333,7 +334,7 @@ class TestRefusals:
 
     def test_a_closed_scorer_leaves_nothing(self, model: Model) -> None:
         before = model.device.live_objects()["texture"]
-        with Scorer(model.config, model.bound, model.weights, model.kernels) as scorer:
+        with TextScorer(PlanOptions(model.config, model.weights, model.kernels), model.bound) as scorer:
             assert scorer.score([[1, 2, 3]])[0].ids == [1, 2, 3]
         scorer.close()
         assert model.device.live_objects()["texture"] == before

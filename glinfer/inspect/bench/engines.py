@@ -8,9 +8,11 @@ from typing import Protocol
 import numpy as np
 
 from glinfer.config import ModelConfig
-from glinfer.engine.batch import MEMORY, BatchRequest, places_for, sequence_bytes
+from glinfer.engine.batch import MAX_CACHE_BYTES, places_for, sequence_bytes
 from glinfer.engine.decode import DecodeSession
 from glinfer.engine.model import Model
+from glinfer.engine.options import SchedulerOptions
+from glinfer.engine.requests import BatchRequest
 from glinfer.errors import InputError
 from glinfer.models.transforms.recipe import DEFAULT_CACHE
 
@@ -77,7 +79,7 @@ class BatchEngine:
             PlanError: it does not fit the renderer.
         """
         self.sequences = sequences
-        self._scheduler = model.scheduler(slots=sequences, longest=capacity, memory=MEMORY)
+        self._scheduler = model.scheduler(slots=sequences, longest=capacity, memory=MAX_CACHE_BYTES)
         self._prompts: list[list[int]] = []
 
     def prefill(self, ids: Sequence[int]) -> None:
@@ -124,11 +126,12 @@ def room_for(
     Raises:
         InputError: a size below 1, or no room.
     """
-    left, capacity = MEMORY, context
+    left, capacity = MAX_CACHE_BYTES, context
     for size in sizes:
         if size < 1:
             raise InputError(f"found a batch of {size} sequences; expected at least 1")
-        count, capacity = places_for(config, context, size, left, max_texture_size, cache)
+        limits = SchedulerOptions(slots=size, memory=left, longest=context)
+        count, capacity = places_for(config, limits, max_texture_size, cache)
         if count < size:
             raise InputError(
                 f"found room for {count} sequences of {capacity} tokens, expected {size}: {left / 1e6:.1f} MB are left "

@@ -80,10 +80,10 @@ def profile(
         ceilings = measure_ceilings_of(costs, device, lambda *steps: on_step("ceilings", *steps)) if ceiling else []
         return ProfileReport(
             model=label,
-            config=engine.config.to_dict(),
+            config=engine.options.config.to_dict(),
             renderer=device.description,
             plan=subject.session.plan.name,
-            weights=engine.weights,
+            weights=engine.options.weights,
             what=subject.what,
             tokens=subject.tokens,
             timing=measured.method,

@@ -88,7 +88,7 @@ class Subjects:
     @property
     def context(self) -> int:
         """Tokens of the longest sequence."""
-        return self.engine.config.max_position_embeddings
+        return self.engine.options.config.max_position_embeddings
 
     def at(self, tokens: int | None = None) -> Subject:
         """One token at that place of a sequence, counted from 1; of the reference plan the sequence up to there.
@@ -98,7 +98,7 @@ class Subjects:
         """
         place = min(USUAL_TOKENS, self.context) if tokens is None else tokens
         self._check("tokens", place)
-        ids = [int(token) for token in example_ids(self.engine.config, place)]
+        ids = [int(token) for token in example_ids(self.engine.options.config, place)]
         engine, bound = self.engine, self._bound
         if not isinstance(engine, WholeEngine):
             inputs, values = runs(bound.plan, ids)[-1]
@@ -120,11 +120,11 @@ class Subjects:
         engine = self.engine
         if not isinstance(engine, FastEngine):
             return self.at(tokens)
-        prefill = Prefill(engine.config, engine.weights, engine.kernels, engine.formats, engine.cache)
+        prefill = Prefill(engine.options)
         session = prefill.into(self._bound).session
         self._held.callback(session.release)
         rows = min(tokens, session.plan.max_rows)
-        ((inputs, values),) = runs(session.plan, example_ids(engine.config, rows).tolist())
+        ((inputs, values),) = runs(session.plan, example_ids(engine.options.config, rows).tolist())
         notes = []
         if rows < tokens:
             notes.append(f"a prompt of {tokens} tokens takes several runs: this is the first of them, of {rows}")
@@ -142,7 +142,7 @@ class Subjects:
         sessions: tuple[Session, ...],
         notes: Sequence[str] = (),
     ) -> Subject:
-        flush_every = 0 if what == SEQUENCE_RUN else self.engine.kernels.flush_every
+        flush_every = 0 if what == SEQUENCE_RUN else self.engine.options.kernels.flush_every
         return Subject(what, tokens, session, draws, values, inputs, flush_every, sessions, tuple(notes))
 
     def _check(self, name: str, tokens: int) -> None:

@@ -11,6 +11,7 @@ import time
 
 from glinfer.config import ModelConfig
 from glinfer.engine.cached import CachedSession
+from glinfer.engine.options import PlanOptions
 from glinfer.engine.prefill import FEWEST, Prefill
 from glinfer.inspect.draws import example_ids
 from glinfer.inspect.tune.search import Change, Search, Trial
@@ -41,7 +42,7 @@ class RowsCandidate:
         """
         self.kernels = kernels
         self._ids = [int(token) for token in example_ids(config, min(LONG_PROMPT, config.max_position_embeddings))]
-        prefill = Prefill(config, weights, kernels, formats)
+        prefill = Prefill(PlanOptions(config, weights, kernels, formats))
         self._scratch = prefill.into(root).session  # compiles; what a session makes beside it shares its textures
         self._session = CachedSession(prefill, root, owns=False)
 
