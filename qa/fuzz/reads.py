@@ -48,8 +48,7 @@ from glinfer.text.templates import TemplateEncoder, find_template
 from glinfer.text.tokenizer import Tokenizer
 from glinfer.text.tokenizers.gguf import gguf_stops, gguf_tokenizer
 from glinfer.text.tokenizers.huggingface import read_hf_tokenizer
-
-from . import seeds
+from qa.fuzz import seeds
 
 TEXTS = ("hello hihi <|a|> <s>", " é\n日本🚀\0", "aaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaa!")
 _SMALL, _FEW_LAYERS = 1 << 16, 8  # parameters and layers of a model that is used to the end
