@@ -82,6 +82,7 @@ def test_it_is_near_to_float32_and_not_the_same(family: str) -> None:
     assert (rounded != keys).any()
 
 
+@pytest.mark.slow
 @every_family
 def test_every_draw_is_that_of_float64_but_for_the_rounding(family: str) -> None:
     checkpoint = of_family(family)
@@ -158,6 +159,7 @@ def test_caches_take_half_the_bytes_and_memory_has_room_for_twice_the_sequences(
         places_for(config, SchedulerOptions(memory=sizes["f16"] - 1), 16384, "f16")
 
 
+@pytest.mark.slow
 def test_within_the_limits_of_webgl2() -> None:
     checkpoint = of_family("qwen3")
     with (
@@ -186,7 +188,7 @@ def far(part: str) -> tuple[Checkpoint, int]:
     return Checkpoint(made.config, tensors, "far"), int(first)
 
 
-@pytest.mark.parametrize("part", "kv")
+@tiered("part", "kv", keep=0)
 def test_what_is_beyond_half_floats_is_told_in_one_line_and_breaks_nothing_else(part: str) -> None:
     checkpoint, token = far(part)
     good = [each for each in IDS[:20] if each != token]
@@ -261,6 +263,7 @@ def test_commands_count_and_check_half_caches(small: Path, capsys: pytest.Captur
     assert json.loads(capsys.readouterr().out)["b"]["cache"] == "f16"
 
 
+@pytest.mark.slow
 def test_eval_compares_caches(small: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     text = tmp_path / "text.txt"
     text.write_text("Once upon a time there was a cache. " * 4, encoding="utf-8")

@@ -14,6 +14,7 @@ import numpy as np
 import pytest
 from hypothesis import assume, given
 from hypothesis import strategies as st
+from tiers import tiered
 from tiny_models import in_floats, in_formats, tiny
 
 from glinfer.config import ModelConfig
@@ -840,9 +841,7 @@ def test_likelihoods_of_every_family_are_those_of_single_tokens(model: Model) ->
 
 
 @every_model
-@pytest.mark.parametrize(
-    "kernels", [KernelOptions(), KernelOptions(rows_per_draw=2, blends=True, part_steps=2, split_values=True)]
-)
+@tiered("kernels", [KernelOptions(), KernelOptions(rows_per_draw=2, blends=True, part_steps=2, split_values=True)])
 def test_a_batch_gives_each_sequence_what_it_gives_alone(model: Model, kernels: KernelOptions) -> None:
     """Three sequences of their own lengths and tokens, the longest over more than one group of 64."""
     plan, ids = model.plan(batch_of, kernels=kernels), [IDS, IDS[::-1], IDS[3:40]]
