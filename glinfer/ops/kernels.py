@@ -21,7 +21,8 @@ class Kernels:
         unroll: how many steps of a product are fetched together: more hide the latency of a GPU's memory.
         part_steps: steps of each instance of the products that add to the residual stream, which blending then adds
             up; 0 for one instance and no blending. A step is 16 inputs.
-        split_values: let each 64 tokens' values be added up by an instance of their own, and blending add those up.
+        split_values: let each 64 tokens' values be added up by an instance of their own, and blending add those up,
+            where a single row is run.
         mantissa: turn integer weights into floats by way of the mantissa, not by conversion.
         targets: rows that a pass over many rows computes at once, a target each: 1, 2, 4 or 8.
         row_tiles: tiles that the blocks of a row are dealt to in passes over many rows, 64 texels apart.
@@ -31,6 +32,7 @@ class Kernels:
         flush_every: tell the driver to begin each time so many draws were issued; 0 to leave it to the driver.
         products: which maps the strategies of products of tensors are chosen by, see
             :mod:`glinfer.ops.matmul_choice`: those of a ``gpu``, or of ``llvmpipe``.
+        fused: add a product's terms one after the other, each a fused multiply-add on GPUs, not in two pairs.
     """
 
     tiles: int = 1
@@ -49,6 +51,7 @@ class Kernels:
     chunk: int = 512
     flush_every: int = 0
     products: str = "gpu"
+    fused: bool = False
 
     def __post_init__(self) -> None:
         """Refuse what no plan can be built with."""
@@ -79,6 +82,9 @@ def default_kernels(renderer: str, max_point_size: float, weights: str = "f32") 
     plain = Kernels(cover=cover, targets=8, largest_cell=cell, blends=True)
     if "llvmpipe" in renderer.lower():
         return replace(plain, tiles=8, lookup_texture=True, products="llvmpipe")
-    # Few bytes of weights are best shared by neighbours, as many rows' inputs are.
+    # Few bytes of weights are best shared by neighbours, as many rows' inputs are; points of one block fill a GPU most
+    # evenly where a pass has few of them.
     row_tiles = 8 if weights == "f32" else 1
-    return replace(plain, tiles=8, row_tiles=row_tiles, part_steps=8, split_values=True, flush_every=6)
+    cell = 1 if cover == "points" else cell
+    plain = replace(plain, tiles=8, row_tiles=row_tiles, largest_cell=cell)
+    return replace(plain, part_steps=8, split_values=True, flush_every=6, fused=True)

@@ -52,11 +52,13 @@ POSITIONS = 70
 KERNELS: dict[str, Kernels] = {
     "plain": Kernels(),
     "llvmpipe": Kernels(tiles=4, cover="points", lookup_texture=True),
-    "GPU": Kernels(tiles=8, cover="points", unroll=2, part_steps=4, split_values=True, flush_every=6),
+    "GPU": Kernels(tiles=8, cover="points", unroll=2, part_steps=4, split_values=True, flush_every=6, fused=True),
     "one by one": Kernels(tiles=4, pitch=20, quad=False, unroll=2),
     "one by one, looked up": Kernels(quad=False, lookup_texture=True, part_steps=2, split_values=True),
     "mantissa": Kernels(tiles=8, pitch=16, unroll=4, part_steps=4, mantissa=True),
-    "mantissa, one by one": Kernels(cover="points", quad=False, unroll=4, mantissa=True, lookup_texture=True),
+    "mantissa, one by one": Kernels(
+        cover="points", quad=False, unroll=4, mantissa=True, lookup_texture=True, fused=True
+    ),
     "small points": Kernels(tiles=2, pitch=32, lookup_texture=True, split_values=True),
 }
 """Every field of Kernels in two values or more, and all combinations that renderers get by default."""

@@ -67,12 +67,12 @@ TABLE, EPS = "rows", 1e-5
 KERNELS: dict[str, Kernels] = {
     "plain": Kernels(),
     "llvmpipe": Kernels(tiles=4, cover="points", lookup_texture=True, targets=8, largest_cell=4, blends=True),
-    "GPU": Kernels(tiles=8, cover="points", part_steps=4, split_values=True, targets=8, largest_cell=4, blends=True),
+    "GPU": Kernels(tiles=8, cover="points", part_steps=4, split_values=True, targets=8, blends=True, fused=True),
     "one by one": Kernels(tiles=4, pitch=20, quad=False, targets=2, largest_cell=4),
     "one by one, looked up": Kernels(cover="points", quad=False, lookup_texture=True, targets=1, split_values=True),
     "mantissa": Kernels(tiles=8, pitch=16, mantissa=True, part_steps=4, largest_cell=2),
     "mantissa, one by one": Kernels(
-        cover="points", quad=False, mantissa=True, lookup_texture=True, targets=2, largest_cell=4
+        cover="points", quad=False, mantissa=True, lookup_texture=True, targets=2, largest_cell=4, fused=True
     ),
     "small points": Kernels(tiles=2, pitch=32, lookup_texture=True, split_values=True, targets=1, largest_cell=4),
 }
