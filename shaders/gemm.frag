@@ -193,7 +193,7 @@ void main() {
     ivec2 line = WEIGHT_LINE(number);
     // The test comes last: llvmpipe runs a body once more, for nothing, before it sees that a test at the top has failed.
 #if GROUPED
-    // Scales are fetched in a loop around that over words: of a condition inside, llvmpipe would run both sides each time.
+    // Scales are fetched in a loop around that over words: llvmpipe runs both sides of a condition, each time.
 #if QUAD
     int turn = 4 * first, turns = 4 * (first + share);
 #else
