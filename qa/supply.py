@@ -110,7 +110,8 @@ def find_pythons() -> dict[str, Path]:
 
 
 def build_twice(place: Path) -> tuple[Path, Path]:
-    """Build from the work tree and from the unpacked sdist; returns the wheel and the folder of the latter.
+    """Build from the work tree, and from the unpacked sdist with other settings; returns the wheel and the sdist's
+    folder.
 
     Raises:
         StepError: a build failed, or the second gave other bytes than the first.
@@ -257,7 +258,7 @@ def wheels_exist(wheel: Path, row: Environment) -> None:
 
 
 def audit(packages: Mapping[str, Sequence[str]], place: Path) -> tuple[str, bool]:
-    """Known vulnerabilities by pip-audit, and whether there are any; asks PyPI's service, then OSV's."""
+    """Ask pip-audit for known vulnerabilities of these versions, at PyPI's service and then at OSV's; True if any."""
     tool = place / "audit" / "bin" / "python"
     listed = place / "resolved.txt"
     pinned = sorted(f"{name}=={version}" for name, (version, *_) in packages.items() if name not in ("glinfer", "pip"))

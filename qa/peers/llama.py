@@ -24,9 +24,8 @@ import numpy as np
 
 from glinfer.errors import InputError
 from glinfer.families import FAMILIES
-from glinfer.formats.checkpoint import Checkpoint
+from glinfer.formats.checkpoint import Checkpoint, FloatArray
 from glinfer.formats.files import reason
-from glinfer.formats.gab.arrays import FloatArray
 from glinfer.formats.gguf.config import form_of
 from glinfer.formats.gguf.write import fold_head
 from glinfer.formats.gguf.write import write_gguf as write_any_gguf

@@ -35,9 +35,8 @@ from glinfer.inspect.verify.textures import as_bits
 from glinfer.models.choice import weights_named
 from glinfer.models.feed import runs
 from glinfer.models.oracle import relative_error
-from glinfer.models.transforms.recipe import DEFAULT_CACHE
 from glinfer.ops.spec import Array
-from glinfer.quant.ggml import BLOCK_FORMATS
+from glinfer.quant.formats import BLOCK_FORMATS, DEFAULT_CACHE
 from glinfer.tensors.device import Device as TensorDevice
 from qa.kernels.measure import all_cases
 from qa.stress.textures import SIZES, check_texture

@@ -119,6 +119,7 @@ def test_every_form_is_run_at_every_shape_on_every_device(cases: Callable[..., N
     assert np.array_equal(again, first), "other contents in another run"
 
 
+@pytest.mark.slow
 def test_json_says_more(capsys: Capture, cases: Callable[..., None], tmp_path: Path) -> None:
     cases(adding(0.0005), SILU)
     path = tmp_path / "kernels.json"

@@ -46,6 +46,7 @@ def test_every_setting_writes_the_same(family: str) -> None:
         assert min(row.drift for row in report.rows[:3]) > 0  # float32 is not float64
 
 
+@pytest.mark.slow
 def test_a_text_that_parts_is_told_with_the_two_tokens_and_the_gap() -> None:
     checkpoint = random_checkpoint(ModelConfig.from_options(SHAPES["gab"]), scale=0.3)
     plain = compare_everywhere(checkpoint, SETTINGS[:1], QUESTION)
@@ -64,6 +65,7 @@ def test_a_text_that_parts_is_told_with_the_two_tokens_and_the_gap() -> None:
     assert recorded_texts(json.dumps(report.to_json()).encode()) == [list(text) for text in row.texts]
 
 
+@pytest.mark.slow
 def test_formats_of_fewer_bits_drift_further() -> None:
     checkpoint = random_checkpoint(ModelConfig.from_options(SHAPES["gab"]), scale=0.3)
     question = dataclasses.replace(QUESTION, tokens=4)

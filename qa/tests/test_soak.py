@@ -177,6 +177,7 @@ class TestSoak:
         with pytest.raises(InputError, match=words):
             soak(model, **{"tokens": 100, **given})  # type: ignore[arg-type]
 
+    @pytest.mark.slow
     def test_the_same_seed_makes_the_same_uses(self, model: Model) -> None:
         found = []
         for seed in (1, 1, 2):

@@ -260,7 +260,7 @@ def test_the_package_keeps_the_rule(rule: Rule) -> None:
         (wrong_direction, "gl/texture.py", "import glinfer"),
         (wrong_direction, "gl/texture.py", "import glinfer.formats.gab.file"),
         (wrong_direction, "quant/ggml.py", "from glinfer.formats.packed import F16"),
-        (wrong_direction, "quant/groups.py", "from glinfer.gl.layouts.packing import PIECES"),
+        (wrong_direction, "quant/groups.py", "from glinfer.gl.layouts.packing import GemvLayout"),
         (wrong_direction, "formats/packed.py", "from glinfer.text.stops import default_stops"),
         (wrong_direction, "ops/published/linear.py", "from glinfer import formats"),
         (wrong_direction, "ops/published/linear.py", "def late():\n    from glinfer.models import gab"),

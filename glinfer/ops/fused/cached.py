@@ -15,7 +15,7 @@ from glinfer.errors import PlanError
 from glinfer.gl.layouts.blocks import BLOCK_FLOATS, BlockLayout, blocks_for
 from glinfer.ops.flat.product import MASKED, seen_keys
 from glinfer.ops.fused.rows import BASE, POSITION, table_layout
-from glinfer.ops.kernels import Kernels
+from glinfer.ops.kernels import KernelOptions
 from glinfer.ops.spec import Array, DrawSpec, Op, Params, Shapes, TensorSpec, float64, register
 
 SLOT_TOKENS = BLOCK_FLOATS
@@ -117,7 +117,7 @@ def cached_scores(
     out: TensorSpec,
     heads: Heads,
     *,
-    kernels: Kernels,
+    kernels: KernelOptions,
     rows: TensorSpec | None = None,
 ) -> DrawSpec:
     """``out[t] = scale · q[position] · k[t]`` for each head and every token t that it sees; -1e30 for all others.
@@ -155,18 +155,18 @@ def cached_values(
     out: TensorSpec,
     heads: Heads,
     *,
-    kernels: Kernels,
+    kernels: KernelOptions,
     rows: TensorSpec | None = None,
 ) -> DrawSpec:
     """``out = softmax(scores) @ v`` for each head, [1, heads · head_floats]; see :func:`cached_scores`.
 
     With ``kernels.split_values`` an instance takes 64 tokens, and blending adds the instances up.
 
-    With the table ``rows``, of each of its rows: out [rows, heads · head_floats]. Run value: groups, the most that one
-    row has.
+    With the table ``rows``, of each of its rows: out [rows, heads · head_floats]. They are not shared out: an instance
+    would look for the largest score anew, and several rows are fragments enough.
     """
     many = rows is not None
-    parts: list[tuple[str, int | float]] = [("PARTS", 1)] if kernels.split_values else []
+    parts: list[tuple[str, int | float]] = [("PARTS", 1)] if kernels.split_values and not many else []
     return DrawSpec(
         name=name,
         kind="attn.values",
@@ -183,7 +183,7 @@ def cached_values(
         ),
         per_run=() if many else (("position", "position"),),
         cover=kernels.cover,
-        instances=("groups" if many else "score_slots") if parts else 1,
+        instances="score_slots" if parts else 1,
         clears=bool(parts),
         adds=bool(parts),
         shader="cached_values",

@@ -7,7 +7,8 @@ from collections.abc import Callable, Sequence
 import numpy as np
 
 from glinfer.ops.spec import Array
-from glinfer.quant.ggml import BLOCK_FORMATS, Bytes, block_format, dequantize
+from glinfer.quant.formats import BLOCK_FORMATS, block_format
+from glinfer.quant.ggml import Bytes, dequantize
 from glinfer.tensors.device import Device
 from glinfer.tensors.tensor import Tensor
 from qa.kernels.cases.case import Found, KernelCase, normal

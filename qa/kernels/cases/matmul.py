@@ -9,7 +9,7 @@ import numpy as np
 from glinfer.ops.flat.product import STRATEGIES
 from glinfer.ops.published.linear import ACTIVATIONS, activate
 from glinfer.ops.spec import Array
-from glinfer.quant.ggml import BLOCK_FORMATS
+from glinfer.quant.formats import BLOCK_FORMATS
 from glinfer.tensors.device import Device
 from qa.kernels.cases.case import Found, KernelCase, normal
 from qa.kernels.cases.embedding import table_of, whole_blocks
