@@ -28,7 +28,7 @@ from glinfer.models.reference.decoder import LAST_ROW
 from glinfer.models.reference.gab import LOGITS, PROBS, TOKENS
 from glinfer.models.session import Session
 
-_SHORTEST = 64
+_SHORTEST = 64  # tokens of the first reference plan
 
 
 class Engine(ABC):
