@@ -55,7 +55,7 @@ def read_safetensors(path: AnyPath) -> Checkpoint:
 
 
 def _check_header(file: BinaryIO, size: int, label: str) -> None:
-    """Refuse a header that cannot be in the file, or has far more in it than a model needs."""
+    """Refuse a header that does not fit the file, or has far more in it than a model needs."""
     start = file.read(_LENGTH.size)
     if len(start) < _LENGTH.size:
         raise FormatError(
@@ -101,7 +101,7 @@ def _read_open(tensors: Any, file: BinaryIO, label: str) -> Checkpoint:
 
 
 def _mapped(config: ModelConfig, file: BinaryIO, label: str) -> Checkpoint:
-    """The tensors of a file that the library has checked, as views of it."""
+    """The tensors of a checked file, as views of it."""
     file.seek(0)
     (length,) = _LENGTH.unpack(file.read(_LENGTH.size))
     header = json.loads(file.read(length))
@@ -123,7 +123,7 @@ def _mapped(config: ModelConfig, file: BinaryIO, label: str) -> Checkpoint:
 
 
 def _damage(file: BinaryIO, size: int, label: str, error: SafetensorError) -> FormatError:
-    """Why the library refused the file, with the sizes where its header still tells them."""
+    """The error for a file that the library refused, with found and expected sizes if the header still has them."""
     file.seek(0)
     (length,) = _LENGTH.unpack(file.read(_LENGTH.size))
     try:
@@ -165,7 +165,7 @@ def write_safetensors(checkpoint: Checkpoint, path: AnyPath, *, dtype: str = "fl
 
 
 def _stored(name: str, checkpoint: Checkpoint, dtype: str) -> npt.NDArray[Any]:
-    """One tensor as the file will have it."""
+    """One tensor as the file stores it."""
     packed = checkpoint.packed.get(name)
     if packed is not None and packed.format == F16 and dtype == "float16":
         return packed.halves()

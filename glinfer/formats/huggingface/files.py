@@ -1,8 +1,8 @@
-"""Which files a Hugging Face model's weights lie in, what their headers promise, and the tensors out of them.
+"""The safetensors files of a Hugging Face model: finding them, and reading their headers and tensors.
 
-The weights are one ``model.safetensors``, or several shards and an index that says which tensor lies in which.
-The format: 8 bytes that say how long the header is (u64), the header (JSON: type, shape and place of every tensor),
-the data. Nothing but headers is read before :func:`load_tensor` and :func:`map_bytes`.
+The weights are one ``model.safetensors``, or several shards and an index that maps tensors to shards. The format: the
+length of the header in 8 bytes (u64), the header (JSON: type, shape and place of every tensor), the data. Nothing but
+headers is read before :func:`load_tensor` and :func:`map_bytes`.
 """
 
 from __future__ import annotations
@@ -30,13 +30,13 @@ CONFIG = "config.json"
 WEIGHTS = "model.safetensors"
 INDEX = "model.safetensors.index.json"
 OTHER_WEIGHTS = ("pytorch_model.bin", "pytorch_model.bin.index.json", "tf_model.h5", "flax_model.msgpack")
-"""Names of weights in formats that are not read here."""
+"""File names of weights in formats that cannot be read."""
 
 _IS_A_SHARD = re.compile(r"(.+)-\d{5}-of-\d{5}\.safetensors")
 _LENGTH = struct.Struct("<Q")
 # How the types that can be widened to float32 lie in a file. NumPy has no bfloat16: read as whole numbers.
 STORED = {"F32": "<f4", "F16": "<f2", "BF16": "<u2"}
-_CHUNK = 1 << 22  # bytes compared together
+_CHUNK = 1 << 22  # bytes that are compared together
 
 Bytes = npt.NDArray[np.uint8]
 
@@ -49,7 +49,7 @@ class FoundTensor:
         file: the file that it lies in.
         dtype: its type, as safetensors names it (``F32``).
         shape: its shape in the file.
-        start: where its first byte is, from the beginning of the file.
+        start: the offset of its first byte in the file.
     """
 
     file: Path
@@ -59,12 +59,12 @@ class FoundTensor:
 
     @property
     def nbytes(self) -> int:
-        """Bytes of a tensor of a type in :data:`STORED`."""
+        """The size in bytes of a tensor of a type in :data:`STORED`."""
         return math.prod(self.shape) * np.dtype(STORED[self.dtype]).itemsize
 
 
 def locate(path: AnyPath) -> tuple[Path, Path]:
-    """The configuration and the weights (one safetensors file, or an index) that ``path`` means.
+    """Find the configuration and the weights (one safetensors file, or an index) for ``path``.
 
     ``path`` is a model's directory or its config.json (either means the model.safetensors there, else the index), a
     safetensors file (these weights), an index, or a shard (the index it belongs to).
@@ -120,7 +120,7 @@ def _save_as_safetensors(label: str, name: str) -> FormatError:
 
 
 def find_tensors(weights: Path) -> dict[str, FoundTensor]:
-    """Every tensor in a safetensors file, or in the shards of an index, by name; reads headers only.
+    """Find every tensor in a safetensors file, or in the shards of an index, by name; reads headers only.
 
     Raises:
         FormatError: a file is missing, unreadable, damaged or cut short; the index names a shard outside its own
@@ -157,7 +157,7 @@ def find_tensors(weights: Path) -> dict[str, FoundTensor]:
 
 
 def _weight_map(index: Path) -> dict[str, str]:
-    """Which shard each tensor lies in, from the index; every shard is a plain file name."""
+    """The shard of each tensor, from the index; every shard is a plain file name."""
     label = shown(index)
     placed = read_json(index, MAX_INDEX_BYTES).get("weight_map")
     if not isinstance(placed, dict) or not placed:
@@ -207,7 +207,7 @@ def read_header(path: Path) -> tuple[dict[str, FoundTensor], dict[str, str]]:
 
 
 def _parsed(text: bytes) -> dict[str, tuple[str, tuple[int, ...], tuple[int, int]]] | None:
-    """Type, shape, first and last offset of each tensor; None where the header is not made like that."""
+    """Type, shape and offsets of each tensor; None if the header is malformed."""
     try:
         entries = json.loads(text)
         found = {}
@@ -277,7 +277,7 @@ def same_bytes(tensors: tuple[FoundTensor, FoundTensor]) -> bool:
 
 
 def floats_of(data: Bytes, found: FoundTensor) -> npt.NDArray[np.float32]:
-    """The float32 numbers that the bytes of a tensor stand for: a view where they are float32, else widened exactly."""
+    """The bytes of a tensor as float32: a view if they are float32, else widened exactly."""
     raw = data.view(STORED[found.dtype])
     # Old files have data at odd addresses, which not all that reads arrays can do with.
     return _widened(raw if raw.flags.aligned else raw.copy(), found)
