@@ -24,7 +24,7 @@ from glinfer.formats.huggingface.config import read_config
 from glinfer.gl.context import Device, Limits, open_device
 from glinfer.inspect.info import list_devices
 from glinfer.models.choice import AUTO, CACHES, DEFAULT_PLAN, DEFAULT_WEIGHTS, PLANS, USUAL_TEXTURE_SIZE, WEIGHTS
-from glinfer.models.transforms.recipe import DEFAULT_CACHE
+from glinfer.quant.formats import DEFAULT_CACHE
 
 Command = TypeVar("Command", bound=Callable[..., Any])
 LIMITS = {"driver": None, "webgl2": Limits.webgl2_minimum()}

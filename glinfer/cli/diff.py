@@ -15,7 +15,7 @@ from glinfer.inspect.diff.pictures import check_picture, save_picture
 from glinfer.inspect.diff.report import Along, DiffReport, PassDiff, SideFacts
 from glinfer.inspect.diff.weights import WeightsDiff
 from glinfer.models.choice import AUTO, CACHES, PLANS, WEIGHTS
-from glinfer.models.transforms.recipe import DEFAULT_CACHE
+from glinfer.quant.formats import DEFAULT_CACHE
 
 _CHOICES: dict[str, Sequence[str]] = {
     "plan": PLANS,

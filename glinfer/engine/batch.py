@@ -14,7 +14,7 @@ import numpy.typing as npt
 
 from glinfer.config import ModelConfig
 from glinfer.engine.nan_guard import NanGuard
-from glinfer.engine.options import PlanOptions, SchedulerOptions
+from glinfer.engine.options import SchedulerOptions
 from glinfer.engine.prefill import Prefill
 from glinfer.engine.requests import Running
 from glinfer.engine.shortlist import Shortlists, sample_shortlist
@@ -23,8 +23,9 @@ from glinfer.gl.layouts.blocks import BLOCK_FLOATS, BlockLayout
 from glinfer.gl.readback import Readback
 from glinfer.models.fast.parts import attention_layout, cache_format, cache_slots
 from glinfer.models.fast.rows import LOGITS, PICKS, ROWS, batch_plan
+from glinfer.models.options import PlanOptions
 from glinfer.models.session import Session
-from glinfer.models.transforms.recipe import DEFAULT_CACHE, FROM_FILE, Recipes
+from glinfer.models.transforms.recipe import Recipes
 from glinfer.ops.fused.cached import SLOT_TOKENS, score_slots
 from glinfer.ops.fused.rows import (
     BASE,
@@ -38,6 +39,7 @@ from glinfer.ops.fused.rows import (
     row_table,
 )
 from glinfer.ops.noise import noise_keys
+from glinfer.quant.formats import DEFAULT_CACHE, FROM_FILE
 
 MAX_SLOTS = 32
 """Default limit for sequences at once: more of them bring little speed, and each needs a cache."""
@@ -126,15 +128,12 @@ class Batch:
         """
         config, kernels = options.config, options.kernels
         self.config, self.kernels, self.slots, self.capacity = config, kernels, slots, capacity
-        self._nan_guard, self._targets = nan_guard, kernels.targets
-        edge = root.device.limits.max_texture_size
+        self._nan_guard, self._targets = nan_guard, kernels.rows_per_draw
         self._shortlists: Shortlists | None = None
         self.logit_reads = 0
         """Rows of logits that were read back because a shortlist left a choice open."""
         plan = batch_plan(
-            config,
-            **options.arguments(),
-            max_texture_size=edge,
+            options,
             sequences=slots,
             capacity=capacity,
         )

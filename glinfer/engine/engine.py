@@ -17,12 +17,13 @@ from glinfer.engine.cached import CachedSession
 from glinfer.engine.decode import DecodeSession, Floats, RecomputeSession
 from glinfer.engine.fallback import FallbackPrefill, KernelChoice
 from glinfer.engine.nan_guard import NanGuard
-from glinfer.engine.options import PlanOptions, SchedulerOptions
+from glinfer.engine.options import SchedulerOptions
 from glinfer.engine.requests import BatchRequest, Running
 from glinfer.engine.scheduler import Scheduler
 from glinfer.engine.score import TextScore, TextScorer
 from glinfer.errors import InputError, NumbersError
 from glinfer.models.choice import ReferencePlans
+from glinfer.models.options import PlanOptions
 from glinfer.models.plan import Plan
 from glinfer.models.reference.decoder import LAST_ROW
 from glinfer.models.reference.gab import LOGITS, PROBS, TOKENS

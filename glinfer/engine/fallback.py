@@ -1,7 +1,7 @@
 """Retry with the safest kernels when a driver rejects a shader.
 
-:class:`glinfer.ops.kernels.Kernels` holds the choices that differ between renderers; they change speed and, at most,
-last digits. When a driver rejects a shader, for a bug of its compiler or for lack of registers, the plan is built once
+The options that differ between renderers (:class:`glinfer.ops.kernels.KernelOptions`) change speed and, at most, last
+digits. When a driver rejects a shader, for a bug of its compiler or for lack of registers, the plan is built once
 more from the plainest kernels, with a warning. Kernels that the caller has chosen are never replaced.
 """
 
@@ -12,23 +12,23 @@ import warnings
 from collections.abc import Callable
 from typing import TypeVar
 
-from glinfer.engine.options import PlanOptions
 from glinfer.engine.prefill import Chunks, Prefill
 from glinfer.engine.shortlist import Shortlists
 from glinfer.errors import GlinferWarning, ShaderError
+from glinfer.models.options import PlanOptions
 from glinfer.models.session import Session
-from glinfer.ops.kernels import Kernels
+from glinfer.ops.kernels import KernelOptions
 
 T = TypeVar("T")
 
 
-def plainest(kernels: Kernels, *, same_layouts: bool = False) -> Kernels:
+def plainest(kernels: KernelOptions, *, same_layouts: bool = False) -> KernelOptions:
     """The kernels that ask least of a compiler, on the same kind of renderer.
 
     ``same_layouts`` keeps the choices that decide how weights lie in textures, so that the plan can share those of
     another plan.
     """
-    plain = Kernels()
+    plain = KernelOptions()
     return dataclasses.replace(
         plain,
         tiles=kernels.tiles,
@@ -36,8 +36,8 @@ def plainest(kernels: Kernels, *, same_layouts: bool = False) -> Kernels:
         row_tiles=kernels.row_tiles,
         chunk=kernels.chunk,
         flush_every=kernels.flush_every,
-        products=kernels.products,
-        targets=min(kernels.targets, plain.targets),
+        product_table=kernels.product_table,
+        rows_per_draw=min(kernels.rows_per_draw, plain.rows_per_draw),
         quad=kernels.quad and same_layouts,
     )
 
@@ -50,11 +50,11 @@ class KernelChoice:
         fixed: whether the caller has chosen exactly these.
     """
 
-    def __init__(self, kernels: Kernels, *, fixed: bool = False, same_layouts: bool = False) -> None:
+    def __init__(self, kernels: KernelOptions, *, fixed: bool = False, same_layouts: bool = False) -> None:
         """Start with these kernels; ``same_layouts`` as in :func:`plainest`."""
         self.kernels, self.fixed, self._same_layouts = kernels, fixed, same_layouts
 
-    def make(self, build: Callable[[Kernels], T]) -> T:
+    def make(self, build: Callable[[KernelOptions], T]) -> T:
         """Build from the kernels in use, or from the plainest if the driver rejects a shader.
 
         Raises:
@@ -72,7 +72,7 @@ class KernelChoice:
             return made
 
 
-def _warn(error: ShaderError, kernels: Kernels, plain: Kernels) -> None:
+def _warn(error: ShaderError, kernels: KernelOptions, plain: KernelOptions) -> None:
     """Warn in one line which shader was rejected, and which kernels replace the chosen ones."""
     before, after = dataclasses.asdict(kernels), dataclasses.asdict(plain)
     changed = ", ".join(f"{name}={after[name]!r}" for name in after if after[name] != before[name])
@@ -101,7 +101,7 @@ class FallbackPrefill(Prefill):
         """See :class:`Prefill`."""
         return self._choice.make(lambda kernels: Shortlists(bound, kernels))
 
-    def _made_of(self, kernels: Kernels, bound: Session) -> Chunks:
+    def _made_of(self, kernels: KernelOptions, bound: Session) -> Chunks:
         if kernels != self.options.kernels:
             self.options, self._plan = dataclasses.replace(self.options, kernels=kernels), None
         return super().into(bound)

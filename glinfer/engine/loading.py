@@ -14,7 +14,6 @@ from glinfer.config import ModelConfig
 from glinfer.engine.auto_weights import choose_weights
 from glinfer.engine.engine import Engine, FastEngine, WholeEngine, WholeSequences
 from glinfer.engine.fallback import KernelChoice
-from glinfer.engine.options import PlanOptions
 from glinfer.errors import InputError, PlanError
 from glinfer.formats import Checkpoint, find_model, load_checkpoint, random_checkpoint, weight_shapes
 from glinfer.formats.checkpoint import with_context
@@ -34,12 +33,13 @@ from glinfer.models.choice import (
     weights_for,
     weights_named,
 )
+from glinfer.models.options import PlanOptions
 from glinfer.models.plan import Plan
-from glinfer.models.session import LESS, Session, check_textures_fit
-from glinfer.models.transforms.recipe import DEFAULT_CACHE
+from glinfer.models.session import MEMORY_ADVICE, Session, check_textures_fit
 from glinfer.models.tuning import kernels_for
-from glinfer.ops.kernels import Kernels
+from glinfer.ops.kernels import KernelOptions
 from glinfer.ops.spec import Array
+from glinfer.quant.formats import DEFAULT_CACHE
 from glinfer.text.stops import default_stops
 from glinfer.text.tokenizer import Tokenizer, find_tokenizer
 
@@ -104,7 +104,7 @@ def load_parts(
     plan: str,
     weights: str,
     cache: str,
-    kernels: Kernels | None,
+    kernels: KernelOptions | None,
     gelu: str | None,
     context: int | None,
     device: Device | str | int | None,
@@ -136,7 +136,9 @@ def load_parts(
         if opened is not device:
             opened.close()
         if isinstance(error, MemoryError):
-            raise PlanError(f"Python has no memory left for this model ({error or 'none at all'}); {LESS}") from None
+            raise PlanError(
+                f"Python has no memory left for this model ({error or 'none at all'}); {MEMORY_ADVICE}"
+            ) from None
         raise
     return Loaded(engine, found, reason, stop_ids, opened is not device)
 
@@ -160,7 +162,7 @@ class Prepared:
     arrays: Mapping[str, Array]
     fixed: bool
     whole: ReferencePlans | None
-    shaped: Callable[[Kernels], tuple[Plan, ReferencePlans | None]]
+    shaped: Callable[[KernelOptions], tuple[Plan, ReferencePlans | None]]
 
     def bind(
         self,
@@ -177,7 +179,7 @@ class Prepared:
         """
         fixed = self.fixed or shader_root is not None
 
-        def bound(kernels: Kernels) -> Engine:
+        def bound(kernels: KernelOptions) -> Engine:
             options = dataclasses.replace(self.options, kernels=kernels)
             plan, whole = self.shaped(kernels) if kernels != self.options.kernels else (self.plan, self.whole)
             total = plan.texture_bytes(device.limits.max_texture_size, "weight")
@@ -195,7 +197,7 @@ def prepare(
     device: Device,
     plan: str,
     weights: str = DEFAULT_WEIGHTS,
-    kernels: Kernels | None = None,
+    kernels: KernelOptions | None = None,
     cache: str = DEFAULT_CACHE,
 ) -> Prepared:
     """Choose and build the plan of a checkpoint for a device, and make its weights ready.
@@ -214,13 +216,15 @@ def prepare(
     config, formats, edge = checkpoint.config, checkpoint.formats(), device.limits.max_texture_size
     weights = weights_named(weights, formats)
     fixed, kernels = kernels is not None, kernels or kernels_for(device, config, weights)
-    options = PlanOptions(config, weights, kernels, formats, cache)
+    options = PlanOptions(config, weights, kernels, edge, formats, cache)
     rows = WholeSequences.shortest(config.max_position_embeddings)
 
-    def shaped(kernels: Kernels) -> tuple[Plan, ReferencePlans | None]:
+    def shaped(kernels: KernelOptions) -> tuple[Plan, ReferencePlans | None]:
         if plan == "fast" or is_published(config, formats):
-            how = dataclasses.replace(options, kernels=kernels).arguments()
-            return plan_for(config, plan, max_texture_size=edge, **how), None
+            made = plan_for(
+                config, plan, weights=weights, cache=cache, formats=formats, kernels=kernels, max_texture_size=edge
+            )
+            return made, None
         plans = reference_plans(config, weights, formats, kernels, edge)
         return plans.of(rows), plans
 
@@ -265,7 +269,7 @@ def random_weights(
 
 
 def _check_arrays(needed: int, what: str) -> None:
-    check_room(needed, f"{what} takes {bytes_text(needed)}", LESS)
+    check_room(needed, f"{what} takes {bytes_text(needed)}", MEMORY_ADVICE)
 
 
 def bind(
@@ -273,7 +277,7 @@ def bind(
     device: Device,
     plan: str,
     weights: str = DEFAULT_WEIGHTS,
-    kernels: Kernels | None = None,
+    kernels: KernelOptions | None = None,
     cache: str = DEFAULT_CACHE,
 ) -> Engine:
     """Bind a plan of a checkpoint to a device; see :func:`prepare`."""

@@ -26,8 +26,8 @@ from glinfer.gl.context import Device, Limits
 from glinfer.models.choice import DEFAULT_PLAN, DEFAULT_WEIGHTS
 from glinfer.models.plan import DrawTable, Plan, draw_table
 from glinfer.models.session import Session
-from glinfer.models.transforms.recipe import DEFAULT_CACHE
-from glinfer.ops.kernels import Kernels
+from glinfer.ops.kernels import KernelOptions
+from glinfer.quant.formats import DEFAULT_CACHE
 from glinfer.text.tokenizer import Tokenizer
 
 if TYPE_CHECKING:
@@ -390,7 +390,7 @@ def load_model(
     plan: str = DEFAULT_PLAN,
     weights: str = DEFAULT_WEIGHTS,
     cache: str = DEFAULT_CACHE,
-    kernels: Kernels | None = None,
+    kernels: KernelOptions | None = None,
     gelu: str | None = None,
     context: int | None = None,
     device: Device | str | int | None = None,
@@ -410,7 +410,7 @@ def load_model(
             checkpoint is used when there is one that fits the model.
         plan: ``fast``, each token once, or ``reference``, the published passes over the whole sequence each time.
         weights: how weights are kept: ``file`` as the file has them, ``f32`` as floats, or in fewer bits, a key of
-            :data:`glinfer.models.transforms.recipe.WEIGHT_FORMATS`; ``auto`` for the fastest whose predictions cost at
+            :data:`glinfer.quant.formats.WEIGHT_FORMATS`; ``auto`` for the fastest whose predictions cost at
             most 0.1% more bits than float32's, measured once for a checkpoint.
         cache: how the fast plan keeps keys and values: ``f32``, or ``f16`` in half floats, which take half the memory;
             a model whose keys or values are beyond 65504 is told to have broken output.

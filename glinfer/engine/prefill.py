@@ -4,16 +4,16 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
-from glinfer.engine.options import PlanOptions
 from glinfer.engine.shortlist import Shortlists
 from glinfer.models.fast.parts import cache_slots
 from glinfer.models.fast.rows import ROWS, fitting_chunk_plan
 from glinfer.models.fast.token import HIDDEN
 from glinfer.models.feed import chunk_feed
+from glinfer.models.options import PlanOptions
 from glinfer.models.plan import Plan
 from glinfer.models.session import Session
 from glinfer.ops.fused.rows import row_table
-from glinfer.ops.kernels import Kernels
+from glinfer.ops.kernels import KernelOptions
 
 FEWEST = 3
 """The fewest tokens that are run as a chunk; fewer are faster one by one."""
@@ -49,17 +49,15 @@ class Prefill:
         """The most tokens of one chunk."""
         return min(self.options.kernels.chunk, self.options.config.max_position_embeddings, self._capacity)
 
-    def plan(self, max_texture_size: int) -> Plan:
+    def plan(self) -> Plan:
         """The chunk plan."""
         if self._plan is None:
             self._plan = fitting_chunk_plan(
-                self.options.config,
-                **self.options.arguments(),
-                max_texture_size=max_texture_size,
+                self.options,
                 rows=self.rows,
                 cache_slots=self._slots,
                 every=self._capacity,
-                hands_over=self._export_residual,
+                export_residual=self._export_residual,
             )
         return self._plan
 
@@ -69,7 +67,7 @@ class Prefill:
         Raises:
             PlanError: the plan does not fit the renderer.
         """
-        plan = self.plan(bound.device.limits.max_texture_size)
+        plan = self.plan()
         made = bound.companion(plan, names=(HIDDEN,), scratch=self._first)
         if self._first is None:
             self._first = made
@@ -92,9 +90,9 @@ class Prefill:
 class Chunks:
     """Runs tokens into the caches of one session."""
 
-    def __init__(self, session: Session, kernels: Kernels) -> None:
+    def __init__(self, session: Session, kernels: KernelOptions) -> None:
         """Take over a session of the chunk plan; it is released with its owner."""
-        self.session, self._targets, self._flush_every = session, kernels.targets, kernels.flush_every
+        self.session, self._targets, self._flush_every = session, kernels.rows_per_draw, kernels.flush_every
         self._table, self._texture = row_table(session.plan.table[ROWS].shape[0]), session.texture(ROWS)
 
     def run(self, ids: Sequence[int], position: int, base: int = 0) -> int:

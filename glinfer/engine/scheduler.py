@@ -188,7 +188,7 @@ class Scheduler:
 
     def _take_in(self) -> None:
         """Run a piece of the waiting prompts, in order, and of contexts that were full."""
-        left, targets = self.piece, self.batch.kernels.targets
+        left, targets = self.piece, self.batch.kernels.rows_per_draw
         while self._line and left > 0:
             each = self._line[0]
             place = self._seats.get(each) or self._seat(each)

@@ -10,11 +10,11 @@ from typing import TYPE_CHECKING
 import numpy as np
 import numpy.typing as npt
 
-from glinfer.engine.options import PlanOptions
 from glinfer.errors import InputError, NumbersError
 from glinfer.models.fast.parts import cache_slots
 from glinfer.models.fast.rows import ROWS, SCORES, fitting_chunk_plan, slots_for
 from glinfer.models.feed import chunk_values
+from glinfer.models.options import PlanOptions
 from glinfer.models.session import Session
 from glinfer.ops.fused.cached import SLOT_TOKENS
 from glinfer.ops.fused.rows import BASE, POSITION, TOKEN, WANTED, interleaved, row_table
@@ -130,13 +130,11 @@ class TextScorer:
         """
         config, kernels = options.config, options.kernels
         self.config, self._kernels = config, kernels
-        rows = max(min(kernels.chunk, config.max_position_embeddings), kernels.targets)
+        rows = max(min(kernels.chunk, config.max_position_embeddings), kernels.rows_per_draw)
         plan = fitting_chunk_plan(
-            config,
-            **options.arguments(),
-            max_texture_size=root.device.limits.max_texture_size,
+            options,
             rows=rows,
-            cache_slots=max(cache_slots(config), -(-(rows + kernels.targets) // SLOT_TOKENS) * SLOT_TOKENS),
+            cache_slots=max(cache_slots(config), -(-(rows + kernels.rows_per_draw) // SLOT_TOKENS) * SLOT_TOKENS),
             likelihoods=True,
         )
         self.session = root.companion(plan, ("weight",))
@@ -198,7 +196,7 @@ class TextScorer:
 
     def _run(self, texts: Sequence[Sequence[int]], run: Sequence[_Piece]) -> tuple[LogProbs, Tokens]:
         """Run once; returns (log-probability of the next token, likeliest token) of every row."""
-        table, targets = self._table, self._kernels.targets
+        table, targets = self._table, self._kernels.rows_per_draw
         for piece in run:
             # Padding rows continue the positions; their results and cache slots are ignored.
             positions = np.arange(len(table) - piece.row) + piece.first - piece.window.start

@@ -25,8 +25,9 @@ from glinfer.formats.files import AnyPath, check_size, opened, replacing, shown,
 from glinfer.formats.huggingface.rope import check_scaling
 from glinfer.formats.json_files import check_values, quoted
 from glinfer.formats.limits import MAX_HEADER_VALUES, MAX_OWN_HEADER_BYTES
-from glinfer.formats.packed import F16, PackedTensor
+from glinfer.formats.packed import PackedTensor
 from glinfer.formats.tensors import weight_shapes
+from glinfer.quant.formats import F16
 
 _LENGTH = struct.Struct("<Q")
 _FORMAT = "glinfer"

@@ -21,9 +21,9 @@ from glinfer.gl.context import Device
 from glinfer.models.choice import DEFAULT_WEIGHTS, check_choice, is_published
 from glinfer.models.reference.gab import LOGITS, TOKENS, reference_plan
 from glinfer.models.session import Session
-from glinfer.models.transforms.recipe import DEFAULT_CACHE
-from glinfer.ops.kernels import Kernels
+from glinfer.ops.kernels import KernelOptions
 from glinfer.ops.spec import Array
+from glinfer.quant.formats import DEFAULT_CACHE
 from glinfer.text.tokenizer import Tokenizer
 
 
@@ -94,7 +94,7 @@ def evaluate(
     plan: str,
     weights: str = DEFAULT_WEIGHTS,
     cache: str = DEFAULT_CACHE,
-    kernels: Kernels | None = None,
+    kernels: KernelOptions | None = None,
     stride: int | None = None,
     on_window: Callable[[int, int], None] = lambda done, total: None,
 ) -> EvalReport:

@@ -12,7 +12,7 @@ import numpy as np
 import numpy.typing as npt
 
 from glinfer.errors import InputError, PlanError
-from glinfer.ops.flat.movement import MOST_PARTS, concat, repack, strided_axes, strided_copy
+from glinfer.ops.flat.movement import MAX_PARTS, concat, repack, strided_axes, strided_copy
 from glinfer.ops.flat.strided import Axis
 from glinfer.ops.spec import TensorSpec
 from glinfer.tensors.base import Group
@@ -163,9 +163,9 @@ class Movement(Group):
         groups = None if along == first.ndim - 1 else math.prod(first.shape[:along])
         passes = self._passes("concat")
         parts = [passes.read(f"x{number}", tensor) for number, tensor in enumerate(tensors)]
-        while len(parts) > MOST_PARTS:
+        while len(parts) > MAX_PARTS:
             parts = [
-                _joined(passes, parts[start : start + MOST_PARTS], groups) for start in range(0, len(parts), MOST_PARTS)
+                _joined(passes, parts[start : start + MAX_PARTS], groups) for start in range(0, len(parts), MAX_PARTS)
             ]
         target = passes.result("y", shape, first.dtype, out)
         passes.draw(concat("concat", "concat", parts, target, groups=groups, kernels=passes.kernels))

@@ -9,7 +9,7 @@ from glinfer.gl.texture import Texture
 from glinfer.models.plan import PlanBuilder
 from glinfer.models.session import Session
 from glinfer.ops.flat.draws import flat_layout
-from glinfer.ops.kernels import Kernels
+from glinfer.ops.kernels import KernelOptions
 from glinfer.ops.spec import DrawSpec, TensorSpec
 from glinfer.tensors.storage import Storage
 from glinfer.tensors.tensor import TEXTURE_FORMATS, Shape, Tensor, TensorDevice, as_matrix
@@ -30,7 +30,7 @@ class Passes:
         self._results: list[tuple[Tensor, bool]] = []
 
     @property
-    def kernels(self) -> Kernels:
+    def kernels(self) -> KernelOptions:
         """How passes are shaped on this device."""
         return self.device.kernels
 

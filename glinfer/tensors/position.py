@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 from glinfer.errors import InputError, PlanError
-from glinfer.ops.rotary import Scaling, cosines_and_sines, rope_frequencies, rotate
+from glinfer.ops.flat.rotate import rotate
+from glinfer.ops.rotary import Scaling, cosines_and_sines, rope_frequencies
 from glinfer.ops.spec import Array
 from glinfer.tensors.base import Group, expect_floats
 from glinfer.tensors.tensor import Tensor, TensorDevice, is_whole

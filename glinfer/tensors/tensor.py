@@ -15,9 +15,10 @@ from glinfer.errors import InputError
 from glinfer.gl.context import Device as Context
 from glinfer.gl.layouts.flat import LANES, FlatLayout
 from glinfer.gl.program import ProgramCache
-from glinfer.ops.kernels import Kernels
+from glinfer.ops.kernels import KernelOptions
 from glinfer.ops.spec import Array
-from glinfer.quant.ggml import BLOCK_FORMATS, blocks_of
+from glinfer.quant.formats import BLOCK_FORMATS
+from glinfer.quant.ggml import blocks_of
 from glinfer.tensors.storage import Storage
 
 Shape = tuple[int, ...]
@@ -36,7 +37,7 @@ class TensorDevice(Protocol):
 
     context: Context
     programs: ProgramCache
-    kernels: Kernels
+    kernels: KernelOptions
     blends_floats: bool
 
     @property
@@ -69,7 +70,7 @@ class Tensor:
         device: where it is.
         shape: as NumPy has it.
         dtype: ``float32``, ``float16``, ``int32``, or the name of a packed format such as ``Q4_K``, see
-            :data:`glinfer.quant.ggml.BLOCK_FORMATS`.
+            :data:`glinfer.quant.formats.BLOCK_FORMATS`.
     """
 
     def __init__(self, device: TensorDevice, storage: Storage, shape: Shape, dtype: str) -> None:

@@ -38,8 +38,9 @@ from glinfer.inspect.info import model_report
 from glinfer.models import tuning
 from glinfer.models.choice import plan_for, weights_for
 from glinfer.models.fast.token import fast_plan
+from glinfer.models.options import PlanOptions
 from glinfer.models.tuning import TuningKey, load_tuned
-from glinfer.ops.kernels import Kernels
+from glinfer.ops.kernels import KernelOptions
 from glinfer.ops.rotary import rope_table
 from glinfer.text.stops import stop_ids_of
 from glinfer.text.template_worker import render
@@ -47,8 +48,7 @@ from glinfer.text.templates import TemplateEncoder, find_template
 from glinfer.text.tokenizer import Tokenizer
 from glinfer.text.tokenizers.gguf import gguf_stops, gguf_tokenizer
 from glinfer.text.tokenizers.huggingface import read_hf_tokenizer
-
-from . import seeds
+from qa.fuzz import seeds
 
 TEXTS = ("hello hihi <|a|> <s>", " é\n日本🚀\0", "aaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaa!")
 _SMALL, _FEW_LAYERS = 1 << 16, 8  # parameters and layers of a model that is used to the end
@@ -347,8 +347,13 @@ KEY = TuningKey("renderer", "driver", "shape,weights=f32")
 
 def kernels_seeds() -> list[bytes]:
     times = {"milliseconds": 1.5, "default_milliseconds": 2.0}
-    values = {"version": tuning.VERSION, **dataclasses.asdict(KEY), **times, "kernels": dataclasses.asdict(Kernels())}
-    other = {**values, "kernels": dataclasses.asdict(Kernels(tiles=8, part_steps=8, quad=False, cover="points"))}
+    values = {
+        "version": tuning.VERSION,
+        **dataclasses.asdict(KEY),
+        **times,
+        "kernels": dataclasses.asdict(KernelOptions()),
+    }
+    other = {**values, "kernels": dataclasses.asdict(KernelOptions(tiles=8, part_steps=8, quad=False, cover="points"))}
     return [seeds.compact(values), seeds.compact(other)]
 
 
@@ -363,7 +368,7 @@ def kernels(data: bytes, folder: Path) -> None:
     if found is not None:
         assert 0 < found.milliseconds < 1e9, found
         assert 0 < found.default_milliseconds < 1e9, found
-        fast_plan(_small().config, weights="f32", kernels=found.kernels, max_texture_size=4096).validate()
+        fast_plan(PlanOptions(_small().config, weights="f32", kernels=found.kernels, max_texture_size=4096)).validate()
 
 
 @cache

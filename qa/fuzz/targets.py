@@ -6,8 +6,8 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
-from . import reads, seeds, words
-from .mutate import (
+from qa.fuzz import reads, seeds, words
+from qa.fuzz.mutate import (
     Mutator,
     behind_byte,
     bpe_mutator,
@@ -17,7 +17,7 @@ from .mutate import (
     safetensors_mutator,
     text_mutator,
 )
-from .mutate_gguf import gguf_mutator
+from qa.fuzz.mutate_gguf import gguf_mutator
 
 
 @dataclass(frozen=True)

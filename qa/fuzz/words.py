@@ -5,7 +5,7 @@ from __future__ import annotations
 import dataclasses
 from typing import Any
 
-from glinfer.ops.kernels import Kernels
+from glinfer.ops.kernels import KernelOptions
 
 CONFIG_WORDS: tuple[Any, ...] = (
     "llama", "mistral", "qwen2", "qwen3", "gemma", "gpt2", "rope_scaling", "rope_parameters", "rope_theta",
@@ -88,7 +88,7 @@ BATCH_WORDS: tuple[Any, ...] = (
     "stop", "stop_ids", "text", "prompt_sha", "a", "b", 1, 0.5, None, True, ["a"], [1], [], {},
 )  # fmt: skip
 KERNEL_WORDS: tuple[Any, ...] = (
-    *(field.name for field in dataclasses.fields(Kernels)), "points", "quads", "gpu", "llvmpipe", True, False, 1.5,
-    "version", "milliseconds", "weights", "q8", "f16", "f32", "file", "auto",
+    *(field.name for field in dataclasses.fields(KernelOptions)), "points", "quads", "gpu", "llvmpipe", True, False,
+    1.5, "version", "milliseconds", "weights", "q8", "f16", "f32", "file", "auto",
 )  # fmt: skip
 MERGES_WORDS: tuple[Any, ...] = ("reserved", "merges", "hihi", "<|a|>", [97, 98], [97, 97])

@@ -81,14 +81,14 @@ def assert_as_alone(model: Model, results: list[BatchResult]) -> None:
 
 
 class TestAsAlone:
-    @tiered("slots", [1, 2, 3, 8, None], keep=(2, 4))
+    @tiered("slots", [1, 2, 3, 8, None], keep=(2,))
     def test_every_request(self, model: Model, slots: int | None) -> None:
         results = list(model.batch(REQUESTS, slots=slots))
         assert sorted(result.request.key for result in results) == list(range(len(REQUESTS)))  # type: ignore[type-var]
         assert_as_alone(model, results)
         assert {result.stats.dropped for result in results} == {0, 32, 64}
 
-    @pytest.mark.parametrize("slots", [2, 8])
+    @tiered("slots", [2, 8], keep=(0,))
     def test_what_stops_them(self, model: Model, slots: int) -> None:
         """Strings and ids that come, in the middle and at once, taken from what the model gives without them."""
         text = alone(model, BatchRequest("Once", {"max_tokens": 20, "seed": 1}))["text"]
@@ -110,6 +110,7 @@ class TestAsAlone:
         assert reasons.count("length") >= 2
         assert any(result.ids == [] and result.text is None for result in results)
 
+    @pytest.mark.slow
     def test_within_the_limits_of_webgl2(self, small: Path) -> None:
         with glinfer.load(small, limits=Limits.webgl2_minimum()) as model:
             assert_as_alone(model, list(model.batch(REQUESTS, slots=5)))
@@ -124,10 +125,10 @@ class TestAsAlone:
     @tiered(
         "kernels",
         [
-            {"targets": 4, "blends": False, "largest_cell": 1},
-            {"targets": 1, "chunk": 5},
-            {"targets": 8, "blends": True, "quad": False},
-            {"targets": 2, "blends": True, "cover": "quads", "tiles": 3, "largest_cell": 3},
+            {"rows_per_draw": 4, "blends": False, "largest_cell": 1},
+            {"rows_per_draw": 1, "chunk": 5},
+            {"rows_per_draw": 8, "blends": True, "quad": False},
+            {"rows_per_draw": 2, "blends": True, "cover": "quads", "tiles": 3, "largest_cell": 3},
         ],
         ids=str,
     )
@@ -197,12 +198,12 @@ class TestEveryFamily:
             assert result.stats.seconds > 0
             assert (result.stats.dropped > 0) == (len(result.request.prompt) + 14 > 49)
 
-    @tiered("family", ["mistral", "qwen3", "gemma", "gift_of_gab", "llama", "qwen2", "gpt2"], keep=2)
+    @tiered("family", ["mistral", "qwen3", "gemma", "gift_of_gab", "llama", "qwen2", "gpt2"], keep=(4,))
     def test_each_row_is_what_it_is_alone(self, family: str) -> None:
         with opened(of_family(family, sliding_window=5 if family == "mistral" else 0)) as model:
             self.check(model)
 
-    @tiered("family", ["llama", "gpt2"])
+    @tiered("family", ["llama", "gpt2"], keep=0)
     def test_blocks_of_files(self, family: str) -> None:
         """Matrices in several formats, as GGUF files have them."""
         with opened(mixed(family)) as model:
@@ -275,6 +276,7 @@ class TestGenerate:
         assert expected[1] == ids[: ids.index(stop)]
         assert model.generate(prompts, max_tokens=20, seed=1, stop_ids=[stop]) == expected
 
+    @pytest.mark.slow
     def test_more_than_there_are_places(self, model: Model) -> None:
         prompts = [[place % 300] for place in range(MAX_SLOTS + 3)]
         expected = [model.generate(prompt, max_tokens=2, **GREEDY) for prompt in prompts]

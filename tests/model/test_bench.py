@@ -12,6 +12,7 @@ from typing import Any
 import numpy as np
 import pytest
 from scripted_models import SMALL_DRAWS, random_file
+from tiers import tiered
 
 import glinfer
 from glinfer.cli.app import run
@@ -295,6 +296,7 @@ class TestCommand:
             assert row["bytes_per_second"] == pytest.approx(1000 * row["weight_bytes"] / best)
             assert row["decode"]["samples"] == row["pipelined"]["samples"] == 2
 
+    @pytest.mark.slow
     def test_json_of_batches(self, small: Path, capsys: Capture) -> None:
         arguments = ["--weights", "f32,q8", "--contexts", "24,8", "--runs", "2", "--batch", "3,1,3", "--json"]
         told = json.loads(ran(capsys, "bench", small, *arguments))
@@ -357,7 +359,7 @@ class TestCommand:
 
 
 class TestCeiling:
-    @pytest.mark.parametrize("lookup", [False, True])
+    @tiered("lookup", [False, True])
     @pytest.mark.parametrize("format_name", ceiling.FETCHED)
     def test_every_texel_is_fetched_as_often_as_is_claimed(
         self, device: Device, format_name: str, lookup: bool
@@ -412,7 +414,7 @@ class TestCeiling:
             assert device.live_objects()["Texture"] == owned["Texture"]
             found_again = model.logits(range(41))  # 40 of them are in the model's caches
             assert np.array_equal(found_again, expected)
-            slots = -(-64 // model.kernels.targets)
+            slots = -(-64 // model.kernels.rows_per_draw)
         assert [(each.label, each.draw, each.rows, each.inputs, each.outputs) for each in found] == [
             *[("here", "h.0.mlp.fc_in", 64, 32, 128), ("here", "h.0.mlp.fc_out", 64, 128, 32)],
         ]

@@ -25,7 +25,7 @@ from glinfer.inspect.bench.turns import BLOCK_TOKENS, Progress, Spread, Times, T
 from glinfer.inspect.ceiling import CeilingReport
 from glinfer.inspect.draws import example_ids
 from glinfer.models.plan import Plan
-from glinfer.models.transforms.recipe import DEFAULT_CACHE
+from glinfer.quant.formats import DEFAULT_CACHE
 
 _TABLES = {"wte", "wpe", "rope", "weight"}
 """Samplers of weights of which a token needs one row, unless a product has them."""

@@ -14,7 +14,7 @@ from glinfer.engine.model import Model
 from glinfer.engine.options import SchedulerOptions
 from glinfer.engine.requests import BatchRequest
 from glinfer.errors import InputError
-from glinfer.models.transforms.recipe import DEFAULT_CACHE
+from glinfer.quant.formats import DEFAULT_CACHE
 
 
 class Engine(Protocol):

@@ -18,7 +18,7 @@ from glinfer.inspect.look.lens import weight_rows
 from glinfer.inspect.look.numbers import Numbers, Tally, layer_of
 from glinfer.models.choice import is_published, plan_for, reference_plans
 from glinfer.models.plan import Plan
-from glinfer.ops.kernels import Kernels
+from glinfer.ops.kernels import KernelOptions
 
 BINS = 64
 EDGE = 128
@@ -82,7 +82,7 @@ def textures_of(checkpoint: Checkpoint, edge: int) -> dict[str, tuple[int, int, 
     if is_published(config, formats):
         plan = plan_for(config, "reference", max_texture_size=edge)
     else:  # weights lie alike whatever the number of rows is, which caches take memory for
-        plan = reference_plans(config, "file", formats, Kernels(), edge).of(1)
+        plan = reference_plans(config, "file", formats, KernelOptions(), edge).of(1)
     layouts = {tensor.name: tensor.layout_within(edge) for tensor in plan.of_kind("weight")}
     return {name: (layout.width, layout.height, layout.format.name) for name, layout in layouts.items()}
 

@@ -1,4 +1,4 @@
-"""The second half of tuning: the fields of :class:`Kernels` that shape passes over many rows, by a prompt's time.
+"""The second half of tuning: the fields of :class:`KernelOptions` that shape passes over many rows, by a prompt's time.
 
 They change nothing of how a single token is run, so the kernels that were found for that stay bound, and every
 candidate shares their weights and caches.
@@ -11,17 +11,17 @@ import time
 
 from glinfer.config import ModelConfig
 from glinfer.engine.cached import CachedSession
-from glinfer.engine.options import PlanOptions
 from glinfer.engine.prefill import FEWEST, Prefill
 from glinfer.inspect.draws import example_ids
 from glinfer.inspect.tune.search import Change, Search, Trial
+from glinfer.models.options import PlanOptions
 from glinfer.models.session import Session
 from glinfer.models.transforms.recipe import Formats
-from glinfer.ops.kernels import Kernels
+from glinfer.ops.kernels import KernelOptions
 from glinfer.ops.spec import Array
 
-ROW_FIELDS = ("targets", "row_tiles", "largest_cell", "blends", "chunk")
-"""What is chosen here; see :class:`glinfer.ops.kernels.Kernels`."""
+ROW_FIELDS = ("rows_per_draw", "row_tiles", "largest_cell", "blends", "chunk")
+"""What is chosen here; see :class:`glinfer.ops.kernels.KernelOptions`."""
 PROMPT = 512
 """Tokens that are taken in to choose them, or as many as the context has."""
 LONG_PROMPT = 1024
@@ -32,7 +32,7 @@ class RowsCandidate:
     """Kernels whose chunk plan is bound over a session of the fast plan."""
 
     def __init__(
-        self, config: ModelConfig, root: Session, weights: str, kernels: Kernels, formats: Formats | None = None
+        self, config: ModelConfig, root: Session, weights: str, kernels: KernelOptions, formats: Formats | None = None
     ) -> None:
         """Bind it.
 
@@ -42,7 +42,7 @@ class RowsCandidate:
         """
         self.kernels = kernels
         self._ids = [int(token) for token in example_ids(config, min(LONG_PROMPT, config.max_position_embeddings))]
-        prefill = Prefill(PlanOptions(config, weights, kernels, formats))
+        prefill = Prefill(PlanOptions(config, weights, kernels, root.device.limits.max_texture_size, formats))
         self._scratch = prefill.into(root).session  # compiles; what a session makes beside it shares its textures
         self._session = CachedSession(prefill, root, owns=False)
 
@@ -81,8 +81,8 @@ class RowsSearch(Search[RowsCandidate]):
         config: ModelConfig,
         root: Session,
         weights: str,
-        kernels: Kernels,
-        plainest: Kernels,
+        kernels: KernelOptions,
+        plainest: KernelOptions,
         deadline: float,
         formats: Formats | None = None,
     ) -> None:
@@ -94,7 +94,7 @@ class RowsSearch(Search[RowsCandidate]):
         self._context, self._tokens = config.max_position_embeddings, PROMPT
         plain = dataclasses.replace(kernels, **{name: getattr(plainest, name) for name in ROW_FIELDS})
 
-        def bind(kernels: Kernels) -> RowsCandidate:
+        def bind(kernels: KernelOptions) -> RowsCandidate:
             return RowsCandidate(config, root, weights, kernels, formats)
 
         super().__init__(bind, kernels, plain, deadline)
@@ -108,7 +108,7 @@ class RowsSearch(Search[RowsCandidate]):
         """Milliseconds of one prompt, the mean of so many."""
         return contender.milliseconds(count, self._tokens)
 
-    def try_out(self, kernels: Kernels, change: Change) -> Trial:
+    def try_out(self, kernels: KernelOptions, change: Change) -> Trial:
         """Measure a candidate; it takes the place of the best where it wins."""
         rows, before = (min(each.chunk, self._context) for each in (kernels, self.best.kernels))
         if "chunk" in change and rows == before:

@@ -1,6 +1,6 @@
 """Finding the kernels that are fastest here: a short measured search around the default.
 
-Coordinate descent: one choice of :class:`Kernels` after the other is changed, each change is measured against the
+Coordinate descent: one choice of :class:`KernelOptions` after the other is changed, each change is measured against the
 best so far, in turns, and kept where it wins; over again until a whole round brings nothing, or the time is up. First
 the fields that shape a single token's passes, by the time of a token; then those of passes over many rows, by the time
 of a prompt (:mod:`glinfer.inspect.tune.rows`). Nothing wins that does not compute the same: every candidate's logits
@@ -26,14 +26,15 @@ from glinfer.gl.context import Device
 from glinfer.inspect.tune.rows import ROW_FIELDS, RowsSearch, can_search
 from glinfer.inspect.tune.search import Change, Search, Trial, descend
 from glinfer.models.fast.token import LOGITS, PICKS, fast_plan
+from glinfer.models.options import PlanOptions
 from glinfer.models.session import Session
 from glinfer.models.transforms.fold import FoldedWeights
 from glinfer.models.transforms.recipe import Formats
 from glinfer.models.tuning import Tuned, TuningKey, default_for, runs_on
-from glinfer.ops.kernels import Kernels
+from glinfer.ops.kernels import KernelOptions
 from glinfer.ops.spec import Array
 
-PLAINEST = Kernels(quad=False)
+PLAINEST = KernelOptions(quad=False)
 """What the results of all others are compared with."""
 
 MOVES: Mapping[str, Sequence[Change]] = {
@@ -46,7 +47,7 @@ MOVES: Mapping[str, Sequence[Change]] = {
     "lookup_texture": [{"lookup_texture": True}, {"lookup_texture": False}],
     "mantissa": [{"mantissa": True}, {"mantissa": False}],
     "pitch": [{"pitch": texels} for texels in (64, 16, 32)],
-    "targets": [{"targets": rows} for rows in (8, 4, 2)],
+    "rows_per_draw": [{"rows_per_draw": rows} for rows in (8, 4, 2)],
     "row_tiles": [{"row_tiles": tiles} for tiles in (1, 2, 4, 8)],
     "largest_cell": [{"largest_cell": blocks} for blocks in (4, 2, 1)],
     "blends": [{"blends": True}, {"blends": False}],
@@ -100,7 +101,7 @@ class Candidate:
         config: ModelConfig,
         weights: str,
         folded: Mapping[str, Array],
-        kernels: Kernels,
+        kernels: KernelOptions,
         shader_root: Path | None = None,
         formats: Formats | None = None,
     ) -> None:
@@ -112,7 +113,7 @@ class Candidate:
         """
         self.kernels = kernels
         edge = device.limits.max_texture_size
-        plan = fast_plan(config, weights=weights, formats=formats, kernels=kernels, max_texture_size=edge)
+        plan = fast_plan(PlanOptions(config, weights=weights, formats=formats, kernels=kernels, max_texture_size=edge))
         self.session = Session(plan, folded, device, shader_root=shader_root)
         self.last = min(config.max_position_embeddings, _CONTEXT) - 1
         self.vocab = config.vocab_size
@@ -182,7 +183,7 @@ def tune(
     Args:
         device: where the model will run.
         checkpoint: the model; speed does not depend on its numbers, the check of the results does.
-        weights: a key of :data:`glinfer.models.transforms.recipe.WEIGHT_FORMATS`.
+        weights: a key of :data:`glinfer.quant.formats.WEIGHT_FORMATS`.
         seconds: when to stop, about: a trial that was begun is ended. Two thirds are for single tokens.
         shader_root: another folder of shader files, for trying out changed shaders.
         on_progress: told (milliseconds gone, milliseconds there are).
@@ -206,7 +207,7 @@ def tune(
     # Every candidate uploads the same arrays, which are then made once.
     folded, formats = dict(FoldedWeights(checkpoint, weights)), checkpoint.formats()
 
-    def bind(kernels: Kernels) -> Candidate:
+    def bind(kernels: KernelOptions) -> Candidate:
         return Candidate(device, checkpoint.config, weights, folded, kernels, shader_root, formats)
 
     search = Search(bind, default_for(device, weights), PLAINEST, started + _DECODE_SHARE * seconds)

@@ -12,7 +12,7 @@ from typing import Any, Generic, Protocol, TypeVar
 import numpy as np
 
 from glinfer.errors import GlinferError
-from glinfer.ops.kernels import Kernels
+from glinfer.ops.kernels import KernelOptions
 from glinfer.ops.spec import Array
 
 Change = Mapping[str, Any]
@@ -42,7 +42,7 @@ class Contender(Protocol):
     """Kernels bound to a device."""
 
     @property
-    def kernels(self) -> Kernels:
+    def kernels(self) -> KernelOptions:
         """Those that are bound."""
 
     def logits(self) -> Array:
@@ -83,11 +83,11 @@ def ratios(
 
 
 def descend(
-    start: Kernels,
+    start: KernelOptions,
     moves: Sequence[Sequence[Change]],
-    try_out: Callable[[Kernels, Change], Trial],
+    try_out: Callable[[KernelOptions, Change], Trial],
     may_go_on: Callable[[], bool],
-) -> tuple[Kernels, list[Trial], bool]:
+) -> tuple[KernelOptions, list[Trial], bool]:
     """Coordinate descent: (the best kernels, what was tried, whether it ended by itself).
 
     ``try_out`` measures a candidate, the best so far with one change, and remembers it as the best where it won.
@@ -117,7 +117,9 @@ class Search(Generic[C]):
     patience = 2
     counts = (2, 32)  # least and most that one side of a round measures
 
-    def __init__(self, bind: Callable[[Kernels], C], start: Kernels, plainest: Kernels, deadline: float) -> None:
+    def __init__(
+        self, bind: Callable[[KernelOptions], C], start: KernelOptions, plainest: KernelOptions, deadline: float
+    ) -> None:
         """Compute the logits to compare with, by the plainest kernels, and bind those to start from.
 
         Where these do not compute the same, the search starts from the plainest.
@@ -139,7 +141,7 @@ class Search(Generic[C]):
             self.best = wanted
         self.start = self.best.kernels
 
-    def checked(self, kernels: Kernels) -> tuple[C | None, str]:
+    def checked(self, kernels: KernelOptions) -> tuple[C | None, str]:
         """A contender that computes what it must, or None and why there is none."""
         try:
             candidate = self.bind(kernels)
@@ -173,7 +175,7 @@ class Search(Generic[C]):
             self.patience,
         )
 
-    def try_out(self, kernels: Kernels, change: Change) -> Trial:
+    def try_out(self, kernels: KernelOptions, change: Change) -> Trial:
         """Measure a candidate; it takes the place of the best where it wins."""
         started = time.perf_counter()
         candidate, problem = self.checked(kernels)

@@ -13,7 +13,7 @@ from typing import Any
 from glinfer.inspect.verify.draws import DrawCheck
 from glinfer.inspect.verify.greedy import GreedyCheck
 from glinfer.inspect.verify.textures import SpecialCheck, TextureCheck
-from glinfer.models.transforms.recipe import DEFAULT_CACHE
+from glinfer.quant.formats import DEFAULT_CACHE
 
 VERSION = 1
 """Of the JSON document; another number when something in it comes to mean something else."""

@@ -32,8 +32,8 @@ from glinfer.inspect.verify.textures import (
 from glinfer.models.choice import WEIGHTS, check_choice, plan_for, weights_for, weights_named
 from glinfer.models.fast.shortlist import with_shortlist
 from glinfer.models.plan import Plan
-from glinfer.models.transforms.recipe import DEFAULT_CACHE, FROM_FILE
 from glinfer.models.tuning import kernels_for
+from glinfer.quant.formats import DEFAULT_CACHE, FROM_FILE
 
 __all__ = [
     "APIS",

@@ -1,4 +1,4 @@
-"""Token and position embedding."""
+"""Token embeddings, with positions where they are learned: of one token, and of many rows."""
 
 from __future__ import annotations
 
@@ -11,45 +11,12 @@ from glinfer.gl.layouts.blocks import BLOCK_FLOATS, BlockLayout, RowLayout
 from glinfer.gl.layouts.grouped import GroupedLayout, rounds_for
 from glinfer.gl.layouts.matrix import Extent
 from glinfer.ops.fused.dense import grouped_defines
-from glinfer.ops.fused.rows import CHOSEN, POSITION, TOKEN, Dealt, dealt, table_layout
+from glinfer.ops.fused.rows import CHOSEN, POSITION, TOKEN, RowInterleaved, deinterleaved, table_layout
 from glinfer.ops.fused.sample import best_candidate
-from glinfer.ops.kernels import Kernels
+from glinfer.ops.kernels import KernelOptions
 from glinfer.ops.spec import Array, DrawSpec, Op, Params, Shapes, TensorSpec, float64, register
-from glinfer.quant.ggml import block_format, table_of
-
-
-def embed(name: str, tokens: TensorSpec, wte: TensorSpec, wpe: TensorSpec, out: TensorSpec) -> DrawSpec:
-    """``out[r] = wte[tokens[r]] + wpe[r]`` for the rows in use.
-
-    tokens [S, 1] int32, wte [V, D], wpe [S, D], out [S, D].
-    """
-    return DrawSpec(
-        name=name,
-        kind=name,
-        op="embed",
-        inputs=(("tokens", tokens.name), ("token_embedding", wte.name), ("position_embedding", wpe.name)),
-        outputs=(out.name,),
-        size=("rows", out.shape[1]),
-        defines=(("VOCAB", wte.shape[0]), ("DIM", wte.shape[1])),
-    )
-
-
-def _check(shapes: Shapes, params: Params) -> None:
-    shapes.expect("tokens", None, 1)
-    shapes.expect("token_embedding", params["VOCAB"], params["DIM"])
-    shapes.expect("position_embedding", shapes.rows("output"), params["DIM"])
-    shapes.expect("output", shapes.rows("tokens"), params["DIM"])
-
-
-def _oracle(inputs: Mapping[str, Array], params: Params, size: tuple[int, int]) -> Array:
-    ids = np.asarray(inputs["tokens"])[: size[0], 0]
-    wte, wpe = float64(inputs, ["token_embedding", "position_embedding"])
-    known = (ids >= 0) & (ids < params["VOCAB"])
-    rows = np.where(known[:, None], wte[np.where(known, ids, 0)], 0.0)
-    return rows + wpe[: size[0]]
-
-
-register(Op("embed", ("tokens", "token_embedding", "position_embedding"), (), _check, _oracle, ("tokens",)))
+from glinfer.quant.formats import block_format
+from glinfer.quant.ggml import table_of
 
 
 def table_defines(
@@ -115,7 +82,7 @@ def embed_token(
     out: TensorSpec,
     *,
     scale: float = 1.0,
-    kernels: Kernels,
+    kernels: KernelOptions,
 ) -> DrawSpec:
     """``out = scale · wte[token] + wpe[position]`` of one token, [1, D] in blocks.
 
@@ -170,12 +137,12 @@ def embed_rows(
     rows: TensorSpec,
     wte: TensorSpec,
     wpe: TensorSpec | None,
-    out: Dealt,
+    out: RowInterleaved,
     *,
     slots: Extent,
     picks: TensorSpec | None = None,
     scale: float = 1.0,
-    kernels: Kernels,
+    kernels: KernelOptions,
 ) -> DrawSpec:
     """``out[r] = scale · wte[token] + wpe[position]`` of the rows of the first ``slots`` slots, as the table rows says.
 
@@ -225,7 +192,7 @@ def _oracle_rows(inputs: Mapping[str, Array], params: Params, size: tuple[int, i
         (wpe,) = float64(inputs, ["wpe"])
         # Rows that only fill up the last slot may have positions behind the last one, and are worth nothing.
         found = found + wpe[np.minimum(table[:, POSITION], len(wpe) - 1)]
-    return dealt(found, int(params["ROWS"]))
+    return deinterleaved(found, int(params["ROWS"]))
 
 
 register(Op("embed_rows", ("rows",), ("wte", "weight", "wpe", "picks"), _check_rows, _oracle_rows, ("rows", "weight")))

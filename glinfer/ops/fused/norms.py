@@ -1,4 +1,4 @@
-"""Normalisation."""
+"""Factors of the norms of many rows, computed before the product that applies them."""
 
 from __future__ import annotations
 
@@ -9,59 +9,23 @@ import numpy as np
 from glinfer.errors import PlanError
 from glinfer.gl.layouts.blocks import BlockLayout, blocks_for
 from glinfer.gl.layouts.matrix import Extent
-from glinfer.ops.fused.rows import Dealt, check_same, gathered, optional_names
-from glinfer.ops.kernels import Kernels
-from glinfer.ops.spec import Array, DrawSpec, Op, Params, Shapes, TensorSpec, float64, register
-from glinfer.quant.ggml import GROUP
-
-
-def layer_norm(
-    name: str, kind: str, x: TensorSpec, weight: TensorSpec, bias: TensorSpec, out: TensorSpec, *, eps: float
-) -> DrawSpec:
-    """LayerNorm over the last axis (Ba et al. 2016), for the rows in use.
-
-    x [S, D], weight and bias [1, D], out [S, D].
-    """
-    return DrawSpec(
-        name=name,
-        kind=kind,
-        op="layer_norm",
-        inputs=(("x", x.name), ("weight", weight.name), ("bias", bias.name)),
-        outputs=(out.name,),
-        size=("rows", out.shape[1]),
-        defines=(("DIM", x.shape[1]), ("EPS", eps)),
-    )
-
-
-def _check(shapes: Shapes, params: Params) -> None:
-    shapes.expect("x", None, params["DIM"])
-    shapes.expect("weight", 1, params["DIM"])
-    shapes.expect("bias", 1, params["DIM"])
-    shapes.expect("output", shapes.rows("x"), params["DIM"])
-
-
-def _oracle(inputs: Mapping[str, Array], params: Params, size: tuple[int, int]) -> Array:
-    x, weight, bias = float64(inputs, ["x", "weight", "bias"])
-    x = x[: size[0]]
-    centred = x - x.mean(axis=1, keepdims=True)
-    variance = np.mean(centred**2, axis=1, keepdims=True)
-    return np.asarray(centred / np.sqrt(variance + params["EPS"]) * weight + bias)
-
-
-register(Op("layer_norm", ("x", "weight", "bias"), (), _check, _oracle))
+from glinfer.ops.fused.rows import RowInterleaved, check_same, gathered, optional_names
+from glinfer.ops.kernels import KernelOptions
+from glinfer.ops.spec import Array, DrawSpec, Op, Params, Shapes, TensorSpec, register
+from glinfer.quant.formats import GROUP
 
 
 def row_norms(
     name: str,
     kind: str,
-    x: Dealt,
+    x: RowInterleaved,
     out: TensorSpec,
     *,
     slots: Extent,
     eps: float,
     centred: bool = False,
     grouped: bool = False,
-    kernels: Kernels,
+    kernels: KernelOptions,
 ) -> DrawSpec:
     """1 / sqrt(mean(x[r]²) + eps) of each row of the first ``slots`` slots: RMSNorm's factor (Zhang and Sennrich 2019).
 

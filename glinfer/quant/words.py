@@ -1,26 +1,24 @@
-"""Weights in fewer bits: how a float32 matrix becomes the 32-bit words that shaders/common/unpack.glsl reads.
+"""Weights in words: how a float32 matrix, or the integers of a file, become what shaders/common/unpack.glsl reads.
 
 ==== ================================================= ======================
 name a word holds                                      scale
 ==== ================================================= ======================
 f32  one float32                                       none
-f16  one IEEE half float, and is no more than 16 bits   none
+f16  one IEEE half float, in 16 bits                   none
 q16  two 16-bit integers, the first in the high bits   one a row and group
 q8   four 8-bit integers, the first in the high bits   one a row and group
-bf16 two bfloat16, the first in the high bits           none
-i16  two 16-bit integers of a file, the first in the    one a row
-     high bits
-i8   four 8-bit integers of a file, the first in the     one a row
-     high bits
+bf16 two bfloat16, the first in the high bits          none
+i16  two 16-bit integers of a file, likewise           one a row
+i8   four 8-bit integers of a file, likewise           one a row
 ==== ================================================= ======================
 
 A group is one of four sets of inputs, ``(input div 4) mod 4`` (see :class:`glinfer.gl.layouts.packing.ConstantLayout`).
 
-The shader takes integer number n of a word as ``float(int(word << (bits · n)))``: one shift and one conversion,
-no masking, so the numbers behind it in the word are read along as a fraction of its last bit. The encoder knows
-that fraction and rounds against it, starting with the last number, so the error stays half a step. The scale
-holds the power of two that brings the number back to its size. Integers of a file keep their bits: of i16 and i8 the
-shader masks what lies behind a number.
+The shader takes integer number n of a word as ``float(int(word << (bits · n)))``: one shift and one conversion, no
+masking, so the numbers behind it in the word come along as a fraction of its last bit. The encoder knows that fraction
+and rounds against it, from the last number to the first, so the error stays half a step. The scale holds the power of
+two that brings the number back to its size. Integers of a file keep their bits: for i16 and i8 the shader masks the
+numbers behind the one that it takes.
 """
 
 from __future__ import annotations
@@ -29,19 +27,19 @@ import numpy as np
 import numpy.typing as npt
 
 from glinfer.errors import PlanError
-from glinfer.gl.layouts.packing import PIECES
+from glinfer.quant.formats import WORD_FORMATS
 
 FloatMatrix = npt.NDArray[np.float32]
 Words = npt.NDArray[np.float32] | npt.NDArray[np.float16] | npt.NDArray[np.uint32]
-BITS = {"q16": 16, "q8": 8}
-FILE_BITS = {"i16": 16, "i8": 8}
-ENCODINGS = tuple(name for name in PIECES if name not in FILE_BITS)
-"""What floats can be encoded in."""
+FILE_INTEGERS = tuple(name for name, form in WORD_FORMATS.items() if form.scaled and form.keeps)
+"""The packings of a file's integers."""
+ENCODINGS = tuple(name for name in WORD_FORMATS if name not in FILE_INTEGERS)
+"""The packings that floats can be encoded in."""
 GROUPS = 4
 
 
 def encode(weights: FloatMatrix, name: str) -> tuple[Words, FloatMatrix | None]:
-    """The words [outputs, words] of a float32 matrix [outputs, inputs], and the scales [outputs, 4] if it has some.
+    """The words [outputs, words] of a float32 matrix [outputs, inputs], and the scales [outputs, 4] of integers.
 
     Inputs are padded with zeros to a multiple of 4.
 
@@ -65,7 +63,7 @@ def encode(weights: FloatMatrix, name: str) -> tuple[Words, FloatMatrix | None]:
     if name == "bf16":
         upper = _rounded_halves(weights).reshape(len(weights), -1, 2)
         return (upper[..., 0] << np.uint32(16)) | upper[..., 1], None
-    return _encode_integers(weights, BITS[name])
+    return _encode_integers(weights, WORD_FORMATS[name].bits)
 
 
 def _rounded_halves(weights: FloatMatrix) -> npt.NDArray[np.uint32]:
@@ -98,14 +96,14 @@ def _encode_integers(weights: FloatMatrix, bits: int) -> tuple[Words, FloatMatri
 
 
 def integer_words(numbers: npt.NDArray[np.integer], scales: FloatMatrix, name: str) -> tuple[Words, FloatMatrix]:
-    """The words of whole numbers [outputs, inputs] as they are, and the scales [outputs, 4], from one a row.
+    """The words of a file's integers [outputs, inputs], bits unchanged, and the scales [outputs, 4] from one a row.
 
     Args:
-        numbers: of 16 bits for ``i16``, of 8 for ``i8``; padded with zeros to a multiple of 4 inputs.
+        numbers: 16-bit integers for ``i16``, 8-bit for ``i8``; padded with zeros to a multiple of 4 inputs.
         scales: [outputs].
-        name: of :data:`FILE_BITS`.
+        name: one of :data:`FILE_INTEGERS`.
     """
-    bits = FILE_BITS[name]
+    bits = WORD_FORMATS[name].bits
     padded = np.pad(numbers, ((0, 0), (0, -numbers.shape[1] % 4))).astype(np.int32).view(np.uint32)
     by_word = padded.reshape(len(numbers), -1, 32 // bits) & np.uint32((1 << bits) - 1)
     shifts = (32 - bits * np.arange(1, 32 // bits + 1)).astype(np.uint32)
@@ -114,7 +112,7 @@ def integer_words(numbers: npt.NDArray[np.integer], scales: FloatMatrix, name: s
 
 
 def decode(words: Words, scales: FloatMatrix | None, name: str, inputs: int) -> npt.NDArray[np.float64]:
-    """The weights [outputs, inputs] that the words stand for, float64: what an oracle multiplies with."""
+    """The weights [outputs, inputs] that the words stand for, in float64, for oracles."""
     if name in ("f32", "f16"):
         return words[:, :inputs].astype(np.float64)
     if name == "bf16":
@@ -124,10 +122,10 @@ def decode(words: Words, scales: FloatMatrix | None, name: str, inputs: int) -> 
         return np.asarray(floats[:, :inputs].astype(np.float64))
     if scales is None:
         raise PlanError(f"weights in {name} need their scales")
-    width = {**BITS, **FILE_BITS}[name]
+    width = WORD_FORMATS[name].bits
     shifts = (np.arange(32 // width) * width).astype(np.uint32)
     shifted = words.view(np.uint32)[:, :, None] << shifts
-    if name in FILE_BITS:
+    if name in FILE_INTEGERS:
         shifted &= np.uint32((1 << width) - 1 << (32 - width))
     numbers = shifted.view(np.int32).astype(np.float64)
     weights = numbers.reshape(words.shape[0], -1)
