@@ -7,6 +7,7 @@ seed: a pass computes each row of its targets independently of the others.
 from __future__ import annotations
 
 from collections.abc import Collection, Mapping, Sequence
+from dataclasses import dataclass
 from typing import NamedTuple
 
 import numpy as np
@@ -14,7 +15,6 @@ import numpy.typing as npt
 
 from glinfer.config import ModelConfig
 from glinfer.engine.nan_guard import NanGuard
-from glinfer.engine.options import SchedulerOptions
 from glinfer.engine.prefill import Prefill
 from glinfer.engine.requests import Running
 from glinfer.engine.shortlist import Shortlists, sample_shortlist
@@ -45,6 +45,23 @@ MAX_SLOTS = 32
 """Default limit for sequences at once: more of them bring little speed, and each needs a cache."""
 MAX_CACHE_BYTES = 1 << 30
 """Default limit for the texture memory of their caches."""
+
+
+@dataclass(frozen=True)
+class SchedulerOptions:
+    """How many sequences a scheduler runs at once, and how long they may be; None leaves a number to the scheduler.
+
+    Attributes:
+        slots: sequences at once at most.
+        memory: bytes of texture memory for their caches.
+        longest: tokens of the longest sequence, prompt and continuation together.
+        piece: tokens of prompts in one step.
+    """
+
+    slots: int | None = None
+    memory: int | None = None
+    longest: int | None = None
+    piece: int | None = None
 
 
 def sequence_bytes(config: ModelConfig, capacity: int, cache: str = DEFAULT_CACHE) -> int:

@@ -12,12 +12,11 @@ from dataclasses import replace
 
 import numpy as np
 
-from glinfer.engine.batch import Batch, places_for
+from glinfer.engine.batch import Batch, SchedulerOptions, places_for
 from glinfer.engine.cached import CachedSession
 from glinfer.engine.decode import DecodeSession, Floats, RecomputeSession
 from glinfer.engine.fallback import FallbackPrefill, KernelChoice
 from glinfer.engine.nan_guard import NanGuard
-from glinfer.engine.options import SchedulerOptions
 from glinfer.engine.requests import BatchRequest, Running
 from glinfer.engine.scheduler import Scheduler
 from glinfer.engine.score import TextScore, TextScorer

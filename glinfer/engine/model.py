@@ -10,12 +10,11 @@ from typing import TYPE_CHECKING, Any, TypedDict, overload
 import numpy as np
 import numpy.typing as npt
 
-from glinfer.engine.batch import MAX_SLOTS
+from glinfer.engine.batch import MAX_SLOTS, SchedulerOptions
 from glinfer.engine.capture import Inspected
 from glinfer.engine.decode import DecodeSession
 from glinfer.engine.ids import check_ids, check_stop_ids, check_tokens, whole_number
 from glinfer.engine.loading import Loaded, load_parts
-from glinfer.engine.options import SchedulerOptions
 from glinfer.engine.requests import BatchRequest, BatchResult, Running, check_request
 from glinfer.engine.sampler import SamplingOptions
 from glinfer.engine.scheduler import Scheduler
