@@ -17,11 +17,12 @@ from glinfer.formats.gguf.file import GGUF_MAGIC
 from glinfer.formats.gguf.model import read_gguf
 from glinfer.formats.gguf.write import DTYPES as GGUF_DTYPES
 from glinfer.formats.gguf.write import write_gguf
-from glinfer.formats.huggingface.files import CONFIG, OTHER_WEIGHTS, read_header
+from glinfer.formats.huggingface.files import CONFIG, OTHER_WEIGHTS
 from glinfer.formats.huggingface.model import read_huggingface
 from glinfer.formats.manifest.model import find_manifest, is_manifest, read_manifest
 from glinfer.formats.random_weights import random_checkpoint
 from glinfer.formats.safetensors import read_safetensors, write_safetensors
+from glinfer.formats.safetensors_file import read_header
 from glinfer.formats.tensors import weight_shapes
 from glinfer.formats.vocabularies import Vocabulary
 

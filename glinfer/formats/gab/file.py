@@ -47,13 +47,6 @@ class StoredArray:
         """The number of floats in the array, as a Python integer that cannot overflow."""
         return math.prod(self.shape)
 
-    def tensor_shapes(self) -> dict[str, tuple[int, ...]]:
-        """The shape of each tensor in it."""
-        if len(self.names) == 2:
-            rows, columns = self.shape
-            return {self.names[0]: (rows, columns - 1), self.names[1]: (rows,)}
-        return {self.names[0]: self.shape[::-1] if self.transposed else self.shape}
-
     def split(self, stored: FloatArray) -> dict[str, FloatArray]:
         """The tensors in ``stored``, as views of it."""
         if len(self.names) == 2:

@@ -18,18 +18,10 @@ from glinfer.errors import FormatError
 from glinfer.formats.checkpoint import Checkpoint, nearest
 from glinfer.formats.files import AnyPath, shown
 from glinfer.formats.huggingface.config import form_of, read_config
-from glinfer.formats.huggingface.files import (
-    STORED,
-    FoundTensor,
-    find_tensors,
-    floats_of,
-    load_tensor,
-    locate,
-    map_bytes,
-    same_bytes,
-)
+from glinfer.formats.huggingface.files import find_tensors, locate
 from glinfer.formats.json_files import quoted
 from glinfer.formats.packed import PackedTensor
+from glinfer.formats.safetensors_file import STORED, FoundTensor, floats_of, load_tensor, map_bytes, same_bytes
 from glinfer.formats.tensors import StoredTensor, stored_tensors
 
 
