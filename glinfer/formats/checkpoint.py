@@ -1,25 +1,24 @@
-"""A model's weights under their usual names, whatever file they came from."""
+"""Checkpoints: the weights of a model under their usual names, from whatever file they came."""
 
 from __future__ import annotations
 
 import difflib
 import itertools
-import math
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field, replace
 
 import numpy as np
+import numpy.typing as npt
 
 from glinfer.config import ModelConfig
-from glinfer.errors import FormatError, InputError
+from glinfer.errors import FormatError
 from glinfer.families import FAMILIES
-from glinfer.families.record import Names
-from glinfer.formats.gab.arrays import FloatArray, StoredArray, stored_arrays
-from glinfer.formats.huggingface.json_files import quoted
+from glinfer.formats.json_files import quoted
 from glinfer.formats.packed import PACKED_FORMATS, PackedTensor, block_weights
-from glinfer.formats.tensors import tensor_count, tensors_of, weight_shapes
+from glinfer.formats.tensors import tensor_count, weight_shapes
 
-_LONGEST_TRIED, _NAMES_TRIED = 128, 1000  # characters and names, where the nearest is looked for
+FloatArray = npt.NDArray[np.float32]
+_MAX_TRIED_CHARACTERS, _MAX_TRIED_NAMES = 128, 1000  # in the search for the nearest name
 _CHUNK = 1 << 16  # floats looked at together by check_finite: small enough to stay in a CPU's cache
 
 
@@ -43,7 +42,7 @@ class Checkpoint:
 
     @property
     def parameter_count(self) -> int:
-        """How many numbers all tensors have together."""
+        """The number of weights in all tensors."""
         floats = sum(tensor.size for tensor in self.tensors.values())
         return floats + sum(tensor.size for tensor in self.packed.values())
 
@@ -63,7 +62,7 @@ class Checkpoint:
         return found
 
     def check_finite(self) -> None:
-        """Look at every number, a few at a time.
+        """Check that all weights are finite, a few at a time.
 
         Raises:
             FormatError: a tensor has NaN or infinite values; names the first such tensor, how many such
@@ -88,7 +87,7 @@ class Checkpoint:
 
 
 def _not_finite(tensor: FloatArray) -> tuple[int, int]:
-    """How many values are not finite, and the row-major index of the first (0 if there is none)."""
+    """The number of values that are not finite, and the row-major index of the first (0 if there is none)."""
     count = first = seen = 0
     # nditer walks in row-major order whatever the strides and copies at most one chunk at a time.
     chunks = np.nditer(tensor, flags=["external_loop", "buffered", "zerosize_ok"], order="C", buffersize=_CHUNK)
@@ -155,13 +154,13 @@ def check_tensors(config: ModelConfig, found: Mapping[str, tuple[str, tuple[int,
 
 
 def nearest(name: str, others: Iterable[str], verb: str) -> str:
-    """A hint at the most similar of ``others``, for a message; empty where none is similar.
+    """A hint at the most similar of ``others``, for a message; empty if none is similar.
 
-    Of many only the first few are tried, and none that is absurdly long: the time grows with the square of a length.
+    Only the first of many names are tried, and no absurdly long ones: the time grows with the square of the length.
     """
-    if len(name) > _LONGEST_TRIED:
+    if len(name) > _MAX_TRIED_CHARACTERS:
         return ""
-    tried = itertools.islice((other for other in others if len(other) <= _LONGEST_TRIED), _NAMES_TRIED)
+    tried = itertools.islice((other for other in others if len(other) <= _MAX_TRIED_CHARACTERS), _MAX_TRIED_NAMES)
     close = difflib.get_close_matches(name, tried, n=1)
     return f" ({verb} {quoted(close[0])}, the nearest name)" if close else ""
 
@@ -176,7 +175,7 @@ def check_checkpoint(checkpoint: Checkpoint) -> None:
 
 
 def with_context(checkpoint: Checkpoint, positions: int | None) -> Checkpoint:
-    """The same model for sequences of at most so many tokens; None leaves it as it is.
+    """The same model for sequences of at most ``positions`` tokens; None leaves it as it is.
 
     Raises:
         ConfigError: the model has no such positions.
@@ -189,41 +188,3 @@ def with_context(checkpoint: Checkpoint, positions: int | None) -> Checkpoint:
     if name in packed:
         packed[name] = PackedTensor(packed[name].format, packed[name].blocks[: config.max_position_embeddings])
     return replace(checkpoint, config=config, tensors=tensors, packed=packed)
-
-
-def random_checkpoint(config: ModelConfig, seed: int = 0, scale: float = 0.04) -> Checkpoint:
-    """A model with seeded random weights, the same on every machine: for tests and for measuring speed.
-
-    Every tensor is drawn with ``numpy.random.default_rng(seed)`` from a normal distribution of standard deviation
-    ``scale``, gains around what leaves numbers as they are. Where a GAB1 file holds the model, its arrays are drawn so
-    in file order; token embeddings are 4 times that, output weights 3 times.
-
-    Raises:
-        InputError: ``seed`` is negative or ``scale`` is not a finite number of at least 0.
-    """
-    if seed < 0:
-        raise InputError(f"the seed is {seed}; expected a whole number of at least 0")
-    if not (math.isfinite(scale) and scale >= 0):
-        raise InputError(f"the scale is {scale}; expected a finite number of at least 0")
-    generator = np.random.default_rng(seed)
-    tensors: dict[str, FloatArray] = {}
-    family = config.family
-    if not family.gab1:
-        for tensor in tensors_of(config):
-            drawn = generator.standard_normal(tensor.shape, dtype=np.float32)
-            around = 1.0 - family.norm_offset if tensor.is_gain else 0.0
-            tensors[tensor.name(family.names)] = drawn * np.float32(scale) + np.float32(around)
-        return Checkpoint(config, tensors, f"random weights (seed {seed})")
-    for array in stored_arrays(config):
-        drawn = (generator.standard_normal(array.shape) * scale).astype(np.float32)
-        tensors.update(array.split(_around(array, drawn, family.names)))
-    return Checkpoint(config, tensors, f"random weights (seed {seed})")
-
-
-def _around(array: StoredArray, drawn: FloatArray, names: Names) -> FloatArray:
-    """Move or stretch ``drawn`` as the tensor's role asks; see :func:`random_checkpoint`."""
-    name = array.names[0]
-    is_gain = len(array.shape) == 1 and name.endswith(".weight")
-    stretch = {f"{names.embeddings}.weight": 4, f"{names.head}.weight": 3}.get(name, 1)
-    moved: FloatArray = drawn * np.float32(stretch) + np.float32(1) if is_gain else drawn * np.float32(stretch)
-    return moved

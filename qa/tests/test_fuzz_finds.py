@@ -26,7 +26,7 @@ from glinfer.formats.gab.bpe import read_merges_json
 from glinfer.formats.gguf.file import read_gguf_file
 from glinfer.formats.gguf.vocabulary import vocabulary_metadata
 from glinfer.formats.huggingface.config import read_config
-from glinfer.formats.huggingface.json_files import read_json
+from glinfer.formats.json_files import read_json
 from glinfer.formats.jsonl import parse_object
 from glinfer.formats.safetensors import read_safetensors
 from glinfer.models.tuning import load_tuned

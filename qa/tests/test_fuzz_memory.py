@@ -31,7 +31,7 @@ from pathlib import Path
 from glinfer.errors import GlinferError
 from glinfer.formats import load_checkpoint
 from glinfer.formats.gguf.file import read_gguf_file
-from glinfer.formats.huggingface.json_files import read_json
+from glinfer.formats.json_files import read_json
 from glinfer.text.tokenizer import Tokenizer
 from tests.counting import Calls
 

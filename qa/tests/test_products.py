@@ -131,5 +131,5 @@ def test_bad_options_are_one_line(capsys: Capture, arguments: list[str], message
     assert run(["products", *arguments]) == 2
     told = capsys.readouterr()
     assert told.out == ""
-    assert told.err.startswith(f"glinfer: {message}")
+    assert told.err.startswith(f"python -m qa: {message}")
     assert told.err.count("\n") == 1

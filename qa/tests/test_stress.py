@@ -83,7 +83,7 @@ class TestSound:
         clock = itertools.count()
         monkeypatch.setattr(module, "time", SimpleNamespace(monotonic=lambda: float(next(clock))))
         told: list[float] = []
-        first = stress(tight, most_rounds=1, seconds=1e6, on_step=told.append)
+        first = stress(tight, max_rounds=1, seconds=1e6, on_step=told.append)
         readings = int(first.seconds)  # one round
         found = stress(tight, seconds=2.5 * readings)
         assert (first.rounds, found.rounds) == (1, 3)
@@ -102,7 +102,7 @@ class TestSound:
 
         def rounds(seed: int, count: int) -> list[Any]:
             seen.clear()
-            found = stress(tight, seconds=60, seed=seed, most_rounds=count)
+            found = stress(tight, seconds=60, seed=seed, max_rounds=count)
             assert (found.passed, found.rounds, found.seed) == (True, count, seed)
             return [*seen, found.tokens]
 
@@ -156,7 +156,7 @@ class TestPlanted:
         sizes = iter(range(100))
         same = textures.difference
         monkeypatch.setattr(textures, "difference", lambda *both: "planted" if next(sizes) == 8 else same(*both))
-        fault = stress(tight, seconds=60, seed=20, most_rounds=3).first_fault
+        fault = stress(tight, seconds=60, seed=20, max_rounds=3).first_fault
         assert fault is not None
         assert (fault.round, fault.seed, fault.detail) == (1, 21, "planted")
 

@@ -9,7 +9,7 @@ from glinfer.ops.flat.draws import flat_draw
 
 
 def flat_ops() -> set[str]:
-    """Ops from the modules that make their draws with flat_draw; tests/gl/test_kernels.py draws each of them."""
+    """Ops from the modules that make their draws with flat_draw; qa/tests/test_kernels.py draws each of them."""
     modules = {
         name: {getattr(part, "__module__", "") for part in (op.check, op.oracle)} & set(sys.modules)
         for name, op in OPS.items()

@@ -1,4 +1,4 @@
-"""What a ``tokenizer.json`` may ask of its library, checked before the library sees it.
+"""Checks of a ``tokenizer.json`` before its library runs it.
 
 Such a file is a small program: it has regular expressions, and steps that make text longer, one after the other. The
 library runs it as it is, so that a file of a thousand bytes can have it double a text forty times over, or search in it
@@ -17,7 +17,15 @@ from typing import Any
 from tokenizers import Regex, pre_tokenizers
 
 from glinfer.errors import FormatError
-from glinfer.formats.huggingface.json_files import quoted
+from glinfer.formats.json_files import quoted
+from glinfer.formats.limits import (
+    MAX_AROUND_PIECES,
+    MAX_STEP_CHARACTERS,
+    MAX_STEPS,
+    MAX_TEXT_GROWTH,
+    MAX_TOKEN_ID,
+    MAX_TOKENS,
+)
 from glinfer.text.tokenizers.gguf_words import EXPRESSIONS
 from glinfer.text.tokenizers.patterns import problem_of
 
@@ -27,23 +35,16 @@ _PARTS = {
     "decoder": "decoders",
     "post_processor": "processors",
 }
-"""The parts of a file that are made of steps, and where several are listed."""
-_MOST_STEPS = 64
-_MOST_TOKENS = 1 << 19  # twice those of the largest known
-_LARGEST_ID = 1 << 24  # as of a model's vocabulary; the library counts up to the highest one when it copies itself
-_MOST_GROWTH = 1024
-"""By how much all steps together may make a text longer, in bytes; those of real files stay below 200."""
-_LONGEST_CONTENT = 1024  # characters that a step puts before a text or around it
-_MOST_PIECES = 64  # of a template that is put around a text
+"""The parts of a file that are made of steps, and the key that lists several."""
 _KNOWN = frozenset(itertools.chain.from_iterable(EXPRESSIONS.values()))
 _PROBE_LENGTHS = (16, 32, 64, 128, 256, 512)
 _PROBE_SECONDS = 0.02  # of a processor; a sound expression takes a hundredth of that
 _PROBES = 3  # what else the machine does can slow one of them
-_MOST_LITERALS = 16  # of an expression, tried out beside the usual characters
+_MAX_LITERALS = 16  # of an expression, tried out beside the usual characters
 
 
 def check_tokenizer(values: Mapping[str, Any], label: str) -> None:
-    """Refuse what no tokenizer of a language model needs, and what could do harm.
+    """Refuse steps that no tokenizer of a language model needs, or that could do harm.
 
     Args:
         values: what the file holds, of which the ``model`` is an object.
@@ -58,18 +59,18 @@ def check_tokenizer(values: Mapping[str, Any], label: str) -> None:
     for name, several in _PARTS.items():
         for step in _steps(values.get(name), several, f"{label}: its {name}"):
             growth *= _growth(step, f"{label}: its {name}")
-            if growth > _MOST_GROWTH:
+            if growth > MAX_TEXT_GROWTH:
                 raise FormatError(
-                    f"{label}: its {name} can make a text more than {_MOST_GROWTH} times as long; expected less; "
+                    f"{label}: its {name} can make a text more than {MAX_TEXT_GROWTH} times as long; expected less; "
                     "do not trust this file"
                 )
 
 
 def check_kind(kind: object, label: str) -> None:
-    """Refuse a kind of model whose tokens have no bytes of their own.
+    """Refuse models whose tokens have no bytes of their own.
 
     Raises:
-        FormatError: it is none of the two that do.
+        FormatError: it is neither BPE nor Unigram.
     """
     if kind not in ("BPE", "Unigram"):
         shown = kind if isinstance(kind, str) and kind.isidentifier() else quoted(kind)
@@ -86,14 +87,15 @@ def _check_model(model: Mapping[str, Any], label: str) -> None:
                 "words; use token ids with this model"
             )
     vocabulary = model.get("vocab")
-    if isinstance(vocabulary, (dict, list)) and len(vocabulary) > _MOST_TOKENS:
-        raise FormatError(f"{label}: its vocabulary has {len(vocabulary)} tokens; expected at most {_MOST_TOKENS}")
+    if isinstance(vocabulary, (dict, list)) and len(vocabulary) > MAX_TOKENS:
+        raise FormatError(f"{label}: its vocabulary has {len(vocabulary)} tokens; expected at most {MAX_TOKENS}")
     if isinstance(vocabulary, dict) and all(isinstance(token, int) for token in vocabulary.values()):
         by_id: dict[int, str] = {}
         for text, token in vocabulary.items():
-            if token > _LARGEST_ID:
+            if token > MAX_TOKEN_ID:
                 raise FormatError(
-                    f"{label}: its vocabulary has id {quoted(token)} for {quoted(text)}; expected {_LARGEST_ID} at most"
+                    f"{label}: its vocabulary has id {quoted(token)} for {quoted(text)}; "
+                    f"expected {MAX_TOKEN_ID} at most"
                 )
             if by_id.setdefault(token, text) != text:
                 raise FormatError(
@@ -110,8 +112,8 @@ def _steps(part: object, several: str, where: str) -> Iterator[Mapping[str, Any]
         if not isinstance(step, dict):
             continue
         found += 1
-        if found > _MOST_STEPS:
-            raise FormatError(f"{where} has more than {_MOST_STEPS} steps; expected fewer; do not trust this file")
+        if found > MAX_STEPS:
+            raise FormatError(f"{where} has more than {MAX_STEPS} steps; expected fewer; do not trust this file")
         listed = step.get(several)
         if step.get("type") == "Sequence" and isinstance(listed, list):
             stack += reversed(listed)
@@ -120,7 +122,7 @@ def _steps(part: object, several: str, where: str) -> Iterator[Mapping[str, Any]
 
 
 def _growth(step: Mapping[str, Any], where: str) -> float:
-    """How many bytes a step can make of one."""
+    """The number of bytes that a step can make of one."""
     kind = step.get("type")
     if kind == "ByteLevel":
         return 2.0  # a byte of a character that is not ASCII becomes a character of two
@@ -128,8 +130,10 @@ def _growth(step: Mapping[str, Any], where: str) -> float:
         return _replaced(step, where) if kind == "Replace" else _cut(step, where)
     if kind in ("Prepend", "Strip"):
         content = step.get("prepend", step.get("content"))
-        if isinstance(content, str) and len(content) > _LONGEST_CONTENT:
-            raise FormatError(f"{where} has a text of {len(content)} characters; expected {_LONGEST_CONTENT} at most")
+        if isinstance(content, str) and len(content) > MAX_STEP_CHARACTERS:
+            raise FormatError(
+                f"{where} has a text of {len(content)} characters; expected {MAX_STEP_CHARACTERS} at most"
+            )
     elif kind == "Precompiled":
         return _longest_replacement(step.get("precompiled_charsmap"), where)
     elif kind == "TemplateProcessing":
@@ -159,7 +163,7 @@ def _cut(step: Mapping[str, Any], where: str) -> float:
 
 
 def _longest_replacement(charsmap: object, where: str) -> float:
-    """What SentencePiece's table can make of one byte: four bytes that say how long a trie is, it, and the texts."""
+    """The longest text in SentencePiece's table, which has the length of a trie (4 bytes), the trie, and the texts."""
     if not isinstance(charsmap, str):
         return 1.0
     try:
@@ -176,14 +180,15 @@ def _check_template(step: Mapping[str, Any], where: str) -> None:
     if isinstance(special, dict):
         lists = [entry.get("ids") for entry in special.values() if isinstance(entry, dict)]
         counts += [len(ids) for ids in lists if isinstance(ids, list)]
-    if max(counts, default=0) > _MOST_PIECES:
+    if max(counts, default=0) > MAX_AROUND_PIECES:
         raise FormatError(
-            f"{where} puts {max(counts)} pieces around a text; expected {_MOST_PIECES} at most; do not trust this file"
+            f"{where} puts {max(counts)} pieces around a text; expected {MAX_AROUND_PIECES} at most; "
+            "do not trust this file"
         )
 
 
 def _check_pattern(pattern: object, where: str) -> None:
-    """Refuse an expression that can take exponential time, by its form, or does take long on a run of one character."""
+    """Refuse an expression whose form allows exponential time, or that takes long on a run of one character."""
     if not isinstance(pattern, str) or pattern in _KNOWN:
         return
     problem = problem_of(pattern) or _slowness(pattern)
@@ -199,7 +204,7 @@ def _slowness(pattern: str) -> str:
         cut = pre_tokenizers.Split(Regex(pattern), "isolated")
     except Exception:  # no expression: the library says so when it gets the file
         return ""
-    literals = list(dict.fromkeys(letter for letter in pattern if letter.isprintable()))[:_MOST_LITERALS]
+    literals = list(dict.fromkeys(letter for letter in pattern if letter.isprintable()))[:_MAX_LITERALS]
     # What must come is looked for first, and nothing is tried where it does not: so it comes, behind the run.
     for letter, end in itertools.product(dict.fromkeys((*"aA1 \n!é日", *literals)), ("", "\n\n" + "".join(literals))):
         for length in _PROBE_LENGTHS:
