@@ -270,7 +270,7 @@ def torment(
         BrokenPromiseError: something was lost, doubled or changed.
     """
     from glinfer.config import ModelConfig
-    from glinfer.inspect.demo import write_demo
+    from glinfer.engine.random_model import write_demo
 
     rng = random.Random(seed)
     report = Report(prompts)

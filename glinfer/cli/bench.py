@@ -17,7 +17,6 @@ from glinfer.cli.common import (
     device_options,
     json_option,
     loaded,
-    megabytes,
     opened,
     out,
     parse_ids,
@@ -29,6 +28,7 @@ from glinfer.cli.common import (
 from glinfer.config import ModelConfig
 from glinfer.engine.loading import random_weights, read_model
 from glinfer.engine.model import Model
+from glinfer.engine.random_model import demo_folder, write_demo
 from glinfer.errors import InputError
 from glinfer.formats import Checkpoint
 from glinfer.gl.context import Device
@@ -40,11 +40,10 @@ from glinfer.inspect.bench.decoding import (
     contexts_within,
     load_fast,
 )
-from glinfer.inspect.bench.engines import BatchEngine, Engine, room_for
+from glinfer.inspect.bench.engines import BatchDecoder, Decoder, room_for
 from glinfer.inspect.bench.reference import BenchReport, bench
-from glinfer.inspect.bench.turns import Spread
 from glinfer.inspect.ceiling import CeilingReport, measure_ceilings, measure_products
-from glinfer.inspect.demo import demo_folder, write_demo
+from glinfer.inspect.report import Spread, megabytes
 from glinfer.models.choice import DEFAULT_PLAN, DEFAULT_WEIGHTS, PLANS, check_choice
 from glinfer.tools.peers import PEERS, open_peers
 
@@ -187,7 +186,7 @@ def _bench_reference(model: str | None, lengths: list[int], runs: int, as_json: 
     with loaded(path, tokenizer=None, plan="reference", weights="f32", **options) as opened_model:
         load_seconds = time.perf_counter() - started
         with progress("timing") as advance:
-            report = bench(opened_model, lengths, runs, load_seconds=load_seconds, on_run=advance)
+            report = bench(opened_model, lengths, runs, load_seconds=load_seconds, on_progress=advance)
     if as_json:
         print_json(report.to_json())
     else:
@@ -226,9 +225,9 @@ def _bench_fast(
         path = checkpoint = random_weights(shape_asked_for(config_text, {**options, "context": None}))
     contexts_within(checkpoint.config, contexts)  # before anything slow begins
     with contextlib.ExitStack() as held:
-        engines: list[tuple[Engine, EngineReport]] = []
+        engines: list[tuple[Decoder, EngineReport]] = []
         models: list[tuple[Model, str]] = []
-        batches: dict[str, list[BatchEngine]] = {}
+        batches: dict[str, list[BatchDecoder]] = {}
         others = open_peers(peers, checkpoint) if peers else []
         for peer in others:
             held.callback(peer.close)
@@ -239,12 +238,14 @@ def _bench_fast(
         for name in formats:
             with progress(f"loading {name}") as advance:
                 how = {"cache": options["cache"], "gelu": options["gelu"]}
-                bound, engine, about = load_fast(path, name, device, opening_seconds=opening, on_upload=advance, **how)
+                bound, engine, about = load_fast(
+                    path, name, device, opening_seconds=opening, on_progress=advance, **how
+                )
             held.callback(bound.close)
             engines.append((engine, about))
             models.append((bound, about.label))
             for size in together.sizes:
-                batches.setdefault(about.label, []).append(BatchEngine(bound, size, capacity))
+                batches.setdefault(about.label, []).append(BatchDecoder(bound, size, capacity))
                 held.callback(batches[about.label][-1].close)
         engines += [(peer, EngineReport(peer.label)) for peer in others]
         with progress("timing") as advance:
@@ -256,7 +257,7 @@ def _bench_fast(
                 renderer=device.description,
                 batches=batches,
                 batches_at=at,
-                on_run=advance,
+                on_progress=advance,
             )
         if ceiling:
             report = dataclasses.replace(report, ceiling=_ceilings(device, models, report))
@@ -266,7 +267,7 @@ def _bench_fast(
 def _ceilings(device: Device, models: list[tuple[Model, str]], report: DecodeReport) -> CeilingReport:
     sizes = [(about.weight_texture or "", about.weight_bytes or 0) for about in report.engines if about.weights]
     with progress("measuring ceilings") as advance:
-        found = measure_ceilings(device, sizes, on_step=advance)
+        found = measure_ceilings(device, sizes, on_progress=advance)
         products = [product for model, label in models for product in measure_products(model, label)]
     return dataclasses.replace(found, products=tuple(products))
 
@@ -277,13 +278,12 @@ def _show_decoding(report: DecodeReport) -> None:
         headings.append("peak")
     shown = table(*headings, numbers=tuple(headings[1:]))
     for row in report.rows:
-        rates, share = row.rates, report.of_fetch_ceiling(row)
-        reached = rates["bytes_per_second"]
+        share, reached = report.of_fetch_ceiling(row), row.bytes_per_second
         cells = [
             row.label,
             str(row.context),
             _spread(row.decode),
-            f"{rates['tokens_per_second']:,.1f}",
+            f"{row.tokens_per_second:,.1f}",
             "" if row.pipelined is None else _spread(row.pipelined),
             "" if reached is None else f"{reached / 1e9:,.1f}",
         ]
@@ -310,8 +310,8 @@ def _show_prefill(report: DecodeReport) -> None:
     numbers = ("tokens", "ms", "tok/s")
     shown = table("prompt to logits", *numbers, numbers=numbers)
     for row in report.rows:
-        rate = row.rates["prefill_tokens_per_second"]
-        shown.add_row(row.label, str(row.context), _spread(row.prefill), f"{rate:,.0f}")
+        rate = f"{row.prefill_tokens_per_second:,.0f}"
+        shown.add_row(row.label, str(row.context), _spread(row.prefill), rate)
     out().print(shown)
     click.echo()
 

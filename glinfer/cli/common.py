@@ -1,72 +1,119 @@
-"""What several commands share: options, opening things, progress, JSON."""
+"""Options, readers, tables and progress bars shared by commands."""
 
 from __future__ import annotations
 
 import json
-import math
 import sys
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
+from functools import partial
 from pathlib import Path
 from typing import Any, TypeVar
 
 import click
 from rich.console import Console
-from rich.progress import BarColumn, Progress, TaskID, TextColumn, TimeElapsedColumn
+from rich.progress import BarColumn, TextColumn, TimeElapsedColumn
+from rich.progress import Progress as ProgressBar
 from rich.table import Table
 
 from glinfer.config import ModelConfig
 from glinfer.engine.loading import USUAL_CONTEXT, random_weights, read_model, usual_context
 from glinfer.engine.model import Model, load_model
+from glinfer.engine.progress import Progress, StagedProgress, no_staged_progress
 from glinfer.errors import InputError
 from glinfer.formats import Checkpoint
+from glinfer.formats.files import shown
 from glinfer.formats.huggingface.config import read_config
 from glinfer.gl.context import Device, Limits, open_device
 from glinfer.inspect.info import list_devices
+from glinfer.inspect.report import Table as ReportTable
+from glinfer.inspect.report import megabytes as megabytes
+from glinfer.inspect.report import plain
 from glinfer.models.choice import AUTO, CACHES, DEFAULT_PLAN, DEFAULT_WEIGHTS, PLANS, USUAL_TEXTURE_SIZE, WEIGHTS
 from glinfer.models.transforms.recipe import DEFAULT_CACHE
 
 Command = TypeVar("Command", bound=Callable[..., Any])
 LIMITS = {"driver": None, "webgl2": Limits.webgl2_minimum()}
-"""What ``--limits`` takes."""
+"""Values of ``--limits``."""
 
 
 def out() -> Console:
-    """Tables and text for people, on standard output."""
-    # Paths and renderer names are shown as they are: "[x]" and ":x:" are no markup in them.
+    """Return a console on standard output."""
+    # Paths and renderer names are shown literally, without markup for "[x]" and ":x:".
     width = None if sys.stdout.isatty() else 110
     return Console(highlight=False, markup=False, emoji=False, width=width)
 
 
 def json_text(value: Any) -> str:
-    """One JSON document; JSON has no NaN and no infinities, so they become null."""
-    return json.dumps(_without_infinities(value), indent=2, ensure_ascii=False, allow_nan=False)
+    """Format one JSON document; NaN and infinities become null."""
+    return json.dumps(plain(value), indent=2, ensure_ascii=False, allow_nan=False)
 
 
 def print_json(value: Any) -> None:
-    """One JSON document on standard output."""
+    """Print one JSON document."""
     click.echo(json_text(value))
 
 
-def _without_infinities(value: Any) -> Any:
-    if isinstance(value, dict):
-        return {key: _without_infinities(item) for key, item in value.items()}
-    if isinstance(value, (list, tuple)):
-        return [_without_infinities(item) for item in value]
-    return None if isinstance(value, float) and not math.isfinite(value) else value
-
-
 def table(*columns: str, numbers: tuple[str, ...] = ()) -> Table:
-    """An empty plain table; the columns named in ``numbers`` are right-aligned."""
+    """Make an empty table; columns named in ``numbers`` are right-aligned."""
     made = Table(box=None, pad_edge=False, header_style="bold")
     for column in columns:
         made.add_column(column, justify="right" if column in numbers else "left", overflow="fold")
     return made
 
 
-def megabytes(count: int) -> str:
-    """Bytes as people read them."""
-    return f"{count / 1e6:,.1f} MB" if count >= 100_000 else f"{count:,} B"
+def number_table(*columns: str) -> Table:
+    """Make an empty table of numbers."""
+    return table(*columns, numbers=columns)
+
+
+def show_table(made: ReportTable) -> None:
+    """Print the table of a report, its total in bold."""
+    names = tuple(column.name for column in made.columns)
+    shown = table(*names, numbers=tuple(column.name for column in made.columns if column.right))
+    for row in made.rows:
+        shown.add_row(*(cell.text for cell in row))
+    if made.total:
+        shown.add_row(*(cell.text for cell in made.total), style="bold")
+    out().print(shown)
+
+
+def sizes_text(sizes: Mapping[str, int]) -> str:
+    """List sizes that are not 0: ``weight 12.0 MB, cache 512 B``."""
+    return ", ".join(f"{name} {megabytes(size)}" for name, size in sizes.items() if size)
+
+
+def read_bytes(path: str) -> bytes:
+    """Read a file or a pipe.
+
+    Raises:
+        InputError: it cannot be read.
+    """
+    try:
+        return Path(path).read_bytes()
+    except (OSError, ValueError) as error:
+        raise InputError(f"{shown(path)}: cannot read it: {getattr(error, 'strerror', None) or error}") from None
+
+
+def read_text(path: str) -> str:
+    """Read a UTF-8 text from a file or a pipe, line ends as they are.
+
+    Raises:
+        InputError: it cannot be read, or is not UTF-8.
+    """
+    return utf8(read_bytes(path), shown(path))
+
+
+def utf8(data: bytes, source: str) -> str:
+    """Decode a text.
+
+    Raises:
+        InputError: it is not UTF-8; names ``source`` and the byte.
+    """
+    try:
+        return data.decode("utf-8")
+    except UnicodeDecodeError as error:
+        raise InputError(f"{source} is not UTF-8 (byte {error.start}); expected text") from None
 
 
 def device_options(command: Command) -> Command:
@@ -216,16 +263,24 @@ def loaded(
 
 
 @contextmanager
-def progress(what: str) -> Iterator[Callable[[int, int], None]]:
-    """A bar on a terminal's standard error; yields a function told (done, total), and vanishes at the end."""
+def progress(what: str) -> Iterator[Progress]:
+    """Show a transient bar on a terminal's standard error within the block."""
+    with stage_bars() as advance:
+        advance(what, 0, 0)
+        yield partial(advance, what)
+
+
+@contextmanager
+def stage_bars() -> Iterator[StagedProgress]:
+    """Show a transient bar for the current stage on a terminal's standard error within the block."""
     console = Console(stderr=True)
     if not console.is_terminal:
-        yield lambda done, total: None  # a Progress that is disabled writes an empty line in older versions of rich
+        yield no_staged_progress  # a bar that is disabled writes an empty line in older versions of rich
         return
     columns = (TextColumn("{task.description}"), BarColumn(), TextColumn("{task.percentage:>3.0f}%"))
-    with Progress(*columns, TimeElapsedColumn(), console=console, transient=True) as bar:
-        task: TaskID = bar.add_task(what, total=None)
-        yield lambda done, total: bar.update(task, completed=done, total=total)
+    with ProgressBar(*columns, TimeElapsedColumn(), console=console, transient=True) as bar:
+        task = bar.add_task("", total=None)
+        yield lambda stage, done, total: bar.update(task, description=stage, completed=done, total=total or None)
 
 
 def shape_of(text: str) -> ModelConfig:

@@ -7,9 +7,8 @@ from typing import Any
 
 import click
 
-from glinfer.cli.common import LIMITS, json_option, out, parse_ids, print_json, progress, table
+from glinfer.cli.common import LIMITS, json_option, out, parse_ids, print_json, progress, read_text, table
 from glinfer.errors import InputError
-from glinfer.formats.files import opened, shown
 from glinfer.inspect.diff.compare import OTHER_FORMAT, SAME_FORMAT, SPREAD, TRACED, Side, diff
 from glinfer.inspect.diff.pictures import check_picture, save_picture
 from glinfer.inspect.diff.report import Along, DiffReport, PassDiff, SideFacts
@@ -98,7 +97,7 @@ def diff_command(
     if ids is not None:
         given = parse_ids(ids)
     elif text_path is not None:
-        given = _read(text_path)
+        given = read_text(text_path)
     with progress("comparing") as advance:
         report = diff(
             side_a, side_b, given, tokens=tokens, shorten=text_path is not None, on_progress=advance, **options
@@ -141,15 +140,6 @@ def side_of(option: str, model: str, settings: Sequence[str]) -> Side:
     if "gl" in found:
         found["api"] = found.pop("gl")
     return Side(model, **found)
-
-
-def _read(path: str) -> str:
-    with opened(path) as (file, _):
-        data = file.read()
-    try:
-        return data.decode("utf-8")
-    except UnicodeDecodeError as error:
-        raise InputError(f"{shown(path)} is not UTF-8 (byte {error.start}); expected a text file") from None
 
 
 def _show(report: DiffReport, show_all: bool) -> None:

@@ -19,6 +19,7 @@ from glinfer.cli.common import (
     progress,
     strict_option,
     tokenizer_option,
+    utf8,
 )
 from glinfer.engine.loop import GenerationStats, TokenStream
 from glinfer.engine.model import Model
@@ -111,12 +112,7 @@ def generate(model: str, prompt: str | None, ids: str | None, as_json: bool, qui
 
 
 def _text_of(prompt: str) -> str:
-    if prompt != "-":
-        return prompt
-    try:
-        return sys.stdin.buffer.read().decode("utf-8")
-    except UnicodeDecodeError as error:
-        raise InputError(f"standard input is not UTF-8 (byte {error.start}); expected text") from None
+    return prompt if prompt != "-" else utf8(sys.stdin.buffer.read(), "standard input")
 
 
 def show(stream: TextStream | TokenStream) -> None:

@@ -20,9 +20,9 @@ from glinfer.cli.common import (
 )
 from glinfer.engine.loading import USUAL_CONTEXT, read_model
 from glinfer.errors import InputError
-from glinfer.inspect.look.folder import check_folder
-from glinfer.inspect.look.run import KINDS, USUAL_TOP, Wanted, check_drawing
-from glinfer.inspect.look.run import look as look_into
+from glinfer.inspect.look.options import DEFAULT_TOP, KINDS, LookOptions
+from glinfer.inspect.look.output import check_drawing, check_folder
+from glinfer.inspect.look.output import look as look_into
 
 
 @click.command("look")
@@ -32,7 +32,9 @@ from glinfer.inspect.look.run import look as look_into
 @click.option("--ids", help="Token ids instead of TEXT, such as 13,132,251. Needs no tokenizer.")
 @click.option("--what", metavar="W[,W…]", help=f"Some of {', '.join(KINDS)}. Default: all.")
 @click.option("--layers", metavar="N[,N…]", help="Blocks, as numbers, ranges or patterns: 0,3-5,1*. Default: all.")
-@click.option("--top", type=int, default=USUAL_TOP, show_default=True, help="How many of the likeliest tokens to list.")
+@click.option(
+    "--top", type=int, default=DEFAULT_TOP, show_default=True, help="How many of the likeliest tokens to list."
+)
 @click.option("--force", is_flag=True, help="Write into a folder that has other files too; they stay.")
 @tokenizer_option
 @click.option("--gelu", type=click.Choice(["tanh", "erf"]), help="The form of GELU. Default: the checkpoint's own.")
@@ -73,7 +75,7 @@ def look(
         raise InputError("give either a TEXT or --ids, and not both")
     prompt: str | list[int] | None = text if ids is None else parse_ids(ids)
     path, checkpoint = read_model(model, gelu=options["gelu"], context=options["context"])
-    wanted = Wanted.of(checkpoint.config, what, layers, top)
+    wanted = LookOptions.of(checkpoint.config, what, layers, top)
     if (prompt is None) == wanted.runs:
         if wanted.runs:
             raise InputError("there is no text to look at; give a TEXT or --ids, or --what weights")
@@ -83,7 +85,7 @@ def look(
         edge = planned_edge(options["limits"])
         with progress("drawing") as advance:
             document = look_into(
-                checkpoint, folder, wanted, about=about, max_texture_size=edge, force=force, on_picture=advance
+                checkpoint, folder, wanted, about=about, max_texture_size=edge, force=force, on_progress=advance
             )
     else:
         with (
@@ -99,7 +101,7 @@ def look(
                 about={**about, "renderer": opened.device.description},
                 max_texture_size=opened.device.limits.max_texture_size,
                 force=force,
-                on_picture=advance,
+                on_progress=advance,
             )
     if as_json:
         print_json(document)

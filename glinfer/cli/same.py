@@ -2,11 +2,9 @@
 
 from __future__ import annotations
 
-from pathlib import Path
-
 import click
 
-from glinfer.cli.common import LIMITS, json_option, out, print_json, progress, table, tokenizer_option
+from glinfer.cli.common import LIMITS, json_option, out, print_json, progress, read_bytes, table, tokenizer_option
 from glinfer.engine.ids import check_ids
 from glinfer.engine.loading import read_model
 from glinfer.engine.sampler import SamplingOptions
@@ -73,7 +71,7 @@ def same_command(
     found, reason = find_tokenizer(path, tokenizer, checkpoint.config)
     recorded = None
     if against is not None:
-        report = _read(against)
+        report = read_bytes(against)
         question, recorded = question_of(report, checkpoint.config), recorded_texts(report)
     else:
         if found is None:
@@ -91,13 +89,6 @@ def same_command(
         _show(result, found)
     if not result.passed:
         raise click.exceptions.Exit(1)
-
-
-def _read(path: str) -> bytes:
-    try:
-        return Path(path).read_bytes()
-    except (OSError, ValueError) as error:
-        raise InputError(f"{path}: cannot read it: {getattr(error, 'strerror', None) or error}") from None
 
 
 def _settings(plans: str, weights: str) -> list[Setting]:

@@ -12,7 +12,7 @@ from glinfer.cli.common import device_options, json_option, opened, out, print_j
 from glinfer.engine.loading import read_model
 from glinfer.formats import Checkpoint
 from glinfer.gl.context import Device
-from glinfer.inspect.tune.run import TuneReport, tune
+from glinfer.inspect.tune.kernels import TuneReport, tune
 from glinfer.models.choice import DEFAULT_WEIGHTS, weights_named
 from glinfer.models.tuning import Tuned, TuningKey, default_for, kernels_file, load_tuned, runs_on, save_kernels
 

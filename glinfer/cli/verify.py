@@ -30,7 +30,8 @@ from glinfer.errors import ContextError, InputError
 from glinfer.formats import Checkpoint
 from glinfer.inspect.draws import example_ids
 from glinfer.inspect.verify.report import named, schema_text
-from glinfer.inspect.verify.run import (
+from glinfer.inspect.verify.stress import StressCheck
+from glinfer.inspect.verify.suite import (
     DRAW_TOLERANCE,
     Checks,
     Renderer,
@@ -40,7 +41,6 @@ from glinfer.inspect.verify.run import (
     every_renderer,
     verify_everywhere,
 )
-from glinfer.inspect.verify.stress import StressCheck
 from glinfer.models.choice import check_choice, plan_for
 
 _FINDINGS_SHOWN = 12

@@ -17,6 +17,7 @@ from glinfer.engine.cached import CachedSession
 from glinfer.engine.decode import DecodeSession, Floats, RecomputeSession
 from glinfer.engine.fallback import KernelChoice, PlainerPrefill
 from glinfer.engine.nan_guard import Numbers
+from glinfer.engine.progress import Progress, no_progress
 from glinfer.engine.scheduler import Scheduler
 from glinfer.engine.score import Scorer, TextScore
 from glinfer.engine.whole import WholeSequences
@@ -106,7 +107,7 @@ class Engine(ABC):
         texts: Sequence[Sequence[int]],
         *,
         stride: int | None = None,
-        on_window: Callable[[int, int], None] = lambda done, total: None,
+        on_progress: Progress = no_progress,
     ) -> list[TextScore]:
         """How likely texts are, see :meth:`glinfer.engine.score.Scorer.score`.
 
@@ -115,7 +116,7 @@ class Engine(ABC):
             NumbersError: the model's output is broken; names the pass where that began.
         """
         try:
-            return self.judge().score(texts, stride=stride, on_window=on_window)
+            return self.judge().score(texts, stride=stride, on_progress=on_progress)
         except NumbersError as error:
             context = self.config.max_position_embeddings
             places = filter(None, (self.numbers.trace(each[:context]) for each in texts))

@@ -23,8 +23,8 @@ from glinfer.gl.layouts.matrix import FORMATS
 from glinfer.gl.texture import Framebuffer, Texture
 from glinfer.inspect.verify import stress as module
 from glinfer.inspect.verify import stress_textures as textures
-from glinfer.inspect.verify.run import schema, verify_stress
 from glinfer.inspect.verify.stress import StressCheck
+from glinfer.inspect.verify.suite import schema, verify_stress
 from glinfer.models.session import Session
 from glinfer.tensors.device import Device as TensorDevice
 from glinfer.tools.kernel_cases.case import KernelCase

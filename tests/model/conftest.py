@@ -8,8 +8,8 @@ import pytest
 from goldens import ModelWriter
 from scripted_models import SMALL, random_file
 
+from glinfer.engine.random_model import demo_tokenizer
 from glinfer.formats import write_bpe
-from glinfer.inspect.demo import demo_tokenizer
 
 
 @pytest.fixture(scope="session")

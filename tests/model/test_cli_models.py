@@ -24,6 +24,7 @@ import glinfer
 from glinfer.cli.app import run
 from glinfer.config import ModelConfig
 from glinfer.engine.model import Model
+from glinfer.engine.random_model import demo_tokenizer
 from glinfer.errors import InputError
 from glinfer.formats import (
     Checkpoint,
@@ -33,7 +34,6 @@ from glinfer.formats import (
     write_gab,
     write_gguf,
 )
-from glinfer.inspect.demo import demo_tokenizer
 from glinfer.text.tokenizer import Tokenizer
 from glinfer.tools.peers import open_peers
 

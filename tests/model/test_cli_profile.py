@@ -15,7 +15,7 @@ from glinfer.config import ModelConfig
 from glinfer.engine.loading import bind
 from glinfer.formats import random_checkpoint
 from glinfer.gl.context import open_device
-from glinfer.inspect.profile.run import profile
+from glinfer.inspect.profile.measure import profile
 
 SHAPE = ["--config", "blocks=1,dim=32,heads=4,vocab=300,context=64"]
 QUICK = ["--runs", "2", "--no-ceiling"]

@@ -11,10 +11,10 @@ import pytest
 from scripted_models import BYTES
 
 import glinfer
+from glinfer.engine.random_model import demo_tokenizer
 from glinfer.errors import FormatError, GlinferError, InputError
 from glinfer.formats import write_bpe
 from glinfer.gl.context import Limits, open_device
-from glinfer.inspect.demo import demo_tokenizer
 from glinfer.ops.kernels import Kernels
 from glinfer.text.tokenizer import Tokenizer
 

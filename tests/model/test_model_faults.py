@@ -34,7 +34,7 @@ from glinfer.gl.context import Device, Limits, open_device
 from glinfer.gl.layouts.matrix import Layout
 from glinfer.gl.program import Program
 from glinfer.gl.raw import RawGL
-from glinfer.inspect.verify.run import Checks, Renderer, verify_everywhere
+from glinfer.inspect.verify.suite import Checks, Renderer, verify_everywhere
 from glinfer.models import session as session_module
 from glinfer.models.choice import plan_for
 from glinfer.models.session import check_fits

@@ -22,7 +22,7 @@ from glinfer.formats import Checkpoint, load_checkpoint, random_checkpoint, save
 from glinfer.gl import program
 from glinfer.gl.context import Device, Limits, open_device
 from glinfer.gl.texture import Texture
-from glinfer.inspect.verify.run import (
+from glinfer.inspect.verify.suite import (
     SPECIAL_BITS,
     VerifyRun,
     schema,

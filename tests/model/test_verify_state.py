@@ -20,8 +20,8 @@ from glinfer.cli.app import run
 from glinfer.config import ModelConfig
 from glinfer.formats import random_checkpoint
 from glinfer.gl.context import Device, open_device
-from glinfer.inspect.verify import run as module
-from glinfer.inspect.verify.run import DrawCheck, Finding, schema, verify_draws
+from glinfer.inspect.verify import suite as module
+from glinfer.inspect.verify.suite import DrawCheck, Finding, schema, verify_draws
 from glinfer.models.choice import plan_for, weights_for
 from glinfer.models.session import Session
 from glinfer.ops import DrawSpec

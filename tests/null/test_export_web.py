@@ -23,6 +23,7 @@ from safetensors.numpy import load_file
 
 from glinfer.cli.app import run
 from glinfer.config import ModelConfig
+from glinfer.engine.random_model import demo_tokenizer
 from glinfer.errors import FormatError, GlinferError, InputError, PlanError
 from glinfer.export import site as module
 from glinfer.export.page import renamed
@@ -33,7 +34,6 @@ from glinfer.gl.layouts.blocks import BlockLayout
 from glinfer.gl.layouts.flat import FlatLayout
 from glinfer.gl.layouts.matrix import Layout
 from glinfer.gl.program import load_source, shader_root
-from glinfer.inspect.demo import demo_tokenizer
 from glinfer.models.choice import plan_for, weights_for
 from glinfer.models.plan import Plan
 from glinfer.models.session import weight_matrix

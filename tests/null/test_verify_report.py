@@ -13,7 +13,8 @@ from glinfer.config import ModelConfig
 from glinfer.formats import random_checkpoint
 from glinfer.gl.layouts.matrix import FORMATS
 from glinfer.inspect.verify.report import VERSION
-from glinfer.inspect.verify.run import (
+from glinfer.inspect.verify.state import KINDS
+from glinfer.inspect.verify.suite import (
     APIS,
     DrawCheck,
     Finding,
@@ -28,7 +29,6 @@ from glinfer.inspect.verify.run import (
     every_format,
     schema,
 )
-from glinfer.inspect.verify.state import KINDS
 from glinfer.models.choice import PLANS
 
 TEXTURE = TextureCheck("wte", 4, 300, "rgba32f", 19200, True, 0.0)

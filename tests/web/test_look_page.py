@@ -11,7 +11,8 @@ import pytest
 
 import glinfer
 from glinfer.formats import load_checkpoint
-from glinfer.inspect.look.run import Wanted, look
+from glinfer.inspect.look.options import LookOptions
+from glinfer.inspect.look.output import look
 
 DRIVER = Path(__file__).with_name("look_page.mjs")
 BLOCKS = (0, 1, 4)
@@ -21,7 +22,7 @@ BLOCKS = (0, 1, 4)
 def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
     target = tmp_path_factory.mktemp("look") / "inside & out"
     checkpoint = load_checkpoint("shakespeare")
-    wanted = Wanted.of(checkpoint.config, layers=",".join(map(str, BLOCKS)))
+    wanted = LookOptions.of(checkpoint.config, layers=",".join(map(str, BLOCKS)))
     with glinfer.load("shakespeare", plan="reference") as model:
         look(checkpoint, target, wanted, model=model, prompt="To be, or not\nto be", about={"name": "<i>Bard</i>"})
     return target
