@@ -101,10 +101,10 @@ def read_text(path: str) -> str:
     Raises:
         InputError: it cannot be read, or is not UTF-8.
     """
-    return utf8(read_bytes(path), shown(path))
+    return utf8(read_bytes(path), shown(path), "a text file")
 
 
-def utf8(data: bytes, source: str) -> str:
+def utf8(data: bytes, source: str, expected: str = "text") -> str:
     """Decode a text.
 
     Raises:
@@ -113,7 +113,7 @@ def utf8(data: bytes, source: str) -> str:
     try:
         return data.decode("utf-8")
     except UnicodeDecodeError as error:
-        raise InputError(f"{source} is not UTF-8 (byte {error.start}); expected text") from None
+        raise InputError(f"{source} is not UTF-8 (byte {error.start}); expected {expected}") from None
 
 
 def device_options(command: Command) -> Command:

@@ -37,6 +37,7 @@ from glinfer.inspect.bench.engines import BatchDecoder, FastDecoder, room_for, r
 from glinfer.inspect.bench.reference import bench
 from glinfer.inspect.ceiling import CeilingReport, FetchRate, ProductRate, measure_ceilings, measure_products
 from glinfer.inspect.draws import example_ids
+from glinfer.inspect.report import Spread
 from glinfer.tools import peers
 from glinfer.tools.peers import open_peers
 
@@ -195,7 +196,7 @@ class TestTiming:
             timed([Scripted(Clock(monkeypatch), "one", 1.0, 1.0)], contexts, runs)
 
     def test_a_spread(self) -> None:
-        spread = timing.Spread.of([3.0, 1.0, 2.0, 5.0, 4.0])
+        spread = Spread.of([3.0, 1.0, 2.0, 5.0, 4.0])
         assert (spread.fastest, spread.lower_quartile, spread.median, spread.upper_quartile, spread.slowest) == (
             *(1.0, 2.0, 3.0, 4.0, 5.0),
         )
@@ -406,7 +407,7 @@ class TestCeiling:
     def test_every_texel_is_fetched_as_often_as_is_claimed(
         self, device: Device, format_name: str, lookup: bool
     ) -> None:
-        with ceiling._Bench(device) as bench_:
+        with ceiling._Resources(device) as bench_:
             source = bench_.texture(64, 256, format_name)
             shape = (256, 64) if source.layout.format.channels == 1 else (256, 64, 4)
             texels = np.random.default_rng(2).integers(0, 7, shape).astype(source.layout.format.dtype)
