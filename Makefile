@@ -19,7 +19,7 @@ demo: setup-run ## Write text with a model; MODEL=file TOKENIZER=file PROMPT="so
 	@$(BIN)/glinfer demo $${MODEL:+--model "$$MODEL"} $${TOKENIZER:+--tokenizer "$$TOKENIZER"} \
 	    $${PROMPT:+--prompt "$$PROMPT"} $${TOKENS:+--max-tokens "$$TOKENS"}
 
-test: lint ## Check lint, types, and every feature once (7 to 10 minutes on two cores, the set-up included)
+test: lint ## Check lint, types, and every feature once (6 to 8 minutes on two idle cores, the set-up included)
 	$(BIN)/python -m pytest -n auto --maxprocesses 4 --dist worksteal
 
 test-all: setup-all ## Check the rest: every form, format and limit, PyTorch, transformers, llama.cpp, long searches
@@ -47,14 +47,14 @@ wheel: setup-dev ## Build the wheel into dist/
 
 fuzz: setup-dev ## Search each reader of files for what it cannot take, guided by coverage; FUZZ_SECONDS=60 each
 	$(BIN)/python -m pip install --quiet --disable-pip-version-check -e ".[fuzz]"
-	$(BIN)/python -m tests.fuzz.run --seconds $${FUZZ_SECONDS:-60} --lines
+	$(BIN)/python -m qa.fuzz.run --seconds $${FUZZ_SECONDS:-60} --lines
 
 soak: setup-run ## 100,000 tokens in thousands of sequences, and a batch of 10,000 prompts that is killed again and again
-	$(BIN)/glinfer soak
-	$(BIN)/python scripts/kill_batch.py
+	$(BIN)/python -m qa soak
+	$(BIN)/python -m qa kill-batch
 
 supply: setup-dev ## Build, install and test at both ends of all dependencies, on every Python here (15 minutes)
-	$(BIN)/python scripts/check_supply.py
+	$(BIN)/python -m qa supply
 
 clean: ## Remove everything that was made here: .venv, caches, built files
 	rm -rf .venv web/node_modules tests/web/node_modules .cache .mypy_cache .ruff_cache .pytest_cache .hypothesis build dist *.egg-info

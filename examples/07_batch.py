@@ -3,7 +3,7 @@
 import sys
 
 import glinfer
-from glinfer.engine.batch import BatchRequest
+from glinfer.engine.requests import BatchRequest
 
 MODEL = sys.argv[1] if len(sys.argv) > 1 else "shakespeare"  # a file, or a bundled model
 PROMPTS = ["ROMEO:\n", "KING RICHARD:\nMy lord", "First Citizen:\nBefore we", "JULIET:\nO", "And then"]

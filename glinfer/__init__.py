@@ -19,8 +19,8 @@ Importing glinfer loads no OpenGL and creates no context; :func:`load` and :clas
 from __future__ import annotations
 
 import importlib
-import inspect
 from collections.abc import Mapping, Sequence
+from inspect import signature
 from os import PathLike
 from typing import TYPE_CHECKING, Any
 
@@ -28,11 +28,10 @@ from glinfer.config import ModelConfig
 from glinfer.errors import GlinferError
 
 if TYPE_CHECKING:
-    from glinfer.engine.batch import BatchRequest
     from glinfer.engine.capture import Seen
-    from glinfer.engine.loop import TokenStream
     from glinfer.engine.model import Model
-    from glinfer.engine.stream import TextStream
+    from glinfer.engine.requests import BatchRequest
+    from glinfer.engine.stream import TextStream, TokenStream
     from glinfer.tensors.device import Device
     from glinfer.tensors.tensor import Tensor
 
@@ -50,7 +49,7 @@ __all__ = [
     "stream",
 ]
 _LATE = {
-    "BatchRequest": "glinfer.engine.batch",
+    "BatchRequest": "glinfer.engine.requests",
     "Device": "glinfer.tensors.device",
     "Seen": "glinfer.engine.capture",
     "Tensor": "glinfer.tensors.tensor",
@@ -126,6 +125,6 @@ def _split(options: Mapping[str, Any]) -> tuple[dict[str, Any], dict[str, Any]]:
     """The options of ``load``, and the others."""
     from glinfer.engine.model import load_model
 
-    names = inspect.signature(load_model).parameters
+    names = signature(load_model).parameters
     loading = {name: value for name, value in options.items() if name in names}
     return loading, {name: value for name, value in options.items() if name not in names}

@@ -10,15 +10,15 @@ import numpy as np
 from glinfer.config import ModelConfig
 from glinfer.families import FAMILIES
 from glinfer.formats import Checkpoint, random_checkpoint
-from glinfer.formats.packed import F16, PACKED_FORMATS, PackedTensor, block_weights
+from glinfer.formats.packed import PACKED_FORMATS, PackedTensor, block_weights
 from glinfer.formats.tensors import weight_shapes
-from glinfer.quant.ggml import BLOCK_FORMATS, block_format, pack
-from glinfer.quant.groups import FORMS
+from glinfer.quant.formats import BLOCK_FORMATS, F16, GROUP_FORMS, block_format
+from glinfer.quant.ggml import pack
 
 Array = np.ndarray[Any, Any]
 ROTARY = sorted(name for name, family in FAMILIES.items() if family.rotary)
 POSITIONS = "transformer.wpe.weight"
-assert set(PACKED_FORMATS) == {F16, "BF16", "Q8_ROW", "Q16_ROW", *FORMS} == {F16, *BLOCK_FORMATS}
+assert set(PACKED_FORMATS) == {F16, "BF16", "Q8_ROW", "Q16_ROW", *GROUP_FORMS} == {F16, *BLOCK_FORMATS}
 
 
 def tiny(family: str, head_dim: int = 8, **changes: Any) -> ModelConfig:

@@ -27,7 +27,7 @@ from glinfer.formats.jsonl import at_line, parse_object, read_lines, short
 from glinfer.text.assembler import TextAssembler
 
 if TYPE_CHECKING:
-    from glinfer.engine.batch import BatchResult
+    from glinfer.engine.requests import BatchResult
 
 MOST_LINE_BYTES = 16_000_000
 """Of one prompt."""
@@ -415,7 +415,7 @@ def run_batch(
         memory: bytes of texture memory for their caches at most.
         on_line: told the number of lines finished by this run.
     """
-    from glinfer.engine.batch import BatchRequest
+    from glinfer.engine.requests import BatchRequest
 
     started, draws = time.perf_counter(), model.device.draws_issued
     requests = [BatchRequest(line.prompt, line.options, key=line) for line in lines]

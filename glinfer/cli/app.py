@@ -21,40 +21,29 @@ _EXIT_BAD_INPUT = 2
 _EXIT_INTERRUPTED = 130
 
 
-_COMMANDS: Mapping[str, Callable[[], click.Command]] = {
-    "bench": lambda: import_module("glinfer.cli.bench").bench_command,
-    "chat": lambda: import_module("glinfer.cli.chat").chat,
-    "convert": lambda: import_module("glinfer.cli.convert").convert,
-    "demo": lambda: import_module("glinfer.cli.demo").demo,
-    "diff": lambda: import_module("glinfer.cli.diff").diff_command,
-    "draws": lambda: import_module("glinfer.cli.draws").draws,
-    "eval": lambda: import_module("glinfer.cli.evaluate").eval_command,
-    "export-web": lambda: import_module("glinfer.cli.web").export_command,
-    "generate": lambda: import_module("glinfer.cli.generate").generate,
-    "info": lambda: import_module("glinfer.cli.info").info,
-    "kernels": lambda: import_module("glinfer.cli.kernels").kernels,
-    "look": lambda: import_module("glinfer.cli.look").look,
-    "models": lambda: import_module("glinfer.cli.models").models,
-    "products": lambda: import_module("glinfer.cli.products").products,
-    "profile": lambda: import_module("glinfer.cli.profile").profile_command,
-    "same": lambda: import_module("glinfer.cli.same").same_command,
-    "serve-web": lambda: import_module("glinfer.cli.web").serve_command,
-    "soak": lambda: import_module("glinfer.cli.soak").soak_command,
-    "tune": lambda: import_module("glinfer.cli.tune").tune_command,
-    "verify": lambda: import_module("glinfer.cli.verify").verify,
-}
-"""Every command; a run imports only the module of its own."""
+class Commands(click.Group):
+    """A group of commands, each imported when it is first asked for."""
 
+    def __init__(self, *args: Any, table: Mapping[str, Callable[[], click.Command]], program: str, **options: Any):
+        """Make the group.
 
-class _Commands(click.Group):
+        Args:
+            args: as :class:`click.Group` takes them.
+            table: every command by its name, as a function that imports it.
+            program: what a user types to call the group; messages begin with it.
+            options: as :class:`click.Group` takes them.
+        """
+        super().__init__(*args, **options)
+        self._table, self.program = table, program
+
     def list_commands(self, ctx: click.Context) -> list[str]:
         """The names of all commands, without importing any."""
-        return sorted({*_COMMANDS, *super().list_commands(ctx)})
+        return sorted({*self._table, *super().list_commands(ctx)})
 
     def get_command(self, ctx: click.Context, cmd_name: str) -> click.Command | None:
         """Import a command when it is first asked for."""
-        if cmd_name in _COMMANDS and cmd_name not in self.commands:
-            self.add_command(_COMMANDS[cmd_name](), cmd_name)
+        if cmd_name in self._table and cmd_name not in self.commands:
+            self.add_command(self._table[cmd_name](), cmd_name)
         return super().get_command(ctx, cmd_name)
 
     def invoke(self, ctx: click.Context) -> Any:
@@ -75,10 +64,33 @@ def _drop_output() -> None:
         os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
 
 
+_COMMANDS: Mapping[str, Callable[[], click.Command]] = {
+    "bench": lambda: import_module("glinfer.cli.bench").bench_command,
+    "chat": lambda: import_module("glinfer.cli.chat").chat,
+    "convert": lambda: import_module("glinfer.cli.convert").convert,
+    "demo": lambda: import_module("glinfer.cli.demo").demo,
+    "diff": lambda: import_module("glinfer.cli.diff").diff_command,
+    "draws": lambda: import_module("glinfer.cli.draws").draws,
+    "eval": lambda: import_module("glinfer.cli.evaluate").eval_command,
+    "export-web": lambda: import_module("glinfer.cli.web").export_command,
+    "generate": lambda: import_module("glinfer.cli.generate").generate,
+    "info": lambda: import_module("glinfer.cli.info").info,
+    "look": lambda: import_module("glinfer.cli.look").look,
+    "models": lambda: import_module("glinfer.cli.models").models,
+    "profile": lambda: import_module("glinfer.cli.profile").profile_command,
+    "serve-web": lambda: import_module("glinfer.cli.web").serve_command,
+    "tune": lambda: import_module("glinfer.cli.tune").tune_command,
+    "verify": lambda: import_module("glinfer.cli.verify").verify,
+}
+CONTEXT_SETTINGS = {"help_option_names": ["-h", "--help"], "max_content_width": 100}
+
+
 @click.group(
-    cls=_Commands,
+    cls=Commands,
+    table=_COMMANDS,
+    program="glinfer",
     invoke_without_command=True,
-    context_settings={"help_option_names": ["-h", "--help"], "max_content_width": 100},
+    context_settings=CONTEXT_SETTINGS,
 )
 @click.version_option(__version__, prog_name="glinfer")
 @click.pass_context
@@ -92,11 +104,11 @@ def cli(context: click.Context) -> None:
         click.echo(context.get_help())
 
 
-def main(arguments: Sequence[str] | None = None) -> NoReturn:
+def main(arguments: Sequence[str] | None = None, group: Commands = cli) -> NoReturn:
     """Run the command line and exit: 0 fine, 1 a check failed, 2 bad input, 130 interrupted."""
     _mend_streams()
-    _say_warnings_in_one_line()
-    sys.exit(run(arguments))
+    _say_warnings_in_one_line(group.program)
+    sys.exit(run(arguments, group))
 
 
 def _mend_streams() -> None:
@@ -109,8 +121,8 @@ def _mend_streams() -> None:
         sys.stdout.reconfigure(errors="backslashreplace")
 
 
-def _say_warnings_in_one_line() -> None:
-    """What glinfer warns of is for its user: one line, without the place in its code."""
+def _say_warnings_in_one_line(program: str) -> None:
+    """Show a warning of glinfer as one line, without the place in its code."""
     others = warnings.showwarning
 
     def show(
@@ -122,39 +134,39 @@ def _say_warnings_in_one_line() -> None:
         line: str | None = None,
     ) -> None:
         if issubclass(category, GlinferWarning):
-            click.echo(f"glinfer: warning: {' '.join(str(message).split())}", err=True)
+            click.echo(f"{program}: warning: {' '.join(str(message).split())}", err=True)
         else:
             others(message, category, filename, lineno, file, line)
 
     warnings.showwarning = show
 
 
-def run(arguments: Sequence[str] | None = None) -> int:
-    """Run the command line and return its exit status."""
+def run(arguments: Sequence[str] | None = None, group: Commands = cli) -> int:
+    """Run the command line of a group and return its exit status."""
+
+    def complain(message: str) -> int:
+        click.echo(f"{group.program}: {' '.join(message.split())}", err=True)
+        return _EXIT_BAD_INPUT
+
     try:
-        status = cli.main(
-            args=None if arguments is None else list(arguments), prog_name="glinfer", standalone_mode=False
+        status = group.main(
+            args=None if arguments is None else list(arguments), prog_name=group.program, standalone_mode=False
         )
         return int(status or 0)
     except GlinferError as error:
-        return _complain(str(error))
+        return complain(str(error))
     except click.NoSuchOption as error:
-        return _complain(error.format_message())
+        return complain(error.format_message())
     except click.UsageError as error:
-        path = error.ctx.command_path if error.ctx is not None else "glinfer"
-        return _complain(f"{error.format_message().rstrip('.')} (see '{path} --help')")
+        path = error.ctx.command_path if error.ctx is not None else group.program
+        return complain(f"{error.format_message().rstrip('.')} (see '{path} --help')")
     except click.ClickException as error:
-        return _complain(error.format_message())
+        return complain(error.format_message())
     except OSError as error:
         _drop_output()
         where = f"{error.filename}: " if error.filename else "cannot write the output: "
-        return _complain(f"{where}{error.strerror or error}; check the free space and the permissions")
+        return complain(f"{where}{error.strerror or error}; check the free space and the permissions")
     except MemoryError:
-        return _complain("out of memory: the model and its textures need more than this machine has free")
+        return complain("out of memory: the model and its textures need more than this machine has free")
     except (KeyboardInterrupt, click.Abort):
         return _EXIT_INTERRUPTED
-
-
-def _complain(message: str) -> int:
-    click.echo(f"glinfer: {' '.join(message.split())}", err=True)
-    return _EXIT_BAD_INPUT

@@ -5,6 +5,7 @@ from __future__ import annotations
 import contextlib
 import dataclasses
 import time
+from collections.abc import Callable, Sequence
 from os import PathLike
 from typing import Any
 
@@ -40,16 +41,18 @@ from glinfer.inspect.bench.decoding import (
     contexts_within,
     load_fast,
 )
-from glinfer.inspect.bench.engines import BatchDecoder, Decoder, room_for
+from glinfer.inspect.bench.engines import BatchDecoder, Decoder, OpenedDecoder, room_for
 from glinfer.inspect.bench.reference import BenchReport, bench
 from glinfer.inspect.ceiling import CeilingReport, measure_ceilings, measure_products
 from glinfer.inspect.report import Spread, megabytes
 from glinfer.models.choice import DEFAULT_PLAN, DEFAULT_WEIGHTS, PLANS, check_choice
-from glinfer.tools.peers import PEERS, open_peers
 
 _LENGTHS = "1,8,64"
 _CONTEXTS = "32,128,512,2000"
 _BATCHES_AT = 128  # tokens, unless --contexts says otherwise
+
+OpenEngines = Callable[[Checkpoint], Sequence[OpenedDecoder]]
+"""Loads a checkpoint into other engines, which take turns with the fast plan and are closed at the end."""
 
 
 @click.command("bench")
@@ -72,7 +75,6 @@ _BATCHES_AT = 128  # tokens, unless --contexts says otherwise
 )
 @click.option("--lengths", metavar="N[,N…]", help=f"Sequence lengths of the reference plan. Default: {_LENGTHS}.")
 @click.option("--runs", type=click.IntRange(min=1), default=5, show_default=True, help="Counted runs of each.")
-@click.option("--peers", default="", metavar="P[,P…]", help=f"Other engines beside it: {', '.join(PEERS)}.")
 @click.option(
     "--ceiling",
     is_flag=True,
@@ -81,20 +83,7 @@ _BATCHES_AT = 128  # tokens, unless --contexts says otherwise
 @click.option("--gelu", type=click.Choice(["tanh", "erf"]), help="The form of GELU. Default: the checkpoint's own.")
 @device_options
 @json_option
-def bench_command(
-    model: str | None,
-    config_text: str | None,
-    plan: str,
-    weights: str | None,
-    contexts: str | None,
-    batch: str | None,
-    lengths: str | None,
-    runs: int,
-    peers: str,
-    ceiling: bool,
-    as_json: bool,
-    **options: Any,
-) -> None:
+def bench_command(**options: Any) -> None:
     """Time MODEL: median, fastest and slowest run.
 
     The fast plan decodes blocks of tokens at the end of full contexts, with each token read back and with one
@@ -104,11 +93,35 @@ def bench_command(
     those of another shape with --config; speed does not depend on them.
 
     \b
-    glinfer bench shakespeare --weights f32,q8 --peers torch
+    glinfer bench shakespeare --weights f32,q8 --ceiling
     glinfer bench shakespeare --contexts 128 --batch 1,8,32
     glinfer bench --config family=llama,blocks=24,heads=16,kv_heads=8,dim=1024,inner=2816,vocab=32000 --weights f16,q8
     """
-    given = {"--weights": weights, "--contexts": contexts, "--peers": peers or None, "--batch": batch}
+    run_bench(**options)
+
+
+def run_bench(
+    model: str | None,
+    config_text: str | None,
+    plan: str,
+    weights: str | None,
+    contexts: str | None,
+    batch: str | None,
+    lengths: str | None,
+    runs: int,
+    ceiling: bool,
+    as_json: bool,
+    open_others: OpenEngines | None = None,
+    **options: Any,
+) -> None:
+    """Time a model as the options of :data:`bench_command` say, and print what was found.
+
+    ``open_others`` opens engines of another kind, which are timed beside the fast plan.
+
+    Raises:
+        InputError: an option that makes no sense, or belongs to the other plan.
+    """
+    given = {"--weights": weights, "--contexts": contexts, "--batch": batch}
     check_choice(plan, DEFAULT_WEIGHTS, options["cache"])
     check_one_source(model, config_text, needed=False)
     if plan == "reference":
@@ -122,7 +135,7 @@ def bench_command(
     formats = formats_of(DEFAULT_WEIGHTS if weights is None else weights)
     found = parse_ids(_CONTEXTS if contexts is None else contexts, "contexts")
     together = _Together(sizes_of(batch), _BATCHES_AT if contexts is None or not found else found[0])
-    report = _bench_fast(model, config_text, formats, found, together, runs, names_of(peers), ceiling, options)
+    report = _bench_fast(model, config_text, formats, found, together, runs, open_others, ceiling, options)
     if as_json:
         print_json(report.to_json())
     else:
@@ -213,7 +226,7 @@ def _bench_fast(
     contexts: list[int],
     together: _Together,
     runs: int,
-    peers: list[str],
+    open_others: OpenEngines | None,
     ceiling: bool,
     options: dict[str, Any],
 ) -> DecodeReport:
@@ -228,9 +241,9 @@ def _bench_fast(
         engines: list[tuple[Decoder, EngineReport]] = []
         models: list[tuple[Model, str]] = []
         batches: dict[str, list[BatchDecoder]] = {}
-        others = open_peers(peers, checkpoint) if peers else []
-        for peer in others:
-            held.callback(peer.close)
+        others = [] if open_others is None else open_others(checkpoint)
+        for other in others:
+            held.callback(other.close)
         started = time.perf_counter()
         device = held.enter_context(opened(options["device"], options["api"], options["limits"]))
         opening = time.perf_counter() - started
@@ -247,7 +260,7 @@ def _bench_fast(
             for size in together.sizes:
                 batches.setdefault(about.label, []).append(BatchDecoder(bound, size, capacity))
                 held.callback(batches[about.label][-1].close)
-        engines += [(peer, EngineReport(peer.label)) for peer in others]
+        engines += [(other, EngineReport(other.label)) for other in others]
         with progress("timing") as advance:
             report = bench_decoding(
                 engines,

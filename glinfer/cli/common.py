@@ -30,7 +30,7 @@ from glinfer.inspect.report import Table as ReportTable
 from glinfer.inspect.report import megabytes as megabytes
 from glinfer.inspect.report import plain
 from glinfer.models.choice import AUTO, CACHES, DEFAULT_PLAN, DEFAULT_WEIGHTS, PLANS, USUAL_TEXTURE_SIZE, WEIGHTS
-from glinfer.models.transforms.recipe import DEFAULT_CACHE
+from glinfer.quant.formats import DEFAULT_CACHE
 
 Command = TypeVar("Command", bound=Callable[..., Any])
 LIMITS = {"driver": None, "webgl2": Limits.webgl2_minimum()}

@@ -24,7 +24,7 @@ from glinfer.inspect.diff.weights import WeightsDiff
 from glinfer.inspect.labels import shortened
 from glinfer.inspect.pages import require_matplotlib
 from glinfer.models.choice import AUTO, CACHES, PLANS, WEIGHTS
-from glinfer.models.transforms.recipe import DEFAULT_CACHE
+from glinfer.quant.formats import DEFAULT_CACHE
 
 _CHOICES: dict[str, Sequence[str]] = {
     "plan": PLANS,

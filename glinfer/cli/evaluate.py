@@ -23,7 +23,7 @@ from glinfer.engine.loading import read_model
 from glinfer.errors import InputError
 from glinfer.inspect.evaluate import EvalReport, evaluate
 from glinfer.models.choice import CACHES
-from glinfer.models.transforms.recipe import WEIGHT_FORMATS
+from glinfer.quant.formats import WEIGHT_FORMATS
 from glinfer.text.tokenizer import find_tokenizer
 
 

@@ -21,10 +21,9 @@ from glinfer.cli.common import (
     tokenizer_option,
     utf8,
 )
-from glinfer.engine.loop import GenerationStats, TokenStream
 from glinfer.engine.model import Model
 from glinfer.engine.sampler import SamplingOptions
-from glinfer.engine.stream import TextStream
+from glinfer.engine.stream import GenerationStats, TextStream, TokenStream
 from glinfer.errors import InputError
 
 

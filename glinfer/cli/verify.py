@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-import math
+from collections.abc import Mapping, Sequence
 from contextlib import ExitStack
 from typing import Any
 
@@ -11,6 +11,7 @@ from click.core import ParameterSource
 
 from glinfer.cli.common import (
     LIMITS,
+    Command,
     config_option,
     device_options,
     json_option,
@@ -29,8 +30,7 @@ from glinfer.engine.ids import check_ids
 from glinfer.errors import ContextError, InputError
 from glinfer.formats import Checkpoint
 from glinfer.inspect.draws import example_ids
-from glinfer.inspect.verify.report import named, schema_text
-from glinfer.inspect.verify.stress import StressCheck
+from glinfer.inspect.verify.report import Unusable, named, schema_text
 from glinfer.inspect.verify.suite import (
     DRAW_TOLERANCE,
     Checks,
@@ -52,6 +52,61 @@ def _show_schema(context: click.Context, _: click.Parameter, asked: bool) -> Non
         context.exit(0)
 
 
+def everywhere_options(command: Command) -> Command:
+    """``--all-weights`` and ``--all-devices``."""
+    every_device = (
+        "Check every renderer of this machine, by OpenGL ES and by desktop OpenGL; with --gl by that one alone."
+    )
+    command = click.option("--all-devices", is_flag=True, help=every_device)(command)
+    return click.option("--all-weights", is_flag=True, help="Check every weight format that the model can have.")(
+        command
+    )
+
+
+def check_everywhere(context: click.Context) -> None:
+    """Refuse ``--weights`` beside ``--all-weights``, and ``--device`` beside ``--all-devices``.
+
+    Raises:
+        InputError: both of a pair are given.
+    """
+    chosen = context.get_parameter_source("weights") is not ParameterSource.DEFAULT
+    if context.params["all_weights"] and chosen:
+        raise InputError("--all-weights checks every format; leave --weights out")
+    if context.params["all_devices"] and context.params["device"] is not None:
+        raise InputError("--all-devices checks every renderer; leave --device out")
+
+
+def asked_for(
+    checkpoint: Checkpoint, options: Mapping[str, Any], all_weights: bool, all_devices: bool
+) -> tuple[list[Renderer], list[str]]:
+    """The renderers and the weight formats that the options name."""
+    api = options["api"]
+    renderers = every_renderer(api) if all_devices else [Renderer(options["device"], api)]
+    return renderers, every_format(checkpoint, options["plan"]) if all_weights else [options["weights"]]
+
+
+def planned_checkpoint(model: str | None, config_text: str | None, options: Mapping[str, Any]) -> Checkpoint:
+    """The MODEL, or random weights of the shape of ``--config`` if a plan of that shape fits into textures.
+
+    Raises:
+        InputError: both are given, or neither; or there is no such plan.
+        PlanError: the shape is too large; no weights are made then.
+    """
+    name, weights, cache = (options[key] for key in ("plan", "weights", "cache"))
+    check_choice(name, weights, cache)
+    if model is None and config_text is not None:
+        edge = planned_edge(options["limits"])
+        plan_for(shape_asked_for(config_text, options), name, weights=weights, cache=cache, max_texture_size=edge)
+    return model_or_shape(model, config_text, options)
+
+
+def nothing_ran(unusable: Sequence[Unusable]) -> str:
+    """Why nothing could be run, in words."""
+    if len(unusable) == 1:
+        return unusable[0].problem
+    return f"nothing could be run: {'; '.join(f'{each.where}: {each.problem}' for each in unusable)}"
+
+
 @click.command()
 @click.argument("model", type=click.Path(), required=False)
 @config_option
@@ -68,20 +123,7 @@ def _show_schema(context: click.Context, _: click.Parameter, asked: bool) -> Non
     type=click.IntRange(min=1),
     help="Also choose so many tokens after those, each the likeliest, and compare with what float64 finds likeliest.",
 )
-@click.option(
-    "--stress",
-    type=click.FloatRange(min=0),
-    metavar="SECONDS",
-    help="Also repeat under load for so long: textures of random sizes and bits, random kernels, the same tokens again "
-    "and again, bit for bit; and count what is left behind.",
-)
-@click.option("--seed", type=click.IntRange(min=0), help="Of --stress; the same one repeats it. Default 0.")
-@click.option("--all-weights", is_flag=True, help="Check every weight format that the model can have.")
-@click.option(
-    "--all-devices",
-    is_flag=True,
-    help="Check every renderer of this machine, by OpenGL ES and by desktop OpenGL; with --gl by that one alone.",
-)
+@everywhere_options
 @model_options
 @device_options
 @json_option
@@ -101,8 +143,6 @@ def verify(
     config_text: str | None,
     with_draws: bool,
     greedy: int | None,
-    stress: float | None,
-    seed: int | None,
     all_weights: bool,
     all_devices: bool,
     as_json: bool,
@@ -113,13 +153,13 @@ def verify(
     The fast plan's weights are compared as it packs them, the reference plan's as they are in the file. Also stores
     NaN payloads, infinities, −0 and denormals, which careless paths change. With --draws every pass of the last token
     is compared with float64, and OpenGL's errors and state are looked at after it. With --all-weights and
-    --all-devices each format is checked on each renderer, and --stress takes its SECONDS for each of them.
+    --all-devices each format is checked on each renderer.
 
     \b
     glinfer verify model.gab --plan reference
     glinfer verify model.gab --weights q8 --draws --tokens 16 --json
     glinfer verify model.gguf --greedy 20
-    glinfer verify model.gab --all-weights --all-devices --draws --stress 60
+    glinfer verify model.gab --all-weights --all-devices --draws
 
     \b
     Exit status:
@@ -128,51 +168,32 @@ def verify(
       2  bad input, or nothing could be run; with --all-devices and --all-weights
          what cannot be run is told, and no failure as long as something can
     """
-    _check_options(context, seed, stress, all_weights, all_devices)
+    check_everywhere(context)
     runs = with_draws or greedy is not None
     tokens, ids = options.pop("tokens"), options.pop("ids")
     if not runs and (tokens is not None or ids is not None):
         raise InputError("--tokens and --ids belong to --draws or --greedy; add one of them")
     if tokens is not None and ids is not None:
         raise InputError("give either --tokens or --ids, and not both")
-    name, weights, cache = (options[key] for key in ("plan", "weights", "cache"))
-    check_choice(name, weights, cache)
-    if model is None and config_text is not None:  # told to be too large before random weights of any size are made
-        edge = planned_edge(options["limits"])
-        plan_for(shape_asked_for(config_text, options), name, weights=weights, cache=cache, max_texture_size=edge)
-    checkpoint = model_or_shape(model, config_text, options)
-    checks = Checks(with_draws, (), greedy, stress, seed or 0)
-    if checks.run_the_model or name != "reference":  # what is folded and rounded has to be numbers
+    checkpoint = planned_checkpoint(model, config_text, options)
+    if runs or options["plan"] != "reference":  # what is folded and rounded has to be numbers
         checkpoint.check_finite()
+    sequence: list[int] = []
     if runs:
         sequence = check_ids(_sequence(ids, 8 if tokens is None else tokens, checkpoint), checkpoint.config)
-        checks = Checks(with_draws, sequence, greedy, stress, seed or 0)
-    renderers = every_renderer(options["api"]) if all_devices else [Renderer(options["device"], options["api"])]
-    formats = every_format(checkpoint, name) if all_weights else [weights]
+    checks = Checks(with_draws, sequence, greedy)
+    renderers, formats = asked_for(checkpoint, options, all_weights, all_devices)
     with _Bars() as bars:
-        how = {"plan": name, "cache": cache, "limits": LIMITS[options["limits"]]}
+        how = {"plan": options["plan"], "cache": options["cache"], "limits": LIMITS[options["limits"]]}
         report = verify_everywhere(checkpoint, renderers, formats, checks, on_step=bars.step, **how)
     if as_json and (report.runs or all_devices or all_weights):
         print_json(report.to_json())
     if not report.runs:
-        raise ContextError(_nothing(report))
+        raise ContextError(nothing_ran(report.unusable))
     if not as_json:
         _show(report)
     if not report.passed:
         raise click.exceptions.Exit(1)
-
-
-def _check_options(
-    context: click.Context, seed: int | None, stress: float | None, all_weights: bool, all_devices: bool
-) -> None:
-    if seed is not None and stress is None:
-        raise InputError("--seed belongs to --stress; add that")
-    if stress is not None and not math.isfinite(stress):
-        raise InputError(f"--stress is {stress}; expected seconds, such as 20")
-    if all_weights and context.get_parameter_source("weights") is not ParameterSource.DEFAULT:
-        raise InputError("--all-weights checks every format; leave --weights out")
-    if all_devices and context.params["device"] is not None:
-        raise InputError("--all-devices checks every renderer; leave --device out")
 
 
 def _sequence(ids: str | None, tokens: int, checkpoint: Checkpoint) -> list[int]:
@@ -182,12 +203,6 @@ def _sequence(ids: str | None, tokens: int, checkpoint: Checkpoint) -> list[int]
     if not 1 <= tokens <= longest:
         raise InputError(f"--tokens is {tokens}; expected 1 to {longest}, the context")
     return [int(token) for token in example_ids(checkpoint.config, tokens)]
-
-
-def _nothing(report: VerifyReport) -> str:
-    if len(report.unusable) == 1:
-        return report.unusable[0].problem
-    return f"nothing could be run: {'; '.join(f'{each.where}: {each.problem}' for each in report.unusable)}"
 
 
 class _Bars(ExitStack):
@@ -222,7 +237,7 @@ def _show(report: VerifyReport) -> None:
         click.echo(f"{each.where}, unusable: {each.problem}")
     failed = [run for run in report.runs if not run.passed]
     for run in report.runs:
-        if not run.passed or run.stress is not None:
+        if not run.passed:
             click.echo(f"\n{named(run.device, run.api)}, weights {run.weights}:")
             _show_faults(run)
     count = f"{len(report.runs)} {'run' if len(report.runs) == 1 else 'runs'}: "
@@ -261,9 +276,6 @@ def _checked(run: VerifyRun) -> dict[str, tuple[int, str]]:
         found["draws"] = len(run.draws), wrong if run.bad_draws else "all within tolerance"
     if run.greedy is not None:
         found["tokens"] = len(run.greedy.chosen), f"{run.greedy.agreeing} as float64 chooses them"
-    if run.stress is not None:
-        faults = run.stress.faults
-        found["rounds under load"] = run.stress.rounds, f"{faults} FAULTS" if faults else "the same bits"
     return found
 
 
@@ -299,24 +311,8 @@ def _show_faults(run: VerifyRun, *, tables: bool = False) -> None:
         click.echo(line)
     if len(lines) > _FINDINGS_SHOWN:
         click.echo(f"  and {len(lines) - _FINDINGS_SHOWN} more findings; --json has them all")
-    if run.stress is not None:
-        _show_stress(run.stress)
     if run.problem:
         click.echo(f"the run ended with an error: {run.problem}")
-
-
-def _show_stress(found: StressCheck) -> None:
-    before, after = (sum(objects.values()) for objects in (found.objects_before, found.objects_after))
-    memory = [f"{count / 1e6:,.0f} MB" for count in (found.memory_before, found.memory_after) if count is not None]
-    rounds = f"{found.rounds} {'round' if found.rounds == 1 else 'rounds'}"
-    click.echo(
-        f"under load for {found.seconds:.1f} s, {rounds} from seed {found.seed} on: {found.textures:,} textures, "
-        f"{megabytes(found.texture_bytes)} · {found.kernels:,} kernel calls · {found.tokens:,} tokens again · "
-        f"{found.draws:,} draws · objects {before} before, {after} after"
-        + (f" · memory {' → '.join(memory)}" if memory else "")
-    )
-    if found.first_fault is not None:
-        click.echo(f"{found.faults} FAULTS, the first: {found.first_fault.text}")
 
 
 def _show_draws(run: VerifyRun) -> None:

@@ -24,8 +24,9 @@ from glinfer.formats import Checkpoint
 from glinfer.formats.files import memory_folder, opened, replacing
 from glinfer.gl.context import Device
 from glinfer.models.choice import fast_session
-from glinfer.models.transforms.recipe import WEIGHT_FORMATS
-from glinfer.ops.kernels import Kernels
+from glinfer.models.options import PlanOptions
+from glinfer.ops.kernels import KernelOptions
+from glinfer.quant.formats import WEIGHT_FORMATS
 
 FASTEST_FIRST = ("q8", "q8l", "q16", "f16")
 """The formats beside float32, fastest first on every renderer measured so far (docs/performance.md)."""
@@ -38,7 +39,7 @@ _VERSION = 1
 Rows = npt.NDArray[np.float64]
 
 
-def choose_weights(checkpoint: Checkpoint, device: Device, kernels: Kernels) -> str:
+def choose_weights(checkpoint: Checkpoint, device: Device, kernels: KernelOptions) -> str:
     """The fastest format within :data:`MOST_EXTRA` of float32; remembered for this checkpoint.
 
     Raises:
@@ -74,9 +75,10 @@ def extra_bits(expected: Rows, found: Rows) -> float:
 class _Predictions:
     """One weight format of a model, run from position 0."""
 
-    def __init__(self, checkpoint: Checkpoint, device: Device, kernels: Kernels, weights: str) -> None:
+    def __init__(self, checkpoint: Checkpoint, device: Device, kernels: KernelOptions, weights: str) -> None:
         bound = fast_session(checkpoint, device, weights, kernels)
-        self.session = CachedSession(Prefill(checkpoint.config, weights, kernels, checkpoint.formats()), bound)
+        options = PlanOptions(checkpoint.config, weights, kernels, device.limits.max_texture_size, checkpoint.formats())
+        self.session = CachedSession(Prefill(options), bound)
 
     def __enter__(self) -> _Predictions:
         return self

@@ -30,9 +30,9 @@ class CachedSession(DecodeSession):
             bound: the fast plan, bound; its caches are this session's alone.
             owns: whether ``bound`` is released with this session.
         """
-        super().__init__(prefill.config)
+        super().__init__(prefill.options.config)
         self._prefill, self._bound, self._owns = prefill, bound, owns
-        self._flush_every = prefill.kernels.flush_every
+        self._flush_every = prefill.options.kernels.flush_every
         self._chunks: Chunks | None = None
         self._shortlists: Shortlists | None = None
         self._picks, self._logits_texture = bound.texture(PICKS), bound.texture(LOGITS)
@@ -43,7 +43,7 @@ class CachedSession(DecodeSession):
         # For how many tokens the last one's stream lies where the last block takes it from; 0 for none.
         self._handed_over = 0
         self._body, self._head = len(bound.draws) - HEAD_DRAWS, len(bound.draws) - HEAD_DRAWS + 1
-        self._tail = len(bound.draws) - tail_draws(prefill.config)
+        self._tail = len(bound.draws) - tail_draws(prefill.options.config)
         self._values = bound.plan.values_for(1)
 
     @property
@@ -65,7 +65,7 @@ class CachedSession(DecodeSession):
         half_done = self._handed_over == position + 1 and not self._bound.observers
         first = self._tail if half_done else 0
         self._handed_over = 0
-        self.draws_ahead += first
+        self.draws_saved += first
         values["position"], values["token"] = position, token
         values["score_slots"] = score_slots(position + 1)
         self._bound.run(values, first=first, draws=draws, flush_every=self._flush_every)
@@ -141,9 +141,9 @@ class CachedSession(DecodeSession):
 
     def _chosen(self, candidates: Floats, before: list[int]) -> int:
         """The token that a run left to choose, after those that were chosen ``before`` it in the same go."""
-        if self.numbers is None:
+        if self.nan_guard is None:
             return best_candidate(candidates)
-        return self.numbers.choice(candidates, self._ids, before)
+        return self.nan_guard.choice(candidates, self._ids, before)
 
     def _candidates(self, first: int, count: int) -> npt.NDArray[np.float32]:
         """What ``count`` runs left to choose from, [count, 64]."""

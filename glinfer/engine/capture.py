@@ -17,8 +17,8 @@ from glinfer.config import ModelConfig
 from glinfer.engine.decode import DecodeSession
 from glinfer.engine.ids import check_ids
 from glinfer.errors import InputError
-from glinfer.models.capture.names import chosen, probes_of
-from glinfer.models.capture.point import Probe, Span, Textures, span_of
+from glinfer.models.capture.names import capture_points, chosen
+from glinfer.models.capture.point import CapturePoint, Span, Textures, span_of
 from glinfer.models.plan import Plan
 from glinfer.models.session import Observer, Session
 from glinfer.ops import DrawSpec
@@ -52,20 +52,20 @@ Change = Callable[[Seen], npt.ArrayLike]
 
 
 class _Sites:
-    """Of each plan of a model, the probes by the draw that completes them."""
+    """Of each plan of a model, the points by the draw that completes them."""
 
     def __init__(self, config: ModelConfig, names: frozenset[str]) -> None:
         self._config, self._names = config, names
-        self._known: dict[int, tuple[Plan, dict[str, list[tuple[Probe, int]]]]] = {}
+        self._known: dict[int, tuple[Plan, dict[str, list[tuple[CapturePoint, int]]]]] = {}
 
-    def at(self, plan: Plan, draw: str) -> list[tuple[Probe, int]]:
-        """(probe, number of its site) behind a draw."""
+    def at(self, plan: Plan, draw: str) -> list[tuple[CapturePoint, int]]:
+        """(point, number of its site) behind a draw."""
         if id(plan) not in self._known:
-            sites: dict[str, list[tuple[Probe, int]]] = {}
-            for probe in probes_of(plan, self._config).values():
-                if probe.name in self._names:
-                    for number, (name, _) in enumerate(probe.sites):
-                        sites.setdefault(name, []).append((probe, number))
+            sites: dict[str, list[tuple[CapturePoint, int]]] = {}
+            for point in capture_points(plan, self._config).values():
+                if point.name in self._names:
+                    for number, (name, _) in enumerate(point.sites):
+                        sites.setdefault(name, []).append((point, number))
             self._known[id(plan)] = plan, sites  # with the plan, so that nothing else gets its id
         return self._known[id(plan)][1].get(draw, [])
 
@@ -78,16 +78,16 @@ class _Watcher(Observer):
         self._parts: dict[str, list[Floats]] = {}
 
     def drawn(self, session: Session, spec: DrawSpec, values: Mapping[str, int | float]) -> None:
-        for probe, number in self._sites.at(session.plan, spec.name):
+        for point, number in self._sites.at(session.plan, spec.name):
             span = span_of(session.plan, values)
-            parts = self._parts.setdefault(probe.name, [])
+            parts = self._parts.setdefault(point.name, [])
             if number == 0:
                 parts.clear()
-            parts.append(probe.read(Textures(session), number, span))
-            if len(parts) == len(probe.sites):
+            parts.append(point.read(Textures(session), number, span))
+            if len(parts) == len(point.sites):
                 whole = parts[0] if len(parts) == 1 else np.concatenate(parts)
                 parts.clear()
-                self._hook(Seen(probe.name, whole, probe.span(span).first))
+                self._hook(Seen(point.name, whole, point.span(span).first))
 
 
 class _Patcher(Observer):
@@ -97,17 +97,17 @@ class _Patcher(Observer):
         self._sites, self._change = _Sites(config, frozenset([name])), change
 
     def drawn(self, session: Session, spec: DrawSpec, values: Mapping[str, int | float]) -> None:
-        for probe, number in self._sites.at(session.plan, spec.name):
+        for point, number in self._sites.at(session.plan, spec.name):
             span, textures = span_of(session.plan, values), Textures(session)
-            found = probe.read(textures, number, span)
-            first = probe.span(span).first
-            changed = np.asarray(self._change(Seen(probe.name, found.copy(), first, number)), dtype=np.float32)
+            found = point.read(textures, number, span)
+            first = point.span(span).first
+            changed = np.asarray(self._change(Seen(point.name, found.copy(), first, number)), dtype=np.float32)
             if changed.shape != found.shape:
                 raise InputError(
-                    f"the change of {probe.name} gave an array {list(changed.shape)}; expected {list(found.shape)}"
+                    f"the change of {point.name} gave an array {list(changed.shape)}; expected {list(found.shape)}"
                 )
             if not np.array_equal(changed, found, equal_nan=True):  # what is the same stays bit for bit
-                probe.write(textures, number, span, changed)
+                point.write(textures, number, span, changed)
 
 
 class Inspected(ABC):
@@ -138,7 +138,7 @@ class Inspected(ABC):
 
         What each name means, and the shape of its array: :mod:`glinfer.models.capture.names`.
         """
-        return list(probes_of(self.plan, self.config))
+        return list(capture_points(self.plan, self.config))
 
     def capture(self, patterns: str | Sequence[str], prompt: str | Sequence[int]) -> dict[str, Floats]:
         """Run a prompt anew and keep what is computed on the way: float32 arrays by name, in order of computation.
@@ -155,23 +155,23 @@ class Inspected(ABC):
                 arrays of more than 4 GiB together.
         """
         self._require_open()
-        probes = chosen(probes_of(self.plan, self.config), patterns, self.plan.name)
+        points = chosen(capture_points(self.plan, self.config), patterns, self.plan.name)
         ids = check_ids(self.require_tokenizer().encode(prompt) if isinstance(prompt, str) else prompt, self.config)
-        size = sum(4 * int(np.prod(_whole_shape(probe, len(ids)), dtype=np.float64)) for probe in probes.values())
+        size = sum(4 * int(np.prod(_whole_shape(point, len(ids)), dtype=np.float64)) for point in points.values())
         if size > MOST_BYTES:
             raise InputError(
-                f"{len(probes)} arrays over {len(ids)} tokens take {size / 2**30:,.1f} GiB; expected at most "
+                f"{len(points)} arrays over {len(ids)} tokens take {size / 2**30:,.1f} GiB; expected at most "
                 f"{MOST_BYTES >> 30}, so name fewer or run a shorter prompt"
             )
-        runs: dict[str, list[Floats]] = {name: [] for name in probes}
-        watcher = _Watcher(self.config, frozenset(probes), lambda seen: runs[seen.name].append(seen.array))
+        runs: dict[str, list[Floats]] = {name: [] for name in points}
+        watcher = _Watcher(self.config, frozenset(points), lambda seen: runs[seen.name].append(seen.array))
         # The fast plans run one token at a time, and logits only where they are asked for.
         parts = [ids] if self.plan.name == "reference" else [[token] for token in ids]
         with self._observing(watcher), self.session() as session:
             for part in parts:
                 session.prefill(part)
                 session.logits()
-        return {name: _together(probes[name], arrays, len(ids)) for name, arrays in runs.items()}
+        return {name: _together(points[name], arrays, len(ids)) for name, arrays in runs.items()}
 
     @contextmanager
     def watch(self, patterns: str | Sequence[str], hook: Hook) -> Iterator[None]:
@@ -185,7 +185,7 @@ class Inspected(ABC):
             InputError: the plan has no such name; within the block, what runs several sequences at once is refused.
         """
         self._require_open()
-        names = frozenset(chosen(probes_of(self.plan, self.config), patterns, self.plan.name))
+        names = frozenset(chosen(capture_points(self.plan, self.config), patterns, self.plan.name))
         with self._from_the_start(_Watcher(self.config, names, hook)):
             yield
 
@@ -208,10 +208,10 @@ class Inspected(ABC):
                 sequences at once is refused.
         """
         self._require_open()
-        probes = probes_of(self.plan, self.config)
-        if name not in probes:
-            chosen(probes, [_literal(name)], self.plan.name)
-        function = change if callable(change) else _replacement(probes[name], change)
+        points = capture_points(self.plan, self.config)
+        if name not in points:
+            chosen(points, [_literal(name)], self.plan.name)
+        function = change if callable(change) else _replacement(points[name], change)
         with self._from_the_start(_Patcher(self.config, name, function)):
             yield
 
@@ -254,29 +254,29 @@ def _literal(name: str) -> str:
     return "".join(f"[{letter}]" if letter in "*?[" else letter for letter in name)
 
 
-def _whole_shape(probe: Probe, tokens: int) -> tuple[int, ...]:
+def _whole_shape(point: CapturePoint, tokens: int) -> tuple[int, ...]:
     """Of an array over a whole sequence."""
-    shape = list(probe.shape(Span(0, 1)))
-    if not probe.last_only:
-        shape[probe.axis] = tokens
-    if probe.keys:
+    shape = list(point.shape(Span(0, 1)))
+    if not point.last_only:
+        shape[point.axis] = tokens
+    if point.keys:
         shape[-1] = tokens
     return tuple(shape)
 
 
-def _together(probe: Probe, arrays: Sequence[Floats], tokens: int) -> Floats:
+def _together(point: CapturePoint, arrays: Sequence[Floats], tokens: int) -> Floats:
     """The arrays of all runs in one; keys that a query could not see yet are filled up."""
     if len(arrays) == 1:
         return arrays[0]
-    if probe.keys:
-        unseen = MASKED if probe.name.endswith("scores") else 0.0
+    if point.keys:
+        unseen = MASKED if point.name.endswith("scores") else 0.0
         widths = [[(0, 0)] * (array.ndim - 1) + [(0, tokens - array.shape[-1])] for array in arrays]
         pairs = zip(arrays, widths, strict=True)
         arrays = [np.pad(array, width, constant_values=unseen) for array, width in pairs]
-    return np.concatenate(arrays, axis=probe.axis)
+    return np.concatenate(arrays, axis=point.axis)
 
 
-def _replacement(probe: Probe, array: npt.ArrayLike) -> Change:
+def _replacement(point: CapturePoint, array: npt.ArrayLike) -> Change:
     """The function that an array stands for.
 
     Raises:
@@ -285,28 +285,28 @@ def _replacement(probe: Probe, array: npt.ArrayLike) -> Change:
     try:
         wanted = np.asarray(array, dtype=np.float32)
     except (TypeError, ValueError):
-        raise InputError(f"found {type(array).__name__} for {probe.name}; expected an array or a function") from None
-    shape, free = probe.shape(Span(0, 1)), {probe.axis}
-    if probe.last_only:
+        raise InputError(f"found {type(array).__name__} for {point.name}; expected an array or a function") from None
+    shape, free = point.shape(Span(0, 1)), {point.axis}
+    if point.last_only:
         free = set()
-    if probe.keys:
+    if point.keys:
         free.add(len(shape) - 1)
     agrees = wanted.ndim == len(shape) and all(
         place in free or edge == wanted.shape[place] for place, edge in enumerate(shape)
     )
-    if agrees and probe.keys:
-        agrees = wanted.shape[probe.axis] == wanted.shape[-1]
+    if agrees and point.keys:
+        agrees = wanted.shape[point.axis] == wanted.shape[-1]
     if not agrees:
         expected = ", ".join("tokens" if place in free else str(edge) for place, edge in enumerate(shape))
-        raise InputError(f"the array for {probe.name} is {list(wanted.shape)}; expected [{expected}]")
+        raise InputError(f"the array for {point.name} is {list(wanted.shape)}; expected [{expected}]")
 
     def change(seen: Seen) -> Floats:
-        first = 0 if probe.last_only else seen.first
-        part = wanted[seen.head : seen.head + len(seen.array)] if len(probe.sites) > 1 else wanted
+        first = 0 if point.last_only else seen.first
+        part = wanted[seen.head : seen.head + len(seen.array)] if len(point.sites) > 1 else wanted
         place = [slice(None)] * part.ndim
-        place[probe.axis] = slice(first, first + seen.array.shape[probe.axis])
+        place[point.axis] = slice(first, first + seen.array.shape[point.axis])
         part = part[tuple(place)]
-        if probe.keys:
+        if point.keys:
             part = part[..., : seen.array.shape[-1]]
         changed = seen.array
         changed[tuple(map(slice, part.shape))] = part

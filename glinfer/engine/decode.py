@@ -22,7 +22,7 @@ from glinfer.errors import ContextError, InputError
 if TYPE_CHECKING:
     from typing_extensions import Self
 
-    from glinfer.engine.nan_guard import Numbers
+    from glinfer.engine.nan_guard import NanGuard
 
 Floats = npt.NDArray[np.float32]
 Forward = Callable[[Sequence[int]], Floats]
@@ -41,13 +41,13 @@ class DecodeSession(ABC):
 
     Attributes:
         dropped: how many tokens were dropped so far because the context was full.
-        draws_ahead: draws that were not issued because a chunk of the prompt had done their work.
+        draws_saved: draws that were not issued because a chunk of the prompt had done their work.
         logit_reads: how many times a whole row of logits was read back; choosing a token seldom needs it.
-        numbers: the watch over what is read back, of the model that has made the session.
-        usable: raises ContextError where the model's device can be used no more, or not from here.
+        nan_guard: the watch of the model over what is read back.
+        usable: raises ContextError if the model's device was closed, lost, or belongs to another thread.
     """
 
-    numbers: Numbers | None = None
+    nan_guard: NanGuard | None = None
     usable: Callable[[], None] | None = None
 
     def __init__(self, config: ModelConfig) -> None:
@@ -57,7 +57,7 @@ class DecodeSession(ABC):
         self._ids: list[int] = []
         self._logits: Floats | None = None
         self._closed = ""
-        self.dropped = self.draws_ahead = self.logit_reads = 0
+        self.dropped = self.draws_saved = self.logit_reads = 0
 
     @property
     def ids(self) -> list[int]:
@@ -156,8 +156,8 @@ class DecodeSession(ABC):
     def _keep(self, logits: Floats) -> Floats:
         """Look at logits that were read back, and keep them until the tokens change."""
         self.logit_reads += 1
-        if self.numbers is not None:
-            self.numbers.look(logits, self._ids)
+        if self.nan_guard is not None:
+            self.nan_guard.look(logits, self._ids)
         self._logits = logits
         return logits
 
@@ -188,7 +188,7 @@ class DecodeSession(ABC):
         self._require_open()
         made = self._copy()
         made._ids, made._logits, made.dropped = list(self._ids), self._logits, self.dropped
-        made.numbers, made.usable = self.numbers, self.usable
+        made.nan_guard, made.usable = self.nan_guard, self.usable
         return made
 
     def close(self, reason: str = "this session was closed; make another one with model.session()") -> None:
@@ -250,8 +250,8 @@ class DecodeSession(ABC):
     def _choose(self, count: int, sampler: Sampler) -> list[int]:
         """Choose and append 1 to ``count`` tokens; called with tokens held, and room for so many more."""
         logits = self.logits()
-        if self.numbers is not None:
-            logits = self.numbers.usable(logits)
+        if self.nan_guard is not None:
+            logits = self.nan_guard.usable(logits)
         return self._append([sampler.sample(logits, self._ids)])
 
     def _append(self, chosen: list[int]) -> list[int]:

@@ -1,6 +1,6 @@
-"""What runs a model: its plans, bound, behind one interface.
+"""The engine of a model: its plans, bound to a device, and the sequences, batches and scores that they compute.
 
-:class:`FastEngine` has the fast plans of any family (:mod:`glinfer.models.fast.token`,
+:class:`FastEngine` runs the fast plans of any family (:mod:`glinfer.models.fast.token`,
 :mod:`glinfer.models.fast.rows`), :class:`WholeEngine` the reference plan.
 """
 
@@ -8,99 +8,71 @@ from __future__ import annotations
 
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Sequence
+from dataclasses import replace
 
 import numpy as np
 
-from glinfer.config import ModelConfig
-from glinfer.engine.batch import Batch, BatchRequest, Running, places_for
+from glinfer.engine.batch import Batch, places_for
 from glinfer.engine.cached import CachedSession
 from glinfer.engine.decode import DecodeSession, Floats, RecomputeSession
-from glinfer.engine.fallback import KernelChoice, PlainerPrefill
-from glinfer.engine.nan_guard import Numbers
+from glinfer.engine.fallback import FallbackPrefill, KernelChoice
+from glinfer.engine.nan_guard import NanGuard
+from glinfer.engine.options import SchedulerOptions
 from glinfer.engine.progress import Progress, no_progress
+from glinfer.engine.requests import BatchRequest, Running
 from glinfer.engine.scheduler import Scheduler
-from glinfer.engine.score import Scorer, TextScore
-from glinfer.engine.whole import WholeSequences
+from glinfer.engine.score import TextScore, TextScorer
 from glinfer.errors import InputError, NumbersError
 from glinfer.models.choice import ReferencePlans
+from glinfer.models.options import PlanOptions
 from glinfer.models.plan import Plan
+from glinfer.models.reference.decoder import LAST_ROW
 from glinfer.models.reference.gab import LOGITS, PROBS, TOKENS
 from glinfer.models.session import Session
-from glinfer.models.transforms.recipe import DEFAULT_CACHE, Formats
-from glinfer.ops.kernels import Kernels
+
+_SHORTEST = 64
 
 
 class Engine(ABC):
     """A model's plan bound to a device, and what can be done with it.
 
     Attributes:
-        config: the model's shape.
-        bound: the plan, bound; it owns the weights.
-        weights: the format of the weights.
-        cache: that of keys and values.
-        formats: of the file's tensors.
-        kernels: how passes are shaped.
-        numbers: the watch over what is read back.
+        options: how the plans are built.
+        bound: the bound plan, which owns the weights.
+        nan_guard: the watch over numbers that are read back.
     """
 
-    def __init__(
-        self,
-        config: ModelConfig,
-        bound: Session,
-        weights: str,
-        kernels: Kernels,
-        formats: Formats | None = None,
-        cache: str = DEFAULT_CACHE,
-    ) -> None:
+    def __init__(self, options: PlanOptions, bound: Session) -> None:
         """Take over a bound plan."""
-        self.config, self.bound, self.weights, self.kernels = config, bound, weights, kernels
-        self.formats, self.cache = formats, cache
-        self.numbers = Numbers(bound, self.session)
-        self._judge: Scorer | None = None
+        self.options, self.bound = options, bound
+        self.nan_guard = NanGuard(bound, self.session)
+        self._scorer: TextScorer | None = None
 
     @property
     def plan(self) -> Plan:
-        """What one run draws."""
+        """The bound plan."""
         return self.bound.plan
 
     def session(self, *, own: bool = False) -> DecodeSession:
-        """A sequence of tokens, empty; ``own`` in the caches of the bound plan itself, others in new ones."""
+        """An empty sequence of tokens; ``own`` uses the caches of the bound plan itself, others get new ones."""
         made = self._new_session(own)
-        made.numbers, made.usable = self.numbers, self.bound.device.require_usable
+        made.nan_guard, made.usable = self.nan_guard, self.bound.device.require_usable
         return made
 
     @abstractmethod
     def _new_session(self, own: bool) -> DecodeSession: ...
 
     def scheduler(
-        self,
-        check: Callable[[BatchRequest], Running],
-        usable: Callable[[], None],
-        *,
-        longest: int | None = None,
-        slots: int | None = None,
-        memory: int | None = None,
-        piece: int | None = None,
+        self, check: Callable[[BatchRequest], Running], usable: Callable[[], None], options: SchedulerOptions
     ) -> Callable[[], Scheduler]:
-        """What makes a scheduler; nothing is bound before it is called.
+        """A function that makes a scheduler; nothing is bound before it is called.
 
-        ``check``, ``usable`` and ``piece`` are those of :class:`glinfer.engine.scheduler.Scheduler`, the others
-        those of :func:`glinfer.engine.batch.places_for`.
+        ``check`` and ``usable`` are those of :class:`glinfer.engine.scheduler.Scheduler`.
 
         Raises:
             InputError: there is no room for one sequence, or the plan keeps no keys and values.
         """
         raise InputError("several prompts together need the fast plan; load the model without plan='reference'")
-
-    def judge(self) -> Scorer:
-        """What scores texts; made at first use.
-
-        Raises:
-            InputError: the plan keeps no keys and values.
-        """
-        if self._judge is None:
-            self._judge = self._new_judge()
-        return self._judge
 
     def score(
         self,
@@ -109,21 +81,23 @@ class Engine(ABC):
         stride: int | None = None,
         on_progress: Progress = no_progress,
     ) -> list[TextScore]:
-        """How likely texts are, see :meth:`glinfer.engine.score.Scorer.score`.
+        """The likelihood of texts, see :meth:`glinfer.engine.score.TextScorer.score`.
 
         Raises:
             InputError: see there, or the plan keeps no keys and values.
             NumbersError: the model's output is broken; names the pass where that began.
         """
+        if self._scorer is None:
+            self._scorer = self._new_scorer()
         try:
-            return self.judge().score(texts, stride=stride, on_progress=on_progress)
+            return self._scorer.score(texts, stride=stride, on_progress=on_progress)
         except NumbersError as error:
-            context = self.config.max_position_embeddings
-            places = filter(None, (self.numbers.trace(each[:context]) for each in texts))
+            context = self.options.config.max_position_embeddings
+            places = filter(None, (self.nan_guard.trace(each[:context]) for each in texts))
             raise NumbersError(f"{error}; {next(places, 'run again token by token, all are numbers')}") from None
 
     @abstractmethod
-    def _new_judge(self) -> Scorer: ...
+    def _new_scorer(self) -> TextScorer: ...
 
     def forward(self, ids: Sequence[int]) -> int:
         """Run one pass over a whole sequence of checked ids; returns the draw calls issued.
@@ -139,60 +113,38 @@ class Engine(ABC):
 class FastEngine(Engine):
     """The fast plans of a model of any family."""
 
-    def __init__(
-        self,
-        config: ModelConfig,
-        bound: Session,
-        weights: str,
-        kernels: Kernels,
-        formats: Formats | None = None,
-        cache: str = DEFAULT_CACHE,
-        *,
-        fixed: bool = False,
-    ) -> None:
-        """Take over a bound plan; its other plans are shaped otherwise only if the kernels are not ``fixed``."""
-        super().__init__(config, bound, weights, kernels, formats, cache)
-        self._choice = KernelChoice(kernels, fixed=fixed, same_layouts=True)
-        self._prefill = PlainerPrefill(config, weights, self._choice, formats, cache)
+    def __init__(self, options: PlanOptions, bound: Session, *, fixed: bool = False) -> None:
+        """Take over a bound plan; kernels that are not ``fixed`` may be replaced by plainer ones in its other plans."""
+        super().__init__(options, bound)
+        self._choice = KernelChoice(options.kernels, fixed=fixed, same_layouts=True)
+        self._prefill = FallbackPrefill(options, self._choice)
 
     def _new_session(self, own: bool) -> DecodeSession:
         return CachedSession(self._prefill, self.bound if own else self.bound.sharer(), owns=not own)
 
     def scheduler(
-        self,
-        check: Callable[[BatchRequest], Running],
-        usable: Callable[[], None],
-        *,
-        longest: int | None = None,
-        slots: int | None = None,
-        memory: int | None = None,
-        piece: int | None = None,
+        self, check: Callable[[BatchRequest], Running], usable: Callable[[], None], options: SchedulerOptions
     ) -> Callable[[], Scheduler]:
-        """What makes a scheduler."""
-        edge = self.bound.device.limits.max_texture_size
-        count, capacity = places_for(self.config, longest, slots, memory, edge, self.cache)
-        model, kept = (self.config, self.bound, self.weights), (self.numbers, self.formats, self.cache)
+        """See :class:`Engine`."""
+        own = self.options
+        slots, capacity = places_for(own.config, options, self.bound.device.limits.max_texture_size, own.cache)
 
-        def made(kernels: Kernels) -> Scheduler:
-            batch = Batch(*model, kernels, *kept, slots=count, capacity=capacity)
-            return Scheduler(batch, check, usable, piece=piece)
+        def made(plans: PlanOptions) -> Scheduler:
+            batch = Batch(plans, self.bound, self.nan_guard, slots=slots, capacity=capacity)
+            return Scheduler(batch, check, usable, piece=options.piece)
 
-        return lambda: self._choice.make(made)
+        return lambda: self._choice.make(lambda kernels: made(replace(own, kernels=kernels)))
 
-    def _new_judge(self) -> Scorer:
-        return self._choice.make(
-            lambda kernels: Scorer(self.config, self.bound, self.weights, kernels, self.formats, self.cache)
-        )
+    def _new_scorer(self) -> TextScorer:
+        return self._choice.make(lambda kernels: TextScorer(replace(self.options, kernels=kernels), self.bound))
 
 
 class WholeEngine(Engine):
-    """The reference plan: the whole sequence in each run; ``whole`` has it by length, where none is published."""
+    """The reference plan, which runs the whole sequence for each token; ``whole`` has the plans by length."""
 
-    def __init__(
-        self, config: ModelConfig, bound: Session, weights: str, kernels: Kernels, plans: ReferencePlans | None = None
-    ) -> None:
+    def __init__(self, options: PlanOptions, bound: Session, plans: ReferencePlans | None = None) -> None:
         """Take over a bound plan; ``plans`` are those of a model without a published one."""
-        super().__init__(config, bound, weights, kernels)
+        super().__init__(options, bound)
         self.whole = None if plans is None else WholeSequences(plans, bound)
 
     def forward(self, ids: Sequence[int]) -> int:
@@ -211,7 +163,7 @@ class WholeEngine(Engine):
 
     def _new_session(self, own: bool) -> DecodeSession:
         return RecomputeSession(
-            self.config,
+            self.options.config,
             lambda ids: self._row(LOGITS, ids),
             lambda ids: self._row(PROBS, ids),
             count_draws=self._draws_issued,
@@ -220,5 +172,38 @@ class WholeEngine(Engine):
     def _draws_issued(self) -> int:
         return self.bound.draws_issued if self.whole is None else self.whole.draws_issued
 
-    def _new_judge(self) -> Scorer:
+    def _new_scorer(self) -> TextScorer:
         raise InputError("score needs the fast plan; load the model without plan='reference'")
+
+
+class WholeSequences:
+    """The reference plans of a model without a published one, bound for the shortest length that a sequence fits."""
+
+    def __init__(self, plans: ReferencePlans, bound: Session) -> None:
+        """Start with ``bound``, the plan for the shortest sequences, which owns the weights."""
+        self._plans, self._bound = plans, bound
+        self._by_rows = {bound.plan.max_rows: bound}
+
+    @staticmethod
+    def shortest(context: int) -> int:
+        """The length, in tokens, that the first plan is for."""
+        return min(_SHORTEST, context)
+
+    @property
+    def draws_issued(self) -> int:
+        """Draw calls issued so far."""
+        return sum(session.draws_issued for session in self._by_rows.values())
+
+    def run(self, ids: Sequence[int]) -> tuple[Session, int]:
+        """Run checked ids; returns the session that holds the results, and the draw calls issued."""
+        rows = self.shortest(self._plans.config.max_position_embeddings)
+        while rows < len(ids):
+            rows *= 4
+        rows = min(rows, self._plans.config.max_position_embeddings)
+        if rows not in self._by_rows:
+            self._by_rows[rows] = self._bound.companion(self._plans.of(rows))
+        session = self._by_rows[rows]
+        table = np.zeros((rows, 1), dtype=np.int32)
+        table[: len(ids), 0] = ids
+        session.write(TOKENS, table)
+        return session, session.run({LAST_ROW: len(ids) - 1})

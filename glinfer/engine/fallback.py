@@ -1,9 +1,8 @@
-"""Plainer kernels where a driver refuses a shader of the chosen ones.
+"""Retry with the safest kernels when a driver rejects a shader.
 
-What differs between renderers is in :class:`glinfer.ops.kernels.Kernels`, and changes speed and last digits at most.
-So a program that a driver refuses, be it for a fault of its compiler or for want of registers, is no reason to give
-up: the plan is built once more from the plainest kernels, with a warning. Kernels that the caller has asked for are
-never replaced.
+The options that differ between renderers (:class:`glinfer.ops.kernels.KernelOptions`) change speed and, at most, last
+digits. When a driver rejects a shader, for a bug of its compiler or for lack of registers, the plan is built once
+more from the plainest kernels, with a warning. Kernels that the caller has chosen are never replaced.
 """
 
 from __future__ import annotations
@@ -13,24 +12,23 @@ import warnings
 from collections.abc import Callable
 from typing import TypeVar
 
-from glinfer.config import ModelConfig
 from glinfer.engine.prefill import Chunks, Prefill
 from glinfer.engine.shortlist import Shortlists
 from glinfer.errors import GlinferWarning, ShaderError
+from glinfer.models.options import PlanOptions
 from glinfer.models.session import Session
-from glinfer.models.transforms.recipe import Formats
-from glinfer.ops.kernels import Kernels
+from glinfer.ops.kernels import KernelOptions
 
 T = TypeVar("T")
 
 
-def plainest(kernels: Kernels, *, same_layouts: bool = False) -> Kernels:
-    """What asks least of a compiler, on the same kind of renderer.
+def plainest(kernels: KernelOptions, *, same_layouts: bool = False) -> KernelOptions:
+    """The kernels that ask least of a compiler, on the same kind of renderer.
 
-    With ``same_layouts`` only what other plans over the same textures may choose for themselves is changed: whether
-    quads share their inputs decides how weights lie.
+    ``same_layouts`` keeps the choices that decide how weights lie in textures, so that the plan can share those of
+    another plan.
     """
-    plain = Kernels()
+    plain = KernelOptions()
     return dataclasses.replace(
         plain,
         tiles=kernels.tiles,
@@ -38,29 +36,29 @@ def plainest(kernels: Kernels, *, same_layouts: bool = False) -> Kernels:
         row_tiles=kernels.row_tiles,
         chunk=kernels.chunk,
         flush_every=kernels.flush_every,
-        products=kernels.products,
-        targets=min(kernels.targets, plain.targets),
+        product_table=kernels.product_table,
+        rows_per_draw=min(kernels.rows_per_draw, plain.rows_per_draw),
         quad=kernels.quad and same_layouts,
     )
 
 
 class KernelChoice:
-    """How passes are shaped, and plainer from the moment on when the driver refuses one of their shaders.
+    """The kernels in use: the chosen ones until a driver rejects a shader, the plainest from then on.
 
     Attributes:
-        kernels: the choice so far.
-        fixed: whether somebody has asked for exactly these.
+        kernels: the kernels in use.
+        fixed: whether the caller has chosen exactly these.
     """
 
-    def __init__(self, kernels: Kernels, *, fixed: bool = False, same_layouts: bool = False) -> None:
-        """Begin with these; ``same_layouts`` as in :func:`plainest`."""
+    def __init__(self, kernels: KernelOptions, *, fixed: bool = False, same_layouts: bool = False) -> None:
+        """Start with these kernels; ``same_layouts`` as in :func:`plainest`."""
         self.kernels, self.fixed, self._same_layouts = kernels, fixed, same_layouts
 
-    def make(self, build: Callable[[Kernels], T]) -> T:
-        """What ``build`` makes of the kernels, or of the plainest where the driver refuses a shader.
+    def make(self, build: Callable[[KernelOptions], T]) -> T:
+        """Build from the kernels in use, or from the plainest if the driver rejects a shader.
 
         Raises:
-            ShaderError: it refuses one of the plainest too, or the kernels are fixed.
+            ShaderError: the driver rejects one of the plainest too, or the kernels are fixed.
         """
         try:
             return build(self.kernels)
@@ -74,8 +72,8 @@ class KernelChoice:
             return made
 
 
-def _warn(error: ShaderError, kernels: Kernels, plain: Kernels) -> None:
-    """Tell in one line which shader was refused, and what is used instead."""
+def _warn(error: ShaderError, kernels: KernelOptions, plain: KernelOptions) -> None:
+    """Warn in one line which shader was rejected, and which kernels replace the chosen ones."""
     before, after = dataclasses.asdict(kernels), dataclasses.asdict(plain)
     changed = ", ".join(f"{name}={after[name]!r}" for name in after if after[name] != before[name])
     warnings.warn(
@@ -85,14 +83,12 @@ def _warn(error: ShaderError, kernels: Kernels, plain: Kernels) -> None:
     )
 
 
-class PlainerPrefill(Prefill):
-    """Plans that are built from plainer kernels where the driver refuses a shader of the chosen ones."""
+class FallbackPrefill(Prefill):
+    """Prompts through plans that are built from plainer kernels if the driver rejects a shader of the chosen ones."""
 
-    def __init__(
-        self, config: ModelConfig, weights: str, choice: KernelChoice, formats: Formats | None, cache: str
-    ) -> None:
-        """See :class:`Prefill`."""
-        super().__init__(config, weights, choice.kernels, formats, cache)
+    def __init__(self, options: PlanOptions, choice: KernelChoice) -> None:
+        """Use the kernels of ``choice`` in place of those in the options."""
+        super().__init__(dataclasses.replace(options, kernels=choice.kernels))
         self._choice = choice
 
     def into(self, bound: Session) -> Chunks:
@@ -105,7 +101,7 @@ class PlainerPrefill(Prefill):
         """See :class:`Prefill`."""
         return self._choice.make(lambda kernels: Shortlists(bound, kernels))
 
-    def _made_of(self, kernels: Kernels, bound: Session) -> Chunks:
-        if kernels != self.kernels:
-            self.kernels, self._plan = kernels, None
+    def _made_of(self, kernels: KernelOptions, bound: Session) -> Chunks:
+        if kernels != self.options.kernels:
+            self.options, self._plan = dataclasses.replace(self.options, kernels=kernels), None
         return super().into(bound)

@@ -9,13 +9,11 @@ from dataclasses import dataclass
 from functools import partial
 from os import PathLike
 from pathlib import Path
-from typing import Any
 
 from glinfer.config import ModelConfig
 from glinfer.engine.auto_weights import choose_weights
-from glinfer.engine.engine import Engine, FastEngine, WholeEngine
+from glinfer.engine.engine import Engine, FastEngine, WholeEngine, WholeSequences
 from glinfer.engine.fallback import KernelChoice
-from glinfer.engine.whole import WholeSequences
 from glinfer.errors import InputError, PlanError
 from glinfer.formats import Checkpoint, find_model, load_checkpoint, random_checkpoint, weight_shapes
 from glinfer.formats.checkpoint import with_context
@@ -35,12 +33,13 @@ from glinfer.models.choice import (
     weights_for,
     weights_named,
 )
+from glinfer.models.options import PlanOptions
 from glinfer.models.plan import Plan
-from glinfer.models.session import LESS, Session, check_textures_fit
-from glinfer.models.transforms.recipe import DEFAULT_CACHE
+from glinfer.models.session import MEMORY_ADVICE, Session, check_textures_fit
 from glinfer.models.tuning import kernels_for
-from glinfer.ops.kernels import Kernels
+from glinfer.ops.kernels import KernelOptions
 from glinfer.ops.spec import Array
+from glinfer.quant.formats import DEFAULT_CACHE
 from glinfer.text.stops import default_stops
 from glinfer.text.tokenizer import Tokenizer, find_tokenizer
 
@@ -105,7 +104,7 @@ def load_parts(
     plan: str,
     weights: str,
     cache: str,
-    kernels: Kernels | None,
+    kernels: KernelOptions | None,
     gelu: str | None,
     context: int | None,
     device: Device | str | int | None,
@@ -137,7 +136,9 @@ def load_parts(
         if opened is not device:
             opened.close()
         if isinstance(error, MemoryError):
-            raise PlanError(f"Python has no memory left for this model ({error or 'none at all'}); {LESS}") from None
+            raise PlanError(
+                f"Python has no memory left for this model ({error or 'none at all'}); {MEMORY_ADVICE}"
+            ) from None
         raise
     return Loaded(engine, found, reason, stop_ids, opened is not device)
 
@@ -147,29 +148,21 @@ class Prepared:
     """A plan and the arrays that it uploads, ready to be bound; the checkpoint itself is needed no more.
 
     Attributes:
-        config: the model's shape.
-        plan: what is going to be bound.
+        options: how the plan is built.
+        plan: the plan to bind.
         arrays: its weights, by tensor name.
-        weights: their format.
-        cache: the format of keys and values.
-        kernels: how passes are shaped.
-        fixed: whether the caller has asked for exactly these; otherwise plainer ones take their place where the driver
-            refuses a shader, see :mod:`glinfer.engine.fallback`.
-        formats: of the file's tensors.
+        fixed: whether the caller has chosen the kernels; others are replaced by plainer ones if the driver rejects a
+            shader, see :mod:`glinfer.engine.fallback`.
         whole: the reference plans by length, of a model without a published one.
-        shaped: the same with other kernels: (plan, reference plans).
+        shaped: builds (plan, reference plans) with other kernels.
     """
 
-    config: ModelConfig
+    options: PlanOptions
     plan: Plan
     arrays: Mapping[str, Array]
-    weights: str
-    cache: str
-    kernels: Kernels
     fixed: bool
-    formats: Mapping[str, str]
     whole: ReferencePlans | None
-    shaped: Callable[[Kernels], tuple[Plan, ReferencePlans | None]]
+    shaped: Callable[[KernelOptions], tuple[Plan, ReferencePlans | None]]
 
     def bind(
         self,
@@ -186,16 +179,17 @@ class Prepared:
         """
         fixed = self.fixed or shader_root is not None
 
-        def bound(kernels: Kernels) -> Engine:
-            plan, whole = self.shaped(kernels) if kernels != self.kernels else (self.plan, self.whole)
+        def bound(kernels: KernelOptions) -> Engine:
+            options = dataclasses.replace(self.options, kernels=kernels)
+            plan, whole = self.shaped(kernels) if kernels != self.options.kernels else (self.plan, self.whole)
             total = plan.texture_bytes(device.limits.max_texture_size, "weight")
             report = None if on_upload is None else _running_total(total, on_upload)
             session = Session(plan, self.arrays, device, shader_root=shader_root, on_upload=report)
             if plan.name == "reference":
-                return WholeEngine(self.config, session, self.weights, kernels, whole)
-            return FastEngine(self.config, session, self.weights, kernels, self.formats, self.cache, fixed=fixed)
+                return WholeEngine(options, session, whole)
+            return FastEngine(options, session, fixed=fixed)
 
-        return KernelChoice(self.kernels, fixed=fixed).make(bound)
+        return KernelChoice(self.options.kernels, fixed=fixed).make(bound)
 
 
 def prepare(
@@ -203,7 +197,7 @@ def prepare(
     device: Device,
     plan: str,
     weights: str = DEFAULT_WEIGHTS,
-    kernels: Kernels | None = None,
+    kernels: KernelOptions | None = None,
     cache: str = DEFAULT_CACHE,
 ) -> Prepared:
     """Choose and build the plan of a checkpoint for a device, and make its weights ready.
@@ -222,12 +216,15 @@ def prepare(
     config, formats, edge = checkpoint.config, checkpoint.formats(), device.limits.max_texture_size
     weights = weights_named(weights, formats)
     fixed, kernels = kernels is not None, kernels or kernels_for(device, config, weights)
+    options = PlanOptions(config, weights, kernels, edge, formats, cache)
     rows = WholeSequences.shortest(config.max_position_embeddings)
 
-    def shaped(kernels: Kernels) -> tuple[Plan, ReferencePlans | None]:
+    def shaped(kernels: KernelOptions) -> tuple[Plan, ReferencePlans | None]:
         if plan == "fast" or is_published(config, formats):
-            how: dict[str, Any] = {"weights": weights, "cache": cache, "formats": formats, "kernels": kernels}
-            return plan_for(config, plan, max_texture_size=edge, **how), None
+            made = plan_for(
+                config, plan, weights=weights, cache=cache, formats=formats, kernels=kernels, max_texture_size=edge
+            )
+            return made, None
         plans = reference_plans(config, weights, formats, kernels, edge)
         return plans.of(rows), plans
 
@@ -235,7 +232,7 @@ def prepare(
     if device.in_main_memory:
         check_textures_fit(made, edge, beside=_folded_bytes(made, edge) if plan == "fast" else 0)
     arrays = weights_for(checkpoint, plan, weights)
-    return Prepared(config, made, arrays, weights, cache, kernels, fixed, formats, whole, shaped)
+    return Prepared(options, made, arrays, fixed, whole, shaped)
 
 
 def _folded_bytes(plan: Plan, max_texture_size: int) -> int:
@@ -272,7 +269,7 @@ def random_weights(
 
 
 def _check_arrays(needed: int, what: str) -> None:
-    check_room(needed, f"{what} takes {bytes_text(needed)}", LESS)
+    check_room(needed, f"{what} takes {bytes_text(needed)}", MEMORY_ADVICE)
 
 
 def bind(
@@ -280,7 +277,7 @@ def bind(
     device: Device,
     plan: str,
     weights: str = DEFAULT_WEIGHTS,
-    kernels: Kernels | None = None,
+    kernels: KernelOptions | None = None,
     cache: str = DEFAULT_CACHE,
 ) -> Engine:
     """Bind a plan of a checkpoint to a device; see :func:`prepare`."""

@@ -10,23 +10,24 @@ from typing import TYPE_CHECKING, Any, TypedDict, overload
 import numpy as np
 import numpy.typing as npt
 
-from glinfer.engine.batch import MOST_SLOTS, BatchRequest, BatchResult, Running, check_request
+from glinfer.engine.batch import MAX_SLOTS
 from glinfer.engine.capture import Inspected
 from glinfer.engine.decode import DecodeSession
 from glinfer.engine.ids import check_ids, check_stop_ids, check_tokens, whole_number
 from glinfer.engine.loading import Loaded, load_parts
-from glinfer.engine.loop import TokenStream
+from glinfer.engine.options import SchedulerOptions
+from glinfer.engine.requests import BatchRequest, BatchResult, Running, check_request
 from glinfer.engine.sampler import SamplingOptions
 from glinfer.engine.scheduler import Scheduler
 from glinfer.engine.score import TextScore
-from glinfer.engine.stream import TextStream
+from glinfer.engine.stream import TextStream, TokenStream
 from glinfer.errors import ContextError, InputError
 from glinfer.gl.context import Device, Limits
 from glinfer.models.choice import DEFAULT_PLAN, DEFAULT_WEIGHTS
 from glinfer.models.plan import DrawTable, Plan, draw_table
 from glinfer.models.session import Session
-from glinfer.models.transforms.recipe import DEFAULT_CACHE
-from glinfer.ops.kernels import Kernels
+from glinfer.ops.kernels import KernelOptions
+from glinfer.quant.formats import DEFAULT_CACHE
 from glinfer.text.tokenizer import Tokenizer
 
 if TYPE_CHECKING:
@@ -72,11 +73,16 @@ class Model(Inspected):
 
     def __init__(self, loaded: Loaded, *, strict: bool = False) -> None:
         """Use :func:`load_model`."""
-        self.config, self.tokenizer, self.engine = loaded.engine.config, loaded.tokenizer, loaded.engine
-        self.weights, self.cache, self.kernels = loaded.engine.weights, loaded.engine.cache, loaded.engine.kernels
+        self.engine, self.tokenizer, options = loaded.engine, loaded.tokenizer, loaded.engine.options
+        self.config, self.weights, self.cache, self.kernels = (
+            options.config,
+            options.weights,
+            options.cache,
+            options.kernels,
+        )
         self.bound: Session = loaded.engine.bound
         self.device = self.bound.device
-        self.engine.numbers.strict = strict
+        self.engine.nan_guard.strict = strict
         self._no_tokenizer_reason = loaded.no_tokenizer_reason
         self._stop_ids = loaded.stop_ids
         self._owns_device = loaded.owns_device
@@ -249,13 +255,14 @@ class Model(Inspected):
             if not running:
                 return iter(())
             longest = max(len(each.prompt) + each.max_tokens for each in running)
-            bounds["slots"] = min(bounds.get("slots", MOST_SLOTS), len(running))
+            bounds["slots"] = min(bounds.get("slots", MAX_SLOTS), len(running))
             waiting = iter(running)
         elif isinstance(requests, Iterable):
             waiting = map(self._checked, requests)
         else:
             raise InputError(f"the requests are {type(requests).__name__}; expected a list or an iterator of them")
-        make = self.engine.scheduler(self._checked, self._require_open, longest=longest, **bounds)
+        options = SchedulerOptions(longest=longest, **bounds)
+        make = self.engine.scheduler(self._checked, self._require_open, options)
 
         def results() -> Iterator[BatchResult]:
             # In here, so that an iterator that is never asked for anything holds nothing.
@@ -288,7 +295,7 @@ class Model(Inspected):
                 values.
         """
         bounds = self._bounds("scheduler", slots=slots, memory=memory, longest=longest, piece=piece)
-        return self.engine.scheduler(self._checked, self._require_open, **bounds)()
+        return self.engine.scheduler(self._checked, self._require_open, SchedulerOptions(**bounds))()
 
     def _bounds(self, what: str, **given: int | None) -> dict[str, int]:
         """Those of several numbers that are given, if sequences can be run together now."""
@@ -383,7 +390,7 @@ def load_model(
     plan: str = DEFAULT_PLAN,
     weights: str = DEFAULT_WEIGHTS,
     cache: str = DEFAULT_CACHE,
-    kernels: Kernels | None = None,
+    kernels: KernelOptions | None = None,
     gelu: str | None = None,
     context: int | None = None,
     device: Device | str | int | None = None,
@@ -403,7 +410,7 @@ def load_model(
             checkpoint is used when there is one that fits the model.
         plan: ``fast``, each token once, or ``reference``, the published passes over the whole sequence each time.
         weights: how weights are kept: ``file`` as the file has them, ``f32`` as floats, or in fewer bits, a key of
-            :data:`glinfer.models.transforms.recipe.WEIGHT_FORMATS`; ``auto`` for the fastest whose predictions cost at
+            :data:`glinfer.quant.formats.WEIGHT_FORMATS`; ``auto`` for the fastest whose predictions cost at
             most 0.1% more bits than float32's, measured once for a checkpoint.
         cache: how the fast plan keeps keys and values: ``f32``, or ``f16`` in half floats, which take half the memory;
             a model whose keys or values are beyond 65504 is told to have broken output.

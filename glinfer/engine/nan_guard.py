@@ -69,8 +69,8 @@ def _written(session: Session, spec: DrawSpec, name: str, values: Mapping[str, i
     return session.read(name)[written_rows(spec, inputs, values)][:, :cols]
 
 
-class Numbers:
-    """The watch of one model.
+class NanGuard:
+    """A watch over the numbers that one model computes.
 
     Attributes:
         strict: whether anything that is no number ends the run; otherwise only what leaves nothing to choose from does,

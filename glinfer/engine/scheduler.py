@@ -15,8 +15,9 @@ from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from time import perf_counter
 
-from glinfer.engine.batch import Batch, BatchRequest, BatchResult, Running, Step
+from glinfer.engine.batch import Batch, Step
 from glinfer.engine.decode import common_prefix
+from glinfer.engine.requests import BatchRequest, BatchResult, Running
 from glinfer.errors import ContextError, InputError
 from glinfer.models.fast.rows import slots_for
 
@@ -185,7 +186,7 @@ class Scheduler:
 
     def _take_in(self) -> None:
         """Run a piece of the prompts that wait, in their order, and of contexts that were full."""
-        left, targets = self.piece, self.batch.kernels.targets
+        left, targets = self.piece, self.batch.kernels.rows_per_draw
         while self._line and left > 0:
             each = self._line[0]
             place = self._seats.get(each) or self._seat(each)

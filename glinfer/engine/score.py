@@ -10,18 +10,16 @@ from typing import TYPE_CHECKING
 import numpy as np
 import numpy.typing as npt
 
-from glinfer.config import ModelConfig
 from glinfer.engine.progress import Progress, no_progress
 from glinfer.errors import InputError, NumbersError
 from glinfer.models.fast.parts import cache_slots
 from glinfer.models.fast.rows import ROWS, SCORES, fitting_chunk_plan, slots_for
 from glinfer.models.feed import chunk_values
+from glinfer.models.options import PlanOptions
 from glinfer.models.session import Session
-from glinfer.models.transforms.recipe import DEFAULT_CACHE, Formats
 from glinfer.ops.fused.cached import SLOT_TOKENS
 from glinfer.ops.fused.rows import BASE, POSITION, TOKEN, WANTED, interleaved, row_table
 from glinfer.ops.fused.score import log_probabilities
-from glinfer.ops.kernels import Kernels
 
 if TYPE_CHECKING:
     from typing_extensions import Self
@@ -29,7 +27,7 @@ if TYPE_CHECKING:
 TOGETHER = 16
 """A sequence begins at a cache slot that is a multiple of this."""
 
-Numbers = npt.NDArray[np.float64]
+LogProbs = npt.NDArray[np.float64]
 Tokens = npt.NDArray[np.intp]
 
 
@@ -44,7 +42,7 @@ class TextScore:
     """
 
     ids: list[int]
-    logprobs: Numbers
+    logprobs: LogProbs
     likeliest: Tokens
 
     @property
@@ -94,7 +92,7 @@ def windows_of(texts: Sequence[Sequence[int]], context: int, stride: int | None)
     return [Window(place, *span) for place, ids in enumerate(texts) for span in windows(len(ids), context, stride)]
 
 
-def check_likelihoods(logprobs: Numbers) -> None:
+def check_likelihoods(logprobs: LogProbs) -> None:
     """Refuse logarithms of probabilities that are none.
 
     Raises:
@@ -115,7 +113,7 @@ class _Piece:
     base: int
 
 
-class Scorer:
+class TextScorer:
     """Says how likely a model finds texts, by the plan ``score``, many tokens of many texts at once.
 
     Close it, or use it in a ``with`` block.
@@ -123,29 +121,21 @@ class Scorer:
 
     def __init__(
         self,
-        config: ModelConfig,
+        options: PlanOptions,
         root: Session,
-        weights: str,
-        kernels: Kernels,
-        formats: Formats | None = None,
-        cache: str = DEFAULT_CACHE,
     ) -> None:
         """Bind the plan over the weights of ``root``.
 
         Raises:
             PlanError: it does not fit the renderer.
         """
+        config, kernels = options.config, options.kernels
         self.config, self._kernels = config, kernels
-        rows = max(min(kernels.chunk, config.max_position_embeddings), kernels.targets)
+        rows = max(min(kernels.chunk, config.max_position_embeddings), kernels.rows_per_draw)
         plan = fitting_chunk_plan(
-            config,
-            weights=weights,
-            formats=formats,
-            cache=cache,
-            kernels=kernels,
-            max_texture_size=root.device.limits.max_texture_size,
+            options,
             rows=rows,
-            cache_slots=max(cache_slots(config), -(-(rows + kernels.targets) // SLOT_TOKENS) * SLOT_TOKENS),
+            cache_slots=max(cache_slots(config), -(-(rows + kernels.rows_per_draw) // SLOT_TOKENS) * SLOT_TOKENS),
             likelihoods=True,
         )
         self.session = root.companion(plan, ("weight",))
@@ -205,9 +195,9 @@ class Scorer:
         if together:
             yield together
 
-    def _run(self, texts: Sequence[Sequence[int]], run: Sequence[_Piece]) -> tuple[Numbers, Tokens]:
+    def _run(self, texts: Sequence[Sequence[int]], run: Sequence[_Piece]) -> tuple[LogProbs, Tokens]:
         """(log-probability of the next token, likeliest) of every row of one run."""
-        table, targets = self._table, self._kernels.targets
+        table, targets = self._table, self._kernels.rows_per_draw
         for piece in run:
             # Padding rows continue the positions; their results and cache slots are ignored.
             positions = np.arange(len(table) - piece.row) + piece.first - piece.window.start

@@ -17,8 +17,8 @@ from glinfer.engine.sampler import BoolArray, FloatArray, History, Sampler, chec
 from glinfer.models.fast.shortlist import BEST, FACTS, TABLE, Drawn, fill_table, logits_of, shortlist_plan
 from glinfer.models.session import Session
 from glinfer.ops.fused.rows import row_table
-from glinfer.ops.fused.shortlist import LISTED, Shortlist
-from glinfer.ops.kernels import Kernels
+from glinfer.ops.fused.shortlist import TOKENS_PER_PIECE, Shortlist
+from glinfer.ops.kernels import KernelOptions
 
 # Relative error of the weights that a GPU adds up, an upper bound.
 _MASS_ERROR = 1e-4
@@ -35,7 +35,7 @@ _MOST_PIECES = 16
 class Shortlists:
     """The plan ``shortlist`` over the logits of another session; release its session when that one is released."""
 
-    def __init__(self, bound: Session, kernels: Kernels) -> None:
+    def __init__(self, bound: Session, kernels: KernelOptions) -> None:
         """Bind it.
 
         Raises:
@@ -60,7 +60,7 @@ class Shortlists:
         self.session.require_alive()
         self._texture.upload(self._table)
         self.session.run({"rows": count})
-        best, facts = (texture.read(count).reshape(count, -1, LISTED) for texture in self._found)
+        best, facts = (texture.read(count).reshape(count, -1, TOKENS_PER_PIECE) for texture in self._found)
         return [Shortlist(self._vocab, best[row], facts[row]) for row in range(count)]
 
 

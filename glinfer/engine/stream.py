@@ -1,12 +1,166 @@
-"""Text out of a token stream, piece by piece."""
+"""Streams: token ids chosen one after the other, and their text piece by piece."""
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+import time
+from collections import deque
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import dataclass
 
-from glinfer.engine.loop import GenerationStats, TokenStream
+from glinfer.engine.decode import DecodeSession
+from glinfer.engine.ids import check_max_tokens
+from glinfer.engine.sampler import Sampler, SamplingOptions
 from glinfer.text.assembler import TextAssembler
 from glinfer.text.tokenizer import Tokenizer
+
+
+@dataclass
+class GenerationStats:
+    """What a stream has done so far.
+
+    ``finish_reason`` is None while it runs, then ``stop`` (a stop id or stop string), ``length``
+    (max_tokens reached), ``closed``, ``cancelled``, or ``error`` (an exception came through).
+
+    ``tokens`` counts a stop id too, since it was computed, and ``surplus`` what was computed behind the end for
+    nothing. ``draws`` and ``seconds`` are those of choosing tokens; reading the prompt, or what of it the model did
+    not hold already, is in ``prompt_draws`` and ``prompt_seconds``; ``draws_saved`` are those that the first token was
+    spared because a chunk of the prompt had done their work. Seconds are the model's own, not what the caller
+    did between tokens. ``dropped`` counts the oldest tokens that made room when the context was full, and
+    ``reused_tokens`` those of the prompt that a scheduler had in a cache from another sequence.
+    """
+
+    prompt_tokens: int
+    tokens: int = 0
+    draws: int = 0
+    seconds: float = 0.0
+    finish_reason: str | None = None
+    prompt_draws: int = 0
+    prompt_seconds: float = 0.0
+    surplus: int = 0
+    dropped: int = 0
+    draws_saved: int = 0
+    reused_tokens: int = 0
+
+    @property
+    def tokens_per_second(self) -> float:
+        """Generated tokens over the time of choosing them; 0 before the first."""
+        return self.tokens / self.seconds if self.seconds > 0 else 0.0
+
+    @property
+    def draws_per_token(self) -> float:
+        """Draw calls for each token that was computed, those done ahead included."""
+        computed = self.tokens + self.surplus
+        return (self.draws + self.draws_saved) / computed if computed else 0.0
+
+
+class TokenStream:
+    """An iterator over generated ids.
+
+    Attributes:
+        stats: counts and times, current at any time.
+        ids: what came out so far.
+        chunk: how many tokens are computed at once where the GPU can choose them. More wait for it less often, and
+            come later; 1 unless changed.
+    """
+
+    def __init__(
+        self,
+        session: DecodeSession,
+        prompt: Sequence[int],
+        options: SamplingOptions,
+        *,
+        max_tokens: int,
+        stop_ids: Sequence[int] = (),
+        on_end: Callable[[], None] | None = None,
+    ) -> None:
+        """Prepare; nothing runs before the first ``next()``.
+
+        Args:
+            session: runs the model; others may use it between two tokens.
+            prompt: checked ids.
+            options: how to sample.
+            max_tokens: at least 1.
+            stop_ids: ids that end the stream; they are not yielded.
+            on_end: called once when the stream ends, however it ends.
+
+        Raises:
+            InputError: ``max_tokens`` is not a whole number of at least 1.
+        """
+        self.ids: list[int] = []
+        self.stats = GenerationStats(prompt_tokens=len(prompt))
+        self._session, self._on_end = session, on_end
+        # What the session has to hold, and which of its last tokens are still to be yielded.
+        self._held = list(prompt)
+        self._waiting: deque[int] = deque()
+        self._sampler, self._by_gpu = Sampler(options), session.chooses(options)
+        self._max_tokens = check_max_tokens(max_tokens)
+        self.chunk = 1
+        self._stop_ids = frozenset(stop_ids)
+
+    def __iter__(self) -> Iterator[int]:
+        """Iterate over what is still to come."""
+        return self
+
+    def __next__(self) -> int:
+        """The next generated id."""
+        if self.stats.finish_reason is None and self.stats.tokens >= self._max_tokens:
+            self.close("length")
+        if self.stats.finish_reason is not None:
+            raise StopIteration
+        if not self._waiting:
+            try:
+                self._compute()
+            except BaseException:
+                self.close("error")
+                raise
+        token = self._waiting.popleft()
+        self.stats.tokens += 1
+        self.stats.surplus -= 1
+        if token in self._stop_ids:
+            self.close("stop")
+            raise StopIteration
+        self.ids.append(token)
+        return token
+
+    def _compute(self) -> None:
+        """Choose the next tokens, up to a chunk of them and never across a full context."""
+        session, stats = self._session, self.stats
+        started, draws, dropped = time.perf_counter(), session.draws_issued, session.dropped
+        ahead = session.draws_saved
+        session.hold(self._held)
+        read, read_draws = time.perf_counter(), session.draws_issued
+        most = self.chunk if self._by_gpu else 1
+        chosen = session.generate_ids(min(most, self._max_tokens - stats.tokens, session.room), self._sampler)
+        stats.prompt_seconds += read - started
+        stats.prompt_draws += read_draws - draws
+        stats.seconds += time.perf_counter() - read
+        stats.draws += session.draws_issued - read_draws
+        stats.draws_saved += session.draws_saved - ahead
+        if session.dropped != dropped:
+            stats.dropped += session.dropped - dropped
+            self._held = session.ids
+        else:
+            self._held += chosen
+        self._waiting.extend(chosen)
+        stats.surplus += len(chosen)
+
+    def close(self, reason: str = "closed") -> None:
+        """End the stream; harmless when repeated."""
+        if self.stats.finish_reason is None:
+            self.stats.finish_reason = reason
+            if self._waiting and not self._session.closed and self._session.ids == self._held:
+                self._session.rewind(len(self._waiting))
+            self._waiting.clear()
+            if self._on_end is not None:
+                self._on_end()
+
+    def __enter__(self) -> TokenStream:
+        """Use as a context manager: closed at the end of the block."""
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        """Close."""
+        self.close()
 
 
 class TextStream:

@@ -44,9 +44,9 @@ from glinfer.models.fast.token import HEAD_DRAWS
 from glinfer.models.plan import Plan
 from glinfer.models.reference.parts import LOGITS, TOKENS
 from glinfer.models.session import weight_matrix
-from glinfer.models.transforms.recipe import DEFAULT_CACHE
-from glinfer.ops.kernels import Kernels, default_kernels
+from glinfer.ops.kernels import KernelOptions, default_kernels
 from glinfer.ops.spec import Array
+from glinfer.quant.formats import DEFAULT_CACHE
 from glinfer.text.chat import ChatTemplate, find_chat
 from glinfer.text.stops import default_stops
 from glinfer.text.templates import find_template
@@ -99,13 +99,13 @@ def web_root() -> Path:
     raise FormatError(f"the web page is missing: neither {package}/web nor {package.parent}/web has {', '.join(_SITE)}")
 
 
-def web_kernels(weights: str = "f32") -> Kernels:
+def web_kernels(weights: str = "f32") -> KernelOptions:
     """How passes are shaped for browsers nobody has seen: as for GPUs, without what not every browser can do.
 
     Blocks in one tile, and read by texture(), take two thirds of the time on Chromium's software renderer.
     """
     usual = default_kernels("browser", 1.0, weights)
-    able = dataclasses.replace(usual, part_steps=0, split_values=False, blends=False, quad=False, targets=4)
+    able = dataclasses.replace(usual, part_steps=0, split_values=False, blends=False, quad=False, rows_per_draw=4)
     return dataclasses.replace(able, tiles=1, lookup_texture=True)
 
 
@@ -120,7 +120,7 @@ def export_web(
     gelu: str | None = None,
     tokenizer: str | PathLike[str] | None = None,
     limits: str = "usual",
-    kernels: Kernels | None = None,
+    kernels: KernelOptions | None = None,
     single: bool = False,
 ) -> Exported:
     """Write a model as static files; ``folder`` appears, or is replaced, only when they are complete.
@@ -201,7 +201,7 @@ def _plan_file(
 
 
 def _laid_out(
-    checkpoint: Checkpoint, plan: str, weights: str, cache: str, kernels: Kernels, limits: Limits
+    checkpoint: Checkpoint, plan: str, weights: str, cache: str, kernels: KernelOptions, limits: Limits
 ) -> tuple[Plan, PlanExport]:
     try:
         made = plan_for(

@@ -9,7 +9,8 @@ import numpy as np
 import numpy.typing as npt
 
 from glinfer.errors import InputError
-from glinfer.quant.ggml import BLOCK_FORMATS, Bytes, block_format, dequantize, not_finite
+from glinfer.quant.formats import BLOCK_FORMATS, block_format
+from glinfer.quant.ggml import Bytes, dequantize, not_finite
 
 F16 = "F16"
 """The format of a :class:`PackedTensor` that keeps a half float for each weight, and no blocks."""

@@ -20,7 +20,7 @@ from glinfer.errors import InputError, PlanError
 from glinfer.gl.faults import bytes_text
 
 VARIABLE = "GLINFER_MEMORY"
-WORTH_ASKING = 1 << 26
+MIN_CHECKED_BYTES = 1 << 26
 """Bytes below which nobody asks: that much there always is, and asking takes time."""
 
 _PROC = Path("/proc")
@@ -50,7 +50,7 @@ def check_room(needed: int, what: str, advice: str) -> None:
         PlanError: they are; says what they are for, and what else to do.
         InputError: GLINFER_MEMORY is no number.
     """
-    if needed < WORTH_ASKING:
+    if needed < MIN_CHECKED_BYTES:
         return
     available = available_bytes()
     if available is not None and needed > available:

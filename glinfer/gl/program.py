@@ -1,4 +1,4 @@
-"""Shader files to programs: find, include, specialise with #defines, compile, cache.
+"""Compiles shader files into programs: finds, includes, specialises with #defines, and caches them.
 
 Shader files are whole GLSL ES 3.00 sources (version line first) that may say
 ``#include "common/x.glsl"``; the same files run in a browser. A compile error names file and line.
@@ -43,7 +43,7 @@ def shader_root() -> Path:
 
 @dataclass(frozen=True)
 class Source:
-    """A shader ready to compile, and for every line of it the file and line it came from."""
+    """A shader ready to compile, and the file and line that each of its lines came from."""
 
     text: str
     origin: tuple[tuple[str, int], ...]
@@ -124,7 +124,7 @@ class Program:
         vertex_shader: str = VERTEX_SHADER,
         root: Path | None = None,
     ) -> None:
-        """Compile ``shader`` with ``defines``, which another vertex shader than the triangle's is given as well.
+        """Compile ``shader`` with ``defines``; any vertex shader but the triangle's gets the defines too.
 
         Raises:
             ShaderError: a file is missing, or the driver refuses the source.
@@ -206,15 +206,16 @@ class Program:
         self.device.disown(self)
 
 
-KEPT = 128
-"""How many programs are kept that nothing uses any more; a software renderer has up to 3 MB of code for each."""
+MAX_UNUSED_PROGRAMS = 128
+"""Limit for unused programs that stay compiled; a software renderer keeps up to 3 MB of code for each."""
 
 
 class ProgramCache:
-    """Programs by content: shader names, defines as they are spelt, and samplers. Its owner releases it.
+    """Programs cached by content: shader names, defines as they are spelt, and samplers. Its owner releases it.
 
-    Shapes are in the defines, so that a long life with ever new shapes makes ever new programs. Who uses programs says
-    so with :meth:`hold` and :meth:`give_back`; of those that nobody holds, the :data:`KEPT` last used ones stay.
+    The defines hold the shapes, so a process that sees ever new shapes compiles ever new programs. A user of programs
+    calls :meth:`hold` and :meth:`give_back`; of programs that nobody holds, the :data:`MAX_UNUSED_PROGRAMS` last used
+    ones stay.
     """
 
     def __init__(self, device: Device, root: Path | None = None) -> None:
@@ -224,7 +225,7 @@ class ProgramCache:
         self._holders: Counter[Program] = Counter()
 
     def __len__(self) -> int:
-        """How many distinct programs were compiled."""
+        """Number of distinct compiled programs."""
         return len(self._programs)
 
     def get(
@@ -249,11 +250,11 @@ class ProgramCache:
         self._holders.update(programs)
 
     def give_back(self, programs: Iterable[Program]) -> None:
-        """One user of these programs less; releases those that were not used for longest, if there are too many."""
+        """Give up one hold on these programs; release the longest unused ones beyond the limit."""
         self._holders.subtract(programs)
         self._holders = +self._holders
         unused = [key for key, program in self._programs.items() if program not in self._holders]
-        for key in unused[: max(0, len(unused) - KEPT)]:
+        for key in unused[: max(0, len(unused) - MAX_UNUSED_PROGRAMS)]:
             self._programs.pop(key).release()
 
     def release(self) -> None:

@@ -1,4 +1,4 @@
-"""What a renderer does where OpenGL leaves it a choice, found out by trying."""
+"""Tests of what a renderer does where OpenGL leaves it a choice."""
 
 from __future__ import annotations
 
@@ -15,8 +15,8 @@ _EDGE = 8
 def exact_derivatives(device: Device) -> bool:
     """Whether derivatives are the exact difference of the two fragments they belong to, in every row and column.
 
-    OpenGL allows one difference for all four fragments of a quad. One small draw and a readback; a driver that refuses
-    the shader has none.
+    OpenGL allows one difference for all four fragments of a quad. The test is one small draw and a readback; a driver
+    that refuses the shader counts as inexact.
     """
     target = Texture(device, Layout.of((_EDGE, _EDGE), "r32f", device.limits.max_texture_size), "probe")
     program = None

@@ -14,10 +14,10 @@ from glinfer.gl.texture import Texture
 
 
 class Readback:
-    """The first rows of one texture, copied into a buffer when the GPU gets there, and read when they are wanted.
+    """A buffer that the GPU copies the first rows of a texture into, to be read later.
 
-    :meth:`start` queues the copy behind the draws issued so far; draws issued later may overwrite the texture.
-    :meth:`read` waits for the copy, and for nothing that was issued after it.
+    :meth:`start` queues the copy behind the draws issued so far, so later draws may overwrite the texture. :meth:`read`
+    waits for the copy alone, not for what was issued after it.
     """
 
     kind = "buffer"

@@ -1,4 +1,4 @@
-"""The draw, and the one loop that issues draws and counts them."""
+"""A bound draw, and the one loop that issues draws and counts them."""
 
 from __future__ import annotations
 
@@ -28,8 +28,8 @@ _MODES = {
 class Cells:
     """Squares of ``edge`` blocks a side that cover the first slots of a layout.
 
-    ``across`` of them lie side by side in a tile, ``each`` in one tile, ``count`` in all. A few large ones are set up
-    faster than one for every block.
+    ``across`` squares lie side by side in a tile, ``each`` in one tile, ``count`` in all. A few large squares are set
+    up faster than one square a block.
     """
 
     edge: int
@@ -39,13 +39,13 @@ class Cells:
 
     @classmethod
     def of(cls, layout: BlockLayout, slots: int, largest: int) -> Cells:
-        """The largest cells that cover next to nothing but the blocks of the first ``slots`` slots."""
+        """The largest cells that cover hardly more than the blocks of the first ``slots`` slots."""
         places = layout.places_of(slots)
         columns, lines = min(layout.columns, places), -(-places // layout.columns)
         edge = largest
         while True:
             across, up = -(-columns // edge), -(-lines // edge)
-            little = across * up * edge * edge <= _MOST_COVERED * columns * lines
+            little = across * up * edge * edge <= _MAX_COVERED * columns * lines
             alone = layout.tiles == 1 or across * edge <= layout.columns  # no block of the next tile is drawn twice
             # A point whose centre is outside of the target is not drawn.
             right = (layout.tiles - 1) * layout.pitch + BLOCK_EDGE * (across - 1) * edge + BLOCK_EDGE * edge // 2
@@ -56,21 +56,17 @@ class Cells:
 
 
 CELL_UNIFORMS = ("cell_edge", "cells_across", "cells_each")
-_MOST_COVERED = 1.1
+_MAX_COVERED = 1.1  # blocks that cells cover, for each block that is written
 
 
 @dataclass(frozen=True)
 class Draw:
-    """One draw with its full state frozen: what is bound, what is set, where it writes.
+    """One draw with its full state frozen: what it binds, what it sets, where it writes.
 
-    ``size`` is the (rows, cols) of the output matrix that this draw writes, ``per_run`` pairs a uniform with the run
-    value it takes; everything else never changes after binding. ``cover`` is what is drawn, ``instances`` times: one
-    ``triangle`` over the rectangle of those rows, or for rows in blocks ``points`` or ``quads``, one on every block
-    from the uniform ``first_slot`` on. With ``adds`` blending adds to what the target holds, which ``clears`` sets to
-    zero first. With ``largest_cell`` the points or quads may be as many blocks a side, where all slots from 0 on are
-    written. ``strip`` is a triangle too, over the slots from ``first`` on of a layout that has all of them in one line.
-    ``scatter`` is ``points`` points of one pixel anywhere in the target. ``layout`` says where the elements of that
-    output matrix lie, where the target is a texture that was made for another view of the same texels.
+    The fields are those of :class:`glinfer.ops.spec.DrawSpec`, bound to objects. ``size`` is the (rows, cols) of the
+    output matrix that this draw writes, ``per_run`` pairs a uniform with the run value that it takes; everything else
+    never changes after binding. ``layout`` is the layout of the output matrix, where the target's texture was made for
+    another view of the same texels.
     """
 
     name: str
@@ -100,7 +96,7 @@ class Draw:
         return 0, 0, *(self.layout or layout).region(rows, cols)
 
     def vertices(self, values: Mapping[str, int | float]) -> int:
-        """How many vertices are drawn in one run."""
+        """Number of vertices of one run."""
         if self.cover in ("triangle", "strip"):
             return 3
         if self.cover == "scatter":
@@ -112,7 +108,7 @@ class Draw:
         return self.size[0] if isinstance(self.size[0], int) else int(values[self.size[0]])
 
     def cells(self, values: Mapping[str, int | float]) -> Cells:
-        """How the blocks of all slots are covered in one run."""
+        """The cells that cover the blocks of all slots in one run."""
         rows = self._rows(values)
         if rows not in self._cells:
             self._cells[rows] = Cells.of(self._blocks, rows, self.largest_cell)
@@ -130,7 +126,7 @@ class Draw:
 
     @cached_property
     def _whole(self) -> Viewport | None:
-        """The viewport, where it is the same in every run."""
+        """The viewport, if it is the same in every run."""
         return None if self.cover in ("triangle", "strip") else self.viewport({})
 
 
@@ -145,9 +141,9 @@ def replay(
 ) -> int:
     """Issue ``draws`` in order and return how many draw calls that took.
 
-    Binds only what differs from the draw before. With ``flush_every`` the driver is told to begin each time so many
-    draws were issued; left alone it may wait for the readback. ``before`` and ``after`` are called around each draw
-    (for checking a pass at a time); they may bind what they like.
+    Binds only what differs from the draw before. ``flush_every`` tells the driver to begin after each so many draws;
+    otherwise it may wait for the readback. ``before`` and ``after`` are called around each draw, for checking one pass
+    at a time, and may bind what they like.
     """
     device.activate()
     framebuffer: Framebuffer | None = None

@@ -1,7 +1,7 @@
-"""What OpenGL itself holds at this moment: bound textures, their filters, targets, uniforms. Asked for by checks alone.
+"""Queries of OpenGL's current state, for checks: bound textures, their filters, targets, uniforms.
 
-A draw trusts none of this: it binds and sets what it needs. To see whether that is really in force, the context is
-asked, and not what glinfer or moderngl remember. Nothing here changes the state, but for the active texture unit.
+A draw binds and sets all that it needs. To see whether that is really in force, these queries ask the context instead
+of what glinfer or moderngl remember. They change nothing but the active texture unit.
 """
 
 from __future__ import annotations
@@ -39,16 +39,16 @@ SWITCHES = {
     "GL_SCISSOR_TEST": 0x0C11,
     "GL_STENCIL_TEST": 0x0B90,
 }
-"""What can keep fragments from their target, or change what is written there."""
-_FEWEST_NAMES = 1 << 14
-"""So many names of each kind are asked for at least."""
+"""Switches that can keep fragments from their target, or change what is written there."""
+_MIN_NAMES = 1 << 14
+"""Fewest names of each kind that are asked for."""
 
 
 @dataclass(frozen=True)
 class BoundTexture:
-    """What a texture unit has: the names of its texture and sampler object, 0 for none, and the texture's parameters.
+    """The binding of a texture unit: names of its texture and sampler object, 0 for none, and texture parameters.
 
-    ``parameters`` are ``min filter``, ``mag filter``, ``wrap x`` and ``wrap y`` as OpenGL calls their values.
+    ``parameters`` maps ``min filter``, ``mag filter``, ``wrap x`` and ``wrap y`` to OpenGL's names of their values.
     """
 
     name: int
@@ -57,10 +57,10 @@ class BoundTexture:
 
 
 class GLState:
-    """Questions to the context of one device, which has to be the current one."""
+    """Queries of one device's context, which has to be current."""
 
     def __init__(self, device: Device) -> None:
-        """Resolve the functions that ask."""
+        """Resolve the functions."""
         function = device.raw.function
         self._raw = device.raw
         self._active_texture: Callable[[int], None] = function("glActiveTexture", None, c_uint32)
@@ -78,7 +78,7 @@ class GLState:
         }
 
     def unit(self, unit: int) -> BoundTexture:
-        """What is bound to a texture unit; with no texture there are no parameters."""
+        """The binding of a texture unit; without a texture it has no parameters."""
         self._active_texture(_GL_TEXTURE0 + unit)
         name = self._raw.integer(_GL_TEXTURE_BINDING_2D)
         parameters = {what: self._one_parameter(number) for what, number in _PARAMETERS.items()} if name else {}
@@ -102,7 +102,7 @@ class GLState:
         return int(values[0]), int(values[1]), int(values[2]), int(values[3])
 
     def enabled(self) -> set[str]:
-        """Which of :data:`SWITCHES` are on."""
+        """The switches of :data:`SWITCHES` that are on."""
         return {name for name, number in SWITCHES.items() if self._is_enabled(number)}
 
     def targets(self, count: int) -> list[int]:
@@ -120,7 +120,7 @@ class GLState:
         return int(value[0])
 
     def uniform(self, program: Program, name: str) -> tuple[str, int | float]:
-        """The type that a program declares for a uniform, such as ``int``, and what it holds; of a sampler its unit."""
+        """The type that a program declares for a uniform, such as ``int``, and its value; a sampler's is its unit."""
         member = program.gl[name]
         kind = _UNIFORM_TYPES.get(member.gl_type, f"0x{member.gl_type:04X}")
         ask, holder = self._uniform.get(kind, self._uniform["int"])
@@ -130,23 +130,23 @@ class GLState:
 
 
 def driver_objects(device: Device) -> dict[str, int]:
-    """How many objects of each kind the driver itself has.
+    """Number of objects of each kind that the driver itself holds.
 
-    Names are asked for one by one up to the newest, as drivers may never give a name a second time.
+    Every name up to the newest is asked for, since drivers may never reuse a name.
     """
     device.activate()
     newest_texture = device.gl.texture((1, 1), 4)
     newest_framebuffer = device.gl.framebuffer([newest_texture])
     device.gl.screen.use()  # what is bound cannot be released
-    textures, framebuffers = (max(_FEWEST_NAMES, each.glo) for each in (newest_texture, newest_framebuffer))
+    textures, framebuffers = (max(_MIN_NAMES, each.glo) for each in (newest_texture, newest_framebuffer))
     newest_framebuffer.release()
     newest_texture.release()
     raw = device.raw
     asked = {
         "texture": (raw.is_texture, textures),
         "framebuffer": (raw.is_framebuffer, framebuffers),
-        "program": (raw.is_program, _FEWEST_NAMES),
-        "vertex array": (raw.is_vertex_array, _FEWEST_NAMES),
-        "buffer": (raw.is_buffer, _FEWEST_NAMES),
+        "program": (raw.is_program, _MIN_NAMES),
+        "vertex array": (raw.is_vertex_array, _MIN_NAMES),
+        "buffer": (raw.is_buffer, _MIN_NAMES),
     }
     return {kind: sum(map(bool, map(is_one, range(1, last + 1)))) for kind, (is_one, last) in asked.items()}

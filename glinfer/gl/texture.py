@@ -35,7 +35,7 @@ from glinfer.gl.raw import (
     GL_UNSIGNED_INT,
 )
 
-_MOST_NAMES = 1 << 16
+_MAX_NAMES = 1 << 16
 
 
 class Texture:
@@ -92,7 +92,7 @@ class Texture:
     def upload(self, matrix: npt.NDArray[Any]) -> None:
         """Overwrite the first ``len(matrix)`` rows with a [≤ rows, cols] matrix of the layout's type.
 
-        Where rows share lines of texels, as in blocks, the others on those lines become zero.
+        Where rows share lines of texels, as in blocks, the other rows on these lines become zero.
 
         Raises:
             PlanError: the matrix does not fit the layout (see :meth:`Layout.pack`), or the texture was released.
@@ -126,7 +126,7 @@ class Texture:
         return self.layout.unpack(self.framebuffer.read(0, width, height), rows, cols)
 
     def read_rows(self, first: int, rows: int) -> npt.NDArray[Any]:
-        """Read rows [first, first + rows) of the matrix back, and hardly more texels than hold them.
+        """Read rows [first, first + rows) of the matrix back, and few texels beyond them.
 
         Raises:
             PlanError: the matrix has no such rows, or the texture was released.
@@ -162,7 +162,7 @@ class Texture:
         self._copy(other, [(0, 0, 0, 0, self.layout.width, self.layout.height)])
 
     def copy_rows(self, other: Texture, source: int, target: int, rows: int) -> None:
-        """Copy ``rows`` rows from ``source`` on of another texture to ``target`` on here, what is kept aside left out.
+        """Copy ``rows`` rows of another texture, from ``source`` on, to ``target`` on here, without blocks aside.
 
         Raises:
             PlanError: the rows do not lie in blocks, block by block, or one of the textures was released.
@@ -294,11 +294,10 @@ class Framebuffer:
 
 
 def _delete_stray(device: Device) -> bool:
-    """Delete what moderngl leaves behind of a framebuffer that is incomplete: its name, which it does not tell.
+    """Delete the framebuffer that moderngl leaves behind when it is incomplete; returns whether there was one.
 
-    Returns whether there was one.
-
-    Whether a driver gives the lowest name that is free or the next one, the next one is above it.
+    moderngl does not tell its name. The name is below the next one that the driver gives, whether that is the lowest
+    free name or a new one.
     """
     function, name = device.raw.function, (c_uint32 * 1)()
     delete = function("glDeleteFramebuffers", None, c_int32, c_void_p)
@@ -306,7 +305,7 @@ def _delete_stray(device: Device) -> bool:
     next_name = name[0]
     delete(1, name)
     known = {item.gl.glo for item in device.owned("framebuffer") if item.gl is not None}
-    for stray in range(next_name - 1, max(0, next_name - _MOST_NAMES), -1):
+    for stray in range(next_name - 1, max(0, next_name - _MAX_NAMES), -1):
         if stray not in known and device.raw.is_framebuffer(stray):
             name[0] = stray
             delete(1, name)

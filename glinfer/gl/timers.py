@@ -1,11 +1,11 @@
-"""Timing each draw of a run: by timestamps that the renderer takes between draws, or by fences where it takes none.
+"""Times each draw of a run, by the renderer's timestamps between draws, or by fences where it takes none.
 
 A **timestamp** is a query among the commands: the renderer notes its clock when everything before it is done, and
 nothing waits for it (core in desktop OpenGL 3.3; GL_EXT_disjoint_timer_query in OpenGL ES). A **fence** is glFinish
-after each draw: the time on the CPU's clock, and draws no longer overlap with what Python does meanwhile.
+after each draw: it reads the CPU's clock, and draws no longer overlap with Python's work.
 
-Either way the time of a draw goes from the end of the one before to its own end, so that the times of all add up to
-the whole run, and where the renderer waits for Python to issue a draw, that is part of its time.
+Either way the time of a draw goes from the end of the draw before to its own end. So the times of all draws add up to
+the whole run, and the time of a draw includes the renderer's wait for Python to issue it.
 """
 
 from __future__ import annotations
@@ -43,7 +43,7 @@ class Timeline:
         end: when everything was done.
         issued: for each draw, when Python began to issue it, and when it had.
         bounds: n + 1 moments: when the first draw could begin, then when each was done.
-        fence_ns: what a fence costs by itself, to be taken off each draw; 0 for timestamps.
+        fence_ns: cost of a fence, which is taken off each draw; 0 for timestamps.
     """
 
     start: int
@@ -59,15 +59,15 @@ class Timeline:
 
 
 class TimestampQueries:
-    """Query objects made once, for so many timestamps a run; owned by the device until they are released."""
+    """Query objects for the timestamps of a run, made once; the device owns them until they are released."""
 
     kind = "timestamp query"
 
     def __init__(self, device: Device, count: int) -> None:
-        """Make them.
+        """Make ``count`` query objects.
 
         Raises:
-            InputError: this renderer takes no timestamps; says why.
+            InputError: this renderer takes no timestamps; the message says why.
             GLError: the driver refused.
         """
         self.device, self.count = device, count
@@ -111,7 +111,7 @@ class TimestampQueries:
         return 0 if self.device.raw.pending_errors() else int(value[0]) & self._mask
 
     def read(self) -> list[int]:
-        """All timestamps in nanoseconds, counted from the first; waits for those that are still to come."""
+        """All timestamps in nanoseconds, counted from the first; waits for the last one."""
         value, found = c_uint64(), []
         for name in self._names:
             self._result(name, GL_QUERY_RESULT, byref(value))
@@ -125,7 +125,7 @@ class TimestampQueries:
         return int(value.value)
 
     def disjoint(self) -> bool:
-        """Whether the clock was disturbed since this was last asked, by a change of frequency for one."""
+        """Whether the clock was disturbed since the last call, by a change of frequency for example."""
         return self.device.api == "es" and bool(self.device.raw.integer(GL_GPU_DISJOINT))
 
     def release(self) -> None:
@@ -138,10 +138,10 @@ class TimestampQueries:
 
 
 def _suffix(device: Device) -> str:
-    """What the names of the functions end with.
+    """The suffix of the functions' names.
 
     Raises:
-        InputError: the driver has none.
+        InputError: the driver has no such functions.
     """
     if device.api == "desktop":
         return ""  # core in 3.3
@@ -151,7 +151,7 @@ def _suffix(device: Device) -> str:
 
 
 class Timer(ABC):
-    """Runs the same draws again and again, and times each of them; release it in the end.
+    """Runs the same draws again and again and times each of them; its user releases it.
 
     Attributes:
         method: :data:`TIMESTAMPS` or :data:`FENCES`.
@@ -173,7 +173,7 @@ class Timer(ABC):
 
     @abstractmethod
     def release(self) -> None:
-        """Release what was made for it; harmless when repeated."""
+        """Release the timer's own objects; harmless when repeated."""
 
     def __enter__(self) -> Timer:
         """Use as a context manager: released at the end of the block."""
@@ -185,10 +185,10 @@ class Timer(ABC):
 
 
 class TimestampTimer(Timer):
-    """By timestamps: see :class:`TimestampQueries`.
+    """Times draws by timestamps, see :class:`TimestampQueries`.
 
-    Software renderers and tilers draw all draws of one target together, tile by tile, and their timestamps are those of
-    the last tile; so between two draws of the same target they are told to begin. They begin with each target anyway.
+    Software renderers and tilers run all draws to one target together, tile by tile, and take the timestamps in the
+    last tile. So a flush between two draws to the same target makes them begin; at a new target they begin anyway.
     """
 
     method = TIMESTAMPS
@@ -210,7 +210,7 @@ class TimestampTimer(Timer):
         device, queries, finish = self.device, self.queries, self.device.raw.finish
         device.activate()
         finish()
-        queries.disjoint()  # what was before does not matter
+        queries.disjoint()  # forget earlier disturbances
         offset = self._offset()
         start = time.perf_counter_ns()
         # Stamps go into the list of draws and not into replay's hooks, which would have it bind everything anew.
@@ -225,7 +225,7 @@ class TimestampTimer(Timer):
         return Timeline(start, end, tuple(self._issued), tuple(began + stamp for stamp in stamps))
 
     def _offset(self) -> int:
-        """Of the CPU's clock to the renderer's, which does nothing now; 0 where it does not tell its own."""
+        """Offset of the CPU's clock to the idle renderer's clock; 0 where the renderer does not tell its clock."""
         before, clock, after = time.perf_counter_ns(), self.queries.now(), time.perf_counter_ns()
         return (before + after) // 2 - clock if clock else 0
 
@@ -249,7 +249,7 @@ class TimestampTimer(Timer):
 
 
 class FenceTimer(Timer):
-    """By fences: waits for each draw before it issues the next."""
+    """Times draws by fences: waits for each draw before it issues the next."""
 
     method = FENCES
 
@@ -280,11 +280,11 @@ class FenceTimer(Timer):
             self._issued.append((began, issued))
 
     def release(self) -> None:
-        """There is nothing of its own."""
+        """Release nothing: a fence timer makes no objects."""
 
 
 def fence_ns(device: Device) -> int:
-    """What glFinish costs when nothing is left to do: the median of many, in nanoseconds."""
+    """The cost of glFinish on an idle renderer: the median of many calls, in nanoseconds."""
     device.activate()
     finish, clock = device.raw.finish, time.perf_counter_ns
     finish()

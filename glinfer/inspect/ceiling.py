@@ -170,7 +170,7 @@ def measure_products(model: Model, label: str, *, sample_seconds: float = _SAMPL
     with contextlib.ExitStack() as held:
         caches = model.bound.sharer()  # the model's own caches hold its sequence
         held.callback(caches.release)
-        chunks = Prefill(model.config, model.weights, model.kernels, model.engine.formats, model.cache).into(caches)
+        chunks = Prefill(model.engine.options).into(caches)
         session = chunks.session
         held.callback(session.release)
         rows = session.plan.max_rows

@@ -23,9 +23,9 @@ from glinfer.inspect.report import Report
 from glinfer.models.choice import DEFAULT_WEIGHTS, check_choice, is_published
 from glinfer.models.reference.gab import LOGITS, TOKENS, reference_plan
 from glinfer.models.session import Session
-from glinfer.models.transforms.recipe import DEFAULT_CACHE
-from glinfer.ops.kernels import Kernels
+from glinfer.ops.kernels import KernelOptions
 from glinfer.ops.spec import Array
+from glinfer.quant.formats import DEFAULT_CACHE
 from glinfer.text.tokenizer import Tokenizer
 
 
@@ -91,7 +91,7 @@ def evaluate(
     plan: str,
     weights: str = DEFAULT_WEIGHTS,
     cache: str = DEFAULT_CACHE,
-    kernels: Kernels | None = None,
+    kernels: KernelOptions | None = None,
     stride: int | None = None,
     on_progress: Progress = no_progress,
 ) -> EvalReport:
@@ -126,7 +126,7 @@ def evaluate(
         engine = None
     else:
         engine = bind(checkpoint, device, plan, weights, kernels, cache)
-        session, weights = engine.bound, engine.weights
+        session, weights = engine.bound, engine.options.weights
     try:
         edge = device.limits.max_texture_size
         weight_bytes, cache_bytes = (session.plan.texture_bytes(edge, kind) for kind in ("weight", "cache"))

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from typing import Any
 
 from glinfer.config import ModelConfig
 from glinfer.errors import InputError, PlanError
@@ -11,15 +10,17 @@ from glinfer.formats import Checkpoint
 from glinfer.formats.tensors import tensors_per_layer
 from glinfer.gl.context import Device
 from glinfer.models.fast.token import fast_plan, layer_draws
+from glinfer.models.options import PlanOptions
 from glinfer.models.plan import Plan
 from glinfer.models.reference.decoder import reference_decoder_plan
 from glinfer.models.reference.gab import MAX_DRAWS, reference_plan
-from glinfer.models.reference.parts import DecoderWeights, Setting, stored_formats
+from glinfer.models.reference.parts import DecoderWeights, ReferenceOptions, stored_formats
 from glinfer.models.session import Session
 from glinfer.models.transforms.fold import FoldedWeights
-from glinfer.models.transforms.recipe import CACHE_FORMATS, DEFAULT_CACHE, FROM_FILE, WEIGHT_FORMATS, Formats
-from glinfer.ops.kernels import Kernels
+from glinfer.models.transforms.recipe import Formats
+from glinfer.ops.kernels import KernelOptions
 from glinfer.ops.spec import Array
+from glinfer.quant.formats import CACHE_FORMATS, DEFAULT_CACHE, FROM_FILE, WEIGHT_FORMATS
 
 PLANS = ("fast", "reference")
 """Every plan by the name that ``plan=`` and ``--plan`` take."""
@@ -72,7 +73,7 @@ def weights_named(weights: str, formats: Formats | None = None) -> str:
     return "f32" if weights == FROM_FILE and floats else weights
 
 
-class ReferencePlans(Setting):
+class ReferencePlans(ReferenceOptions):
     """The reference plans of a model on one kind of renderer, by the length of their sequences."""
 
     def of(self, rows: int) -> Plan:
@@ -81,7 +82,7 @@ class ReferencePlans(Setting):
 
 
 def reference_plans(
-    config: ModelConfig, weights: str, formats: Formats | None, kernels: Kernels, max_texture_size: int
+    config: ModelConfig, weights: str, formats: Formats | None, kernels: KernelOptions, max_texture_size: int
 ) -> ReferencePlans:
     """The reference plans of a model that has no published one, and whose file has its tensors in these formats.
 
@@ -110,7 +111,7 @@ def plan_for(
     weights: str = DEFAULT_WEIGHTS,
     cache: str = DEFAULT_CACHE,
     formats: Formats | None = None,
-    kernels: Kernels | None = None,
+    kernels: KernelOptions | None = None,
     max_texture_size: int = USUAL_TEXTURE_SIZE,
 ) -> Plan:
     """The plan called ``name`` for a model of this shape.
@@ -128,12 +129,11 @@ def plan_for(
         InputError: there is no such plan or format, or they do not go together.
         PlanError: it does not fit such textures, or would have absurdly many draws.
     """
-    kernels = kernels or Kernels()
+    kernels = kernels or KernelOptions()
     check_choice(name, weights, cache)
     if name == "fast":
         check_layers(config, layer_draws(config))
-        how: dict[str, Any] = {"weights": weights, "cache": cache, "formats": formats, "kernels": kernels}
-        return fast_plan(config, max_texture_size=max_texture_size, **how)
+        return fast_plan(PlanOptions(config, weights, kernels, max_texture_size, formats, cache))
     if is_published(config, formats):
         return reference_plan(config)
     plans = reference_plans(config, weights, formats, kernels, max_texture_size)
@@ -154,7 +154,7 @@ def weights_for(checkpoint: Checkpoint, name: str, weights: str = DEFAULT_WEIGHT
     return DecoderWeights(checkpoint, stored_formats(config, weights, formats))
 
 
-def fast_session(checkpoint: Checkpoint, device: Device, weights: str, kernels: Kernels) -> Session:
+def fast_session(checkpoint: Checkpoint, device: Device, weights: str, kernels: KernelOptions) -> Session:
     """The fast plan of a checkpoint, bound.
 
     Raises:

@@ -15,7 +15,7 @@ from glinfer.gl.faults import bytes_text, no_room
 from glinfer.gl.layouts.blocks import BLOCK_FLOATS, BlockLayout
 from glinfer.gl.layouts.flat import FlatLayout
 from glinfer.gl.layouts.matrix import FORMATS, Layout
-from glinfer.gl.memory import WORTH_ASKING, check_room
+from glinfer.gl.memory import MIN_CHECKED_BYTES, check_room
 from glinfer.gl.program import BLOCKS_SHADER, VERTEX_SHADER, Program, ProgramCache
 from glinfer.gl.readback import Readback
 from glinfer.gl.replay import CELL_UNIFORMS, Draw, replay
@@ -25,7 +25,7 @@ from glinfer.ops import DrawSpec, TensorSpec
 from glinfer.ops.spec import Array
 
 FIRST_SLOT = "first_slot"
-LESS = "take a shorter context (--context), fewer bits (--weights), a smaller model, or a machine with more"
+MEMORY_ADVICE = "take a shorter context (--context), fewer bits (--weights), a smaller model, or a machine with more"
 """What to do where memory does not suffice."""
 Hook = Callable[[DrawSpec], None]
 
@@ -424,11 +424,11 @@ def check_textures_fit(plan: Plan, max_texture_size: int, lent: Collection[str] 
             nbytes = tensor.layout_within(max_texture_size).nbytes
             sizes[tensor.kind] = sizes.get(tensor.kind, 0) + nbytes
     total = sum(sizes.values()) + beside
-    if total < WORTH_ASKING:
+    if total < MIN_CHECKED_BYTES:
         return
     parts = [f"{kind} {bytes_text(nbytes)}" for kind, nbytes in sizes.items()]
     parts += [f"arrays {bytes_text(beside)}"] if beside else []
-    check_room(total, f"plan {plan.name} takes {bytes_text(total)} ({', '.join(parts)})", LESS)
+    check_room(total, f"plan {plan.name} takes {bytes_text(total)} ({', '.join(parts)})", MEMORY_ADVICE)
 
 
 def weight_matrix(tensor: TensorSpec, weights: Mapping[str, Array]) -> Array:

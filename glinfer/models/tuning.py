@@ -1,4 +1,4 @@
-"""The tuned kernels of this machine: which :class:`Kernels` were measured to be fastest, kept from run to run.
+"""The tuned kernels of this machine: which :class:`KernelOptions` were measured to be fastest, kept from run to run.
 
 One small JSON file for each renderer, driver, model shape and weight format, in ``kernels`` of the cache folder
 (:func:`glinfer.formats.files.memory_folder`). A file that is damaged, of another version, or about anything else
@@ -24,13 +24,13 @@ from glinfer.formats.files import memory_folder, opened, reason, replacing
 from glinfer.gl.context import Device
 from glinfer.gl.layouts.blocks import BLOCK_EDGE
 from glinfer.gl.quirks import exact_derivatives
-from glinfer.ops.kernels import Kernels, default_kernels
+from glinfer.ops.kernels import KernelOptions, default_kernels
 
-VERSION = 1
+VERSION = 2
 """Of the files, and of the passes that were measured: another one makes every kept choice absent."""
 
 _MAX_BYTES = 1 << 16
-_MAX_NUMBER = 1 << 12  # above any sensible field of Kernels
+_MAX_NUMBER = 1 << 12  # above any sensible field of KernelOptions
 _MAX_UNROLL = 64  # of those that are written out in a shader, which a driver then compiles
 _MAX_MILLISECONDS = 1e9
 _THREADS = "LP_NUM_THREADS"  # how many threads llvmpipe draws with; default: one a core
@@ -78,7 +78,7 @@ class TuningKey:
 class Tuned:
     """A measured choice; both times are milliseconds a token, taken in turns."""
 
-    kernels: Kernels
+    kernels: KernelOptions
     milliseconds: float
     default_milliseconds: float
 
@@ -88,21 +88,21 @@ def _cores() -> int:
     return len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
 
 
-def kernels_for(device: Device, config: ModelConfig, weights: str) -> Kernels:
+def kernels_for(device: Device, config: ModelConfig, weights: str) -> KernelOptions:
     """The kernels to run a model with: the tuned ones where there are some, else a good default."""
     tuned = load_tuned(TuningKey.of(device, config, weights))
     return default_for(device, weights) if tuned is None or not runs_on(device, tuned.kernels) else tuned.kernels
 
 
-def default_for(device: Device, weights: str = "f32") -> Kernels:
+def default_for(device: Device, weights: str = "f32") -> KernelOptions:
     """A good choice for a device that was not tuned, within what it can do: whether it can is tried out."""
     kernels = default_kernels(device.renderer, device.limits.max_point_size, weights)
     kernels = dataclasses.replace(
-        kernels, targets=min(kernels.targets, 8 if device.limits.max_draw_buffers >= 8 else 4)
+        kernels, rows_per_draw=min(kernels.rows_per_draw, 8 if device.limits.max_draw_buffers >= 8 else 4)
     )
     if not runs_on(device, kernels):
         # Without blending the stream is an input, dealt like the others, and there are no more than 16 of them.
-        kernels = dataclasses.replace(kernels, part_steps=0, split_values=False, blends=False, targets=4)
+        kernels = dataclasses.replace(kernels, part_steps=0, split_values=False, blends=False, rows_per_draw=4)
     if kernels.quad and not exact_derivatives(device):
         kernels = dataclasses.replace(kernels, quad=False)
     return kernels
@@ -113,13 +113,13 @@ def points_fit(device: Device) -> bool:
     return device.limits.max_point_size >= BLOCK_EDGE
 
 
-def runs_on(device: Device, kernels: Kernels) -> bool:
+def runs_on(device: Device, kernels: KernelOptions) -> bool:
     """Whether a device has what the kernels need: points of a block's size, blending of float targets."""
     blending = kernels.part_steps > 0 or kernels.split_values or kernels.blends
     return (
         (points_fit(device) or kernels.cover != "points")
         and (device.blends_floats or not blending)
-        and kernels.targets <= device.limits.max_draw_buffers
+        and kernels.rows_per_draw <= device.limits.max_draw_buffers
     )
 
 
@@ -129,7 +129,7 @@ def kernels_file(key: TuningKey) -> Path | None:
     return None if folder is None else folder / key.file_name
 
 
-def load_kernels(key: TuningKey) -> Kernels | None:
+def load_kernels(key: TuningKey) -> KernelOptions | None:
     """The tuned kernels for a key; None where there are none."""
     tuned = load_tuned(key)
     return None if tuned is None else tuned.kernels
@@ -158,17 +158,17 @@ def _tuned(found: Any, key: TuningKey) -> Tuned | None:
     return Tuned(_kernels(found["kernels"]), *times)
 
 
-def _kernels(values: Mapping[str, Any]) -> Kernels:
+def _kernels(values: Mapping[str, Any]) -> KernelOptions:
     """Kernels out of JSON; every field must be there, have its type, and be of a sensible size."""
-    fields = {field.name: field.default for field in dataclasses.fields(Kernels)}
+    fields = {field.name: field.default for field in dataclasses.fields(KernelOptions)}
     if not isinstance(values, dict) or set(values) != set(fields):
-        raise ValueError("other fields than Kernels has")
+        raise ValueError("other fields than KernelOptions has")
     for name, default in fields.items():
         value = values[name]
         most = _MAX_UNROLL if name in ("unroll", "part_steps") else _MAX_NUMBER
         if type(value) is not type(default) or (isinstance(value, int) and not 0 <= value <= most):
             raise ValueError(f"{name} is {value!r}")
-    return Kernels(**values)
+    return KernelOptions(**values)
 
 
 def save_kernels(key: TuningKey, tuned: Tuned) -> Path | None:

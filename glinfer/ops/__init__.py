@@ -1,49 +1,12 @@
-"""One module per family of passes; importing this package registers every op."""
+"""Draws as values: one module per family of passes, each with its DrawSpec builder, shape check and float64 oracle.
 
-from glinfer.ops import embed, norm, rotary
-from glinfer.ops.flat import (
-    activate,
-    attend,
-    elementwise,
-    lookup,
-    matmul,
-    movement,
-    normalize,
-    scatter,
-    stats,
-    topk,
-)
-from glinfer.ops.fused import cached, gemm, gemv, sample, score, shortlist, tiles, turn
-from glinfer.ops.published import attention, linear, softmax
+``published`` has the passes of Gab's reference plan, one float a texel; ``flat`` works on tensors of any shape, four
+elements a texel; ``fused`` has the passes of the fast plans, over packed weights and caches. The modules beside these
+rooms are what the rooms share: the record of an op, the options of kernels, noise and rotary angles. Importing this
+package registers every op.
+"""
+
+from glinfer.ops import flat, fused, published
 from glinfer.ops.spec import OPS, DrawSpec, Op, TensorSpec
 
-__all__ = [
-    "OPS",
-    "DrawSpec",
-    "Op",
-    "TensorSpec",
-    "activate",
-    "attend",
-    "attention",
-    "cached",
-    "elementwise",
-    "embed",
-    "gemm",
-    "gemv",
-    "linear",
-    "lookup",
-    "matmul",
-    "movement",
-    "norm",
-    "normalize",
-    "rotary",
-    "sample",
-    "scatter",
-    "score",
-    "shortlist",
-    "softmax",
-    "stats",
-    "tiles",
-    "topk",
-    "turn",
-]
+__all__ = ["OPS", "DrawSpec", "Op", "TensorSpec", "flat", "fused", "published"]

@@ -1,4 +1,4 @@
-"""How the passes of the fast plan are shaped for a renderer: what changes speed, and last digits at most."""
+"""Options that shape passes for a renderer; they change speed, and last digits at most."""
 
 from __future__ import annotations
 
@@ -9,28 +9,28 @@ from glinfer.gl.layouts.blocks import BLOCK_EDGE
 
 
 @dataclass(frozen=True)
-class Kernels:
-    """The choices that differ between renderers; see docs/performance.md for what each is worth.
+class KernelOptions:
+    """Options of kernels that differ between renderers; docs/performance.md tells what each is worth.
 
     Attributes:
-        tiles: tiles that the blocks of a vector are dealt to (see :mod:`glinfer.gl.layouts.blocks`).
+        tiles: tiles that the blocks of a vector are spread over (see :mod:`glinfer.gl.layouts.blocks`).
         pitch: texels from tile to tile. llvmpipe gives one thread to each 64×64 tile of a target.
-        cover: ``points``, one 4×4 point a block, which needs points that large; or ``quads``, two triangles a block.
-        quad: let the four fragments of a quad share the inputs, which needs exact derivatives.
-        lookup_texture: read with the shading language's texture function instead of its texel fetch.
-        unroll: how many steps of a product are fetched together: more hide the latency of a GPU's memory.
-        part_steps: steps of each instance of the products that add to the residual stream, which blending then adds
-            up; 0 for one instance and no blending. A step is 16 inputs.
-        split_values: let each 64 tokens' values be added up by an instance of their own, and blending add those up.
-        mantissa: turn integer weights into floats by way of the mantissa, not by conversion.
-        targets: rows that a pass over many rows computes at once, a target each: 1, 2, 4 or 8.
-        row_tiles: tiles that the blocks of a row are dealt to in passes over many rows, 64 texels apart.
-        largest_cell: how many blocks a side one point, or pair of triangles, may cover in passes over many rows.
-        blends: let blending add to the residual stream of many rows in place, where it could also be read and added.
-        chunk: how many tokens of a prompt are run at once.
-        flush_every: tell the driver to begin each time so many draws were issued; 0 to leave it to the driver.
-        products: which maps the strategies of products of tensors are chosen by, see
-            :mod:`glinfer.ops.flat.matmul_choice`: those of a ``gpu``, or of ``llvmpipe``.
+        cover: ``points`` for one 4×4 point a block, which needs points that large; ``quads`` for two triangles a block.
+        quad: the four fragments of a quad share the inputs, which needs exact derivatives.
+        lookup_texture: read textures with GLSL's texture function instead of texelFetch.
+        unroll: steps of a product that are fetched together; more of them hide the latency of a GPU's memory.
+        part_steps: steps of each instance of the products that add to the residual stream, whose sums blending adds;
+            0 for one instance without blending. A step is 16 inputs.
+        split_values: one instance sums the values of each 64 tokens, and blending adds the instances.
+        mantissa: turn integer weights into floats by way of the mantissa instead of a conversion.
+        rows_per_draw: rows that a pass over many rows computes at once, one in each render target: 1, 2, 4 or 8.
+        row_tiles: tiles that the blocks of a row are spread over in passes over many rows, 64 texels apart.
+        largest_cell: blocks a side that one point or pair of triangles may cover in passes over many rows.
+        blends: blending adds to the residual stream of many rows in place; otherwise the pass reads it and adds.
+        chunk: tokens of a prompt that one run takes.
+        flush_every: tell the driver to begin after this many draws; 0 leaves it to the driver.
+        product_table: the table that chooses strategies for products of tensors, of a ``gpu`` or of ``llvmpipe``; see
+            :mod:`glinfer.ops.flat.matmul_choice`.
     """
 
     tiles: int = 1
@@ -42,16 +42,16 @@ class Kernels:
     part_steps: int = 0
     split_values: bool = False
     mantissa: bool = False
-    targets: int = 4
+    rows_per_draw: int = 4
     row_tiles: int = 4
     largest_cell: int = 1
     blends: bool = False
     chunk: int = 512
     flush_every: int = 0
-    products: str = "gpu"
+    product_table: str = "gpu"
 
     def __post_init__(self) -> None:
-        """Refuse what no plan can be built with."""
+        """Refuse values that no plan can be built with."""
         if self.cover not in ("points", "quads"):
             raise PlanError(f"found cover {self.cover!r}; expected points or quads")
         for name, least in (
@@ -64,21 +64,21 @@ class Kernels:
         ):
             if getattr(self, name) < least:
                 raise PlanError(f"{name} is {getattr(self, name)}; expected at least {least}")
-        if self.products not in ("gpu", "llvmpipe"):
-            raise PlanError(f"found products {self.products!r}; expected gpu or llvmpipe")
-        if self.targets not in (1, 2, 4, 8):
-            raise PlanError(f"targets is {self.targets}; expected 1, 2, 4 or 8")
+        if self.product_table not in ("gpu", "llvmpipe"):
+            raise PlanError(f"found product_table {self.product_table!r}; expected gpu or llvmpipe")
+        if self.rows_per_draw not in (1, 2, 4, 8):
+            raise PlanError(f"rows_per_draw is {self.rows_per_draw}; expected 1, 2, 4 or 8")
         if self.pitch < BLOCK_EDGE or self.pitch % BLOCK_EDGE:
             raise PlanError(f"pitch is {self.pitch}; expected a multiple of {BLOCK_EDGE}")
 
 
-def default_kernels(renderer: str, max_point_size: float, weights: str = "f32") -> Kernels:
-    """A good choice for a renderer that nobody has measured yet, by its name and largest point, and a weight format."""
+def default_kernels(renderer: str, max_point_size: float, weights: str = "f32") -> KernelOptions:
+    """Good options for a renderer that was not measured, by its name, its largest point and the weight format."""
     cover = "points" if max_point_size >= BLOCK_EDGE else "quads"
     cell = 4 if max_point_size >= 4 * BLOCK_EDGE or cover == "quads" else 1
-    plain = Kernels(cover=cover, targets=8, largest_cell=cell, blends=True)
+    plain = KernelOptions(cover=cover, rows_per_draw=8, largest_cell=cell, blends=True)
     if "llvmpipe" in renderer.lower():
-        return replace(plain, tiles=8, lookup_texture=True, products="llvmpipe")
+        return replace(plain, tiles=8, lookup_texture=True, product_table="llvmpipe")
     # Few bytes of weights are best shared by neighbours, as many rows' inputs are.
     row_tiles = 8 if weights == "f32" else 1
     return replace(plain, tiles=8, row_tiles=row_tiles, part_steps=8, split_values=True, flush_every=6)

@@ -1,15 +1,15 @@
-"""Random numbers that a fragment shader can make as well: Gumbel noise from (seed, step, token), no state.
+"""Stateless Gumbel noise from (seed, step, token), the same in NumPy and in a fragment shader.
 
 Adding independent Gumbel noise to the logits and taking the largest sum draws a token with exactly its softmax
-probability (the Gumbel-max trick; Gumbel 1954, Maddison et al. 2014). The noise of a token depends on nothing but
-the seed, the step and the token's id, so every fragment can compute its own.
+probability (the Gumbel-max trick; Gumbel 1954, Maddison et al. 2014). The noise of a token depends on the seed, the
+step and the token's id alone, so every fragment computes its own.
 
-``shaders/common/noise.glsl`` computes the same thing; the two files have to be changed together. All integers are
-32 bits, unsigned, with wrap-around, and agree to the last bit everywhere. So does u. The logarithm is written out
-in float32 additions and multiplications, since GLSL's own may be wrong by some 2**-22 just below 1, which is where
-the largest noise comes from, the noise that decides: drivers were seen to be off by 0.01 there, and by 2 at the very
-end. What is left to a renderer is whether it rounds a product before adding to it: the noise can then differ in its
-last bit or two, by 2e-6 at most. A choice can only differ where the two best sums are that close together.
+``shaders/common/noise.glsl`` computes the same numbers; the two files have to be changed together. All integers are
+unsigned, of 32 bits, wrap around, and agree to the last bit everywhere; so does u. The logarithm is written out in
+float32 additions and multiplications. GLSL's own may be wrong by some 2**-22 just below 1, where the largest noise
+comes from, which decides: drivers were off by 0.01 there, and by 2 at the very end. A renderer is free only to round a
+product, or not, before it adds to it. That changes the last bit or two of the noise, by 2e-6 at most, and so a choice
+only where the two best sums are that close.
 """
 
 from __future__ import annotations
@@ -25,7 +25,7 @@ Bits = npt.NDArray[np.uint32]
 Floats = npt.NDArray[np.float32]
 FoldedSeed = tuple[int, int]
 
-# As large as a vocabulary may be; see ModelConfig.
+# The largest vocabulary that ModelConfig allows.
 _MAX_COUNT = 1 << 24
 _MASK = 0xFFFFFFFF
 # 2**32 divided by the golden ratio: a start that is not 0, which mix() leaves as it is.
@@ -128,7 +128,7 @@ def gumbel(seed: int, step: int, count: int) -> Floats:
 
 
 def gumbel_of_key(key: int, count: int) -> Floats:
-    """What :func:`gumbel` gives for the seed and step of ``key``: float32 [count]; the same limits and errors."""
+    """The noise of :func:`gumbel` for the seed and step of ``key``: float32 [count], the same limits and errors."""
     return _gumbel_of(uniform_bits(key, count))
 
 

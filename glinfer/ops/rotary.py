@@ -1,4 +1,4 @@
-"""Rotary positions: the angles, computed here, and the draw that turns pairs of elements by them.
+"""The angles of rotary positions (Su et al. 2021), and how they are scaled for long contexts.
 
 Sines of large angles lose digits on graphics hardware, so the cosines and sines of all positions are computed in
 float64 and go to the device as a table. How angles are scaled for long contexts, and the names of the settings, are
@@ -14,13 +14,10 @@ from typing import Any, NoReturn
 import numpy as np
 
 from glinfer.errors import InputError
-from glinfer.gl.layouts.matrix import Extent
-from glinfer.ops.flat.draws import Uniform, flat_draw
-from glinfer.ops.kernels import Kernels
-from glinfer.ops.spec import Array, DrawSpec, Op, Params, Shapes, TensorSpec, float64, register
+from glinfer.ops.spec import Array
 
 Scaling = Mapping[str, Any]
-"""A ``rope_scaling`` dict: ``rope_type`` (or ``type``) and the numbers of that type; others are ignored."""
+"""A ``rope_scaling`` dict: ``rope_type`` (or ``type``) and the numbers of that type; other keys are ignored."""
 _ORIGINAL = "original_max_position_embeddings"
 _LONGEST = "max_position_embeddings"
 
@@ -50,7 +47,7 @@ class _Settings:
         return float(value)
 
     def has(self, key: str) -> bool:
-        """Whether it is given: configurations have null, or 0, for what they leave out."""
+        """Whether a key is given; configurations write null or 0 for keys that they leave out."""
         value = self._scaling.get(key)
         return value is not None and not (isinstance(value, (int, float)) and value == 0)
 
@@ -58,7 +55,7 @@ class _Settings:
         raise InputError(f"rope scaling of type {self.kind!r} has no {key!r}; add it to the settings")
 
     def numbers(self, key: str, count: int) -> Array:
-        """So many numbers above 0."""
+        """``count`` numbers above 0."""
         if not self.has(key):
             self._missing(key)
         try:
@@ -70,15 +67,15 @@ class _Settings:
         return found
 
     def truncates(self) -> bool:
-        """Whether the pairs at which a ramp begins and ends are whole numbers."""
+        """Whether a ramp begins and ends at whole pairs."""
         return bool(self._scaling.get("truncate", True))
 
     def original(self) -> float:
-        """The longest context of the training."""
+        """The context length of the training."""
         return self.number(_ORIGINAL, self.number(_LONGEST) if self.has(_LONGEST) else None)
 
     def factor(self) -> float:
-        """By how much the context grows."""
+        """The factor by which the context grows."""
         longest = self.number(_LONGEST) / self.original() if self.has(_LONGEST) else None
         return self.number("factor", longest)
 
@@ -158,9 +155,9 @@ _KINDS: Mapping[str, Callable[[_Settings, int, float, int], tuple[Array, float]]
 
 
 def rope_frequencies(length: int, rotary_dim: int, theta: float, scaling: Scaling | None) -> tuple[Array, float]:
-    """The angle per position of each pair, float64 [rotary_dim / 2], and what cosines and sines are multiplied with.
+    """The angle per position of each pair, float64 [rotary_dim / 2], and the factor of cosines and sines.
 
-    ``length`` is how many positions the context has: ``dynamic`` and ``longrope`` depend on it.
+    ``length`` is the number of positions of the context; ``dynamic`` and ``longrope`` depend on it.
 
     Raises:
         InputError: there is no such type, a setting is missing, or a number is out of range.
@@ -199,7 +196,7 @@ def cosines_and_sines(positions: int, frequencies: Array, factor: float) -> Arra
 def rope_table(
     positions: int, rotary_dim: int, theta: float = 10000.0, scaling: Scaling | None = None
 ) -> tuple[Array, float]:
-    """What :func:`rotate` turns by, for positions 0 to ``positions`` − 1, and the attention factor of the scaling.
+    """The table that :func:`glinfer.ops.flat.rotate.rotate` turns by, and the attention factor of the scaling.
 
     The table, float32 [positions, rotary_dim], has (cos, sin) of each pair, already times the attention factor.
     ``dynamic`` and ``longrope`` take ``positions`` for the length of the context.
@@ -209,111 +206,3 @@ def rope_table(
     """
     frequencies, factor = rope_frequencies(positions, rotary_dim, theta, scaling)
     return cosines_and_sines(positions, frequencies, factor), factor
-
-
-def rotate(
-    name: str,
-    kind: str,
-    x: TensorSpec,
-    table: TensorSpec,
-    out: TensorSpec,
-    *,
-    kernels: Kernels,
-    heads: int = 1,
-    interleaved: bool = False,
-    sequence: int | None = None,
-    position: Extent = 0,
-    positions: TensorSpec | None = None,
-    rows: Extent | None = None,
-) -> DrawSpec:
-    """``out`` = x [R, heads × D] with the pairs of each head turned by their rows' positions.
-
-    Args:
-        name: of the draw.
-        kind: of the draw.
-        x: its rows are sequences of ``sequence`` rows each; left out, one sequence.
-        table: of :func:`rope_table`, [positions, rotary_dim].
-        out: like x.
-        kernels: how passes are shaped.
-        heads: how many lie side by side in a row.
-        interleaved: turn elements (2i, 2i + 1) of a head, not (i, i + rotary_dim / 2).
-        sequence: rows of a sequence.
-        position: of the first row of each sequence, a number or a run value's name.
-        positions: whole numbers [1, sequence] instead.
-        rows: how many are written.
-
-    Raises:
-        PlanError: a tensor is laid out in another way.
-    """
-    dim, rotary = x.shape[1] // heads, table.shape[1]
-    inputs = [("x", x), ("table", table)]
-    uniforms: list[Uniform] = []
-    if table.shape[0] == 1:
-        positions = None  # nothing to choose from
-    elif positions is not None:
-        inputs.append(("positions", positions))
-    else:
-        uniforms.append(("position", position))
-    defines = [
-        ("HEADS", heads),
-        ("HEAD_DIM", dim),
-        ("ROTARY", rotary),
-        ("SEQUENCE", x.shape[0] if sequence is None else sequence),
-        ("TABLE_ROWS", table.shape[0]),
-        ("INTERLEAVED", int(interleaved)),
-        ("POSITIONS", int(positions is not None)),
-        ("WHOLE", int(dim % 4 == 0 and rotary % (4 if interleaved else 8) == 0)),
-    ]
-    return flat_draw(
-        name,
-        kind,
-        "rotate",
-        inputs,
-        [out],
-        kernels=kernels,
-        rows=rows,
-        defines=defines,
-        uniforms=uniforms,
-    )
-
-
-def _check(shapes: Shapes, params: Params) -> None:
-    heads, dim, rotary, sequence = (int(params[key]) for key in ("HEADS", "HEAD_DIM", "ROTARY", "SEQUENCE"))
-    shapes.expect("x", None, heads * dim)
-    shapes.expect("output", *shapes.by_name["x"])
-    shapes.expect("positions", 1, sequence)
-    positions = int(params["TABLE_ROWS"])
-    shapes.expect("table", positions, rotary)
-    shapes.require(rotary % 2 == 0 and rotary <= dim, f"heads of {dim} elements have no {rotary} that turn in pairs")
-    whole = shapes.rows("x") % sequence == 0
-    shapes.require(whole, f"{shapes.rows('x')} rows are no whole number of sequences of {sequence}")
-    first = params.get("position", 0)
-    shapes.require(0 <= first < positions, f"position {first} is not in a table of {positions} positions")
-
-
-def _oracle(inputs: Mapping[str, Array], params: Params, size: tuple[int, int]) -> Array:
-    x, table = float64(inputs, ["x", "table"])
-    rows = size[0]
-    places = np.arange(rows) % int(params["SEQUENCE"])
-    if params["POSITIONS"]:
-        at = np.asarray(inputs["positions"], dtype=np.int64).reshape(-1)[places]
-    else:
-        at = int(params.get("position", 0)) + places
-    turns = table[at.clip(0, int(params["TABLE_ROWS"]) - 1)]
-    cos, sin = turns[:, None, 0::2], turns[:, None, 1::2]
-    heads = x[:rows].reshape(rows, int(params["HEADS"]), -1)
-    return turned_pairs(heads, cos, sin, interleaved=bool(params["INTERLEAVED"])).reshape(size)
-
-
-def turned_pairs(heads: Array, cos: Array, sin: Array, *, interleaved: bool) -> Array:
-    """Heads [..., D] with their first elements turned in pairs, by cosines and sines [..., pairs]."""
-    pairs = cos.shape[-1]
-    first = np.arange(0, 2 * pairs, 2) if interleaved else np.arange(pairs)
-    second = first + (1 if interleaved else pairs)
-    turned = heads.copy()
-    turned[..., first] = heads[..., first] * cos - heads[..., second] * sin
-    turned[..., second] = heads[..., second] * cos + heads[..., first] * sin
-    return turned
-
-
-register(Op("rotate", ("x", "table"), ("positions",), _check, _oracle, ("positions",)))

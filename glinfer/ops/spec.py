@@ -1,4 +1,4 @@
-"""What a pass is, as a value: TensorSpec, DrawSpec, and the registry of ops. No GL object appears here.
+"""A pass as a value: TensorSpec, DrawSpec, and the registry of ops. No GL object appears here.
 
 An op joins three things under one name: a shader, mostly ``shaders/<name>.frag``, a shape check, and an oracle
 that computes the same values in float64 NumPy. A builder beside them makes the DrawSpecs.
@@ -27,7 +27,7 @@ Params = Mapping[str, int | float]
 class RunValue:
     """A number that may change from one run of a plan to the next: its name, and its range with both ends.
 
-    ``at`` gives the value that a run over a sequence of so many tokens has; left out, the smallest.
+    ``at`` gives the value of a run by its number of tokens; the smallest value where it is left out.
     """
 
     name: str
@@ -36,14 +36,14 @@ class RunValue:
     at: Callable[[int], int] | None = field(default=None, compare=False)
 
     def for_tokens(self, tokens: int) -> int | float:
-        """The value in a run over so many tokens."""
+        """The value in a run over ``tokens`` tokens."""
         return self.smallest if self.at is None else self.at(tokens)
 
     def check(self, value: object) -> None:
-        """Accept a value.
+        """Refuse a value outside the range.
 
         Raises:
-            PlanError: it is no number, is outside the range, or a whole number was expected.
+            PlanError: the value is no number, lies outside the range, or is a fraction where a whole number belongs.
         """
         whole = isinstance(self.smallest, int)
         if isinstance(value, bool) or not isinstance(value, int if whole else (int, float)):
@@ -73,7 +73,7 @@ class TensorSpec:
     view_of: str = ""
 
     def __post_init__(self) -> None:
-        """Refuse what no texture can be."""
+        """Refuse a tensor that no texture can hold."""
         if self.kind not in KINDS:
             raise PlanError(f"tensor {self.name} is of kind {self.kind!r}; expected one of {', '.join(KINDS)}")
         if self.format not in FORMATS:
@@ -86,10 +86,10 @@ class TensorSpec:
             raise PlanError(f"tensor {self.name} has format {self.format} and a layout in {self.layout.format.name}")
 
     def layout_within(self, max_texture_size: int) -> TexelLayout:
-        """Where the elements lie on a renderer with such textures.
+        """The layout on a renderer with textures of ``max_texture_size`` texels a side.
 
         Raises:
-            PlanError: it does not fit.
+            PlanError: the tensor does not fit.
         """
         if self.layout is None:
             return Layout.of(self.shape, self.format, max_texture_size)
@@ -103,7 +103,9 @@ class TensorSpec:
 
 @dataclass(frozen=True)
 class DrawSpec:
-    """One pass as a value: which op, what it reads and writes, and everything that specialises it.
+    """One pass as a value: its op, what it reads and writes, and everything that specialises it.
+
+    A size, first row or count is a number, or the name of a run value.
 
     Attributes:
         name: unique in its plan, such as ``h.3.attn.scores.5``.
@@ -111,24 +113,23 @@ class DrawSpec:
         op: the op's name.
         inputs: (sampler, tensor) pairs; samplers take texture units in this order.
         outputs: tensors by attachment.
-        size: (rows, cols) of the output matrix that the pass writes; a number or a per-run value's name.
-        first: the first row that the pass writes, likewise.
-        cover: what is drawn: one ``triangle`` over all rows of a matrix; for rows in blocks ``points``, one of 4×4
-            pixels on every block, or ``quads``, two triangles on every block; ``strip``, one triangle over all blocks
-            of the slots from the run value ``strip_first`` on, in a layout that has each block of all slots in a line;
-            ``scatter``, ``points`` points of one pixel where the vertex shader puts them.
-        instances: how many times that is drawn, in one draw call; a number or a run value's name.
-        adds: whether blending adds what is drawn to what the output holds already; the oracle finds that among its
-            inputs as ``output``.
-        clears: whether the output is set to zero first, which is not a draw; the oracle is then given no ``output``.
+        size: (rows, cols) of the output matrix that the pass writes.
+        first: the first row that the pass writes.
+        cover: shape that is drawn: one ``triangle`` over all rows of a matrix; for rows in blocks ``points``, one of
+            4×4 pixels on every block, or ``quads``, two triangles on every block; ``strip``, one triangle over all
+            blocks of the slots from the run value ``strip_first`` on, in a layout that has each block of all slots in
+            a line; ``scatter``, ``points`` points of one pixel where the vertex shader puts them.
+        instances: how often the shape is drawn in one draw call.
+        adds: whether blending adds the result to what the output holds; the oracle gets that as its input ``output``.
+        clears: whether the output is set to zero first, which is not a draw; the oracle then gets no ``output``.
         defines: compile-time constants of the shader.
         uniforms: values set before the draw, the same in every run.
-        per_run: (uniform, per-run value) pairs.
+        per_run: (uniform, run value) pairs.
         shader: the shader, ``shaders/<shader>.frag``; the op's name where it is left out.
-        largest_cell: how many blocks a side one point or quad may cover, where all slots from 0 on are written and
-            what lies behind them does not matter; 0 for exactly one block.
-        vertex: another vertex shader than the one that ``cover`` asks for, which finds the blocks by itself.
-        points: how many points are scattered; a number or a run value's name.
+        largest_cell: blocks a side that one point or quad may cover, where all slots from 0 on are written and the
+            texels behind them do not matter; 0 for exactly one block.
+        vertex: a vertex shader that finds the blocks itself, instead of the one that ``cover`` asks for.
+        points: number of points that are scattered.
     """
 
     name: str
@@ -151,7 +152,7 @@ class DrawSpec:
     points: Extent = 0
 
     def __post_init__(self) -> None:
-        """The shader is the op's where no other is named."""
+        """Take the op's name for a shader that is left out."""
         if not self.shader:
             object.__setattr__(self, "shader", self.op)
 
@@ -173,7 +174,7 @@ class DrawSpec:
         raise PlanError(f"draw {self.name} binds nothing to sampler {sampler!r}")
 
     def params(self, values: Mapping[str, int | float]) -> dict[str, int | float]:
-        """Defines, uniforms and per-run uniforms of one run in one mapping: what the oracle computes with."""
+        """Defines, uniforms and per-run uniforms of one run in one mapping, for the oracle."""
         per_run = {uniform: values[key] for uniform, key in self.per_run}
         return {**dict(self.defines), **dict(self.uniforms), **per_run}
 
@@ -188,7 +189,7 @@ class DrawSpec:
 
 
 Oracle = Callable[[Mapping[str, Array], Params, tuple[int, int]], Array]
-"""(inputs by sampler, params, (rows, cols) to write) → float64 [rows, cols]; of several outputs with them first."""
+"""(inputs by sampler, params, (rows, cols) to write) → float64 [rows, cols], or [outputs, rows, cols] of several."""
 ShapeCheck = Callable[["Shapes", Params], None]
 
 
@@ -196,9 +197,9 @@ ShapeCheck = Callable[["Shapes", Params], None]
 class Op:
     """A registered op: its required and optional samplers, its shape check and its float64 oracle.
 
-    ``integers`` names the samplers, and ``"output"``, that hold whole numbers, ``either`` those that may; all others
-    hold floats. ``places`` says, from the inputs and the numbers of a run, which rows of the output a draw writes,
-    where they do not follow each other from the draw's first row on.
+    ``integers`` names the samplers, and ``"output"``, that hold whole numbers, ``either`` those that may hold whole
+    numbers or floats; all others hold floats. ``places`` computes the rows of the output that a draw writes from its
+    inputs and its params; without it they follow each other from the draw's first row on.
     """
 
     name: str

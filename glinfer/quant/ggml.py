@@ -4,123 +4,21 @@ A block holds a number of weights that follow each other in a row, as small inte
 file has the blocks one after the other, at odd addresses; in a texture the same bytes are sorted by **section**: all
 the quants of a row, then all its scales, each section from a whole texel of 16 bytes on. No bit is changed, so the
 blocks come back as they were. shaders/common/weights.glsl reads them.
-
-The formats and their names are GGML's (ggml-common.h, ggml-quants.c), but for two that have one float32 scale for a
-whole row: ``Q8_ROW`` of 8-bit and ``Q16_ROW`` of 16-bit integers, a row being the integers and then the scale.
 """
 
 from __future__ import annotations
 
 import math
-from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
 import numpy.typing as npt
 
 from glinfer.errors import InputError
-
-TEXEL_BYTES = 16
-GROUP = 32
-"""Weights that a shader unpacks together; every block is a whole number of groups, or a row is padded to them."""
+from glinfer.quant.formats import BY_NUMBER, GROUP, SCALE_BYTES, TEXEL_BYTES, BlockFormat, block_format
 
 Bytes = npt.NDArray[np.uint8]
 Words = npt.NDArray[np.uint32]
-
-
-@dataclass(frozen=True)
-class Section:
-    """Bytes [start, start + nbytes) of a block; in a texture each block's take ``stride`` bytes."""
-
-    start: int
-    nbytes: int
-    stride: int
-
-
-@dataclass(frozen=True)
-class BlockFormat:
-    """One format.
-
-    Attributes:
-        name: GGML's, or ``Q8_ROW`` or ``Q16_ROW``.
-        number: what shaders/common/weights.glsl knows it by.
-        weights: how many weights a block holds; 0 for a whole row.
-        nbytes: of a block; of a block that is a row, of one weight.
-        sections: how a texture has the bytes sorted.
-        scales: where a block has half floats, and how many.
-    """
-
-    name: str
-    number: int
-    weights: int
-    nbytes: int
-    sections: tuple[Section, ...]
-    scales: tuple[int, int] = (0, 0)
-
-    def row_bytes(self, inputs: int) -> int:
-        """Bytes of a row of so many weights, as a file has them."""
-        if not self.weights:
-            return inputs * self.nbytes + _SCALE_BYTES
-        return inputs // self.weights * self.nbytes
-
-    def section_texels(self, inputs: int) -> list[int]:
-        """Texels that each section of a row takes."""
-        if not self.weights:
-            return [-(-inputs * self.nbytes // TEXEL_BYTES), 1]
-        blocks = inputs // self.weights
-        return [-(-blocks * section.stride // TEXEL_BYTES) for section in self.sections]
-
-    def defines(self, inputs: int) -> list[tuple[str, int]]:
-        """What weights.glsl needs beside the place of the words: the format, and where in a row each section begins."""
-        texels = self.section_texels(inputs)
-        starts = [sum(texels[:number]) for number in range(len(texels))]
-        return [("FORMAT", self.number), *((f"SECTION{number}", start) for number, start in enumerate(starts))]
-
-
-_SCALE_BYTES = 4
-
-
-def _format(name: str, number: int, weights: int, scales: tuple[int, int], *sections: tuple[int, int]) -> BlockFormat:
-    """A format of sections (start, bytes), the most read first; the stride is the next size that divides a texel."""
-    made = tuple(
-        Section(start, nbytes, nbytes if nbytes >= TEXEL_BYTES else 1 << (nbytes - 1).bit_length())
-        for start, nbytes in sections
-    )
-    return BlockFormat(name, number, weights, sum(section.nbytes for section in made), made, scales)
-
-
-BLOCK_FORMATS = {
-    made.name: made
-    for made in (
-        _format("BF16", 1, 1, (0, 0), (0, 2)),
-        _format("Q4_0", 2, 32, (0, 1), (2, 16), (0, 2)),
-        _format("Q4_1", 3, 32, (0, 2), (4, 16), (0, 4)),
-        _format("Q5_0", 4, 32, (0, 1), (6, 16), (2, 4), (0, 2)),
-        _format("Q5_1", 5, 32, (0, 2), (8, 16), (4, 4), (0, 4)),
-        _format("Q8_0", 6, 32, (0, 1), (2, 32), (0, 2)),
-        _format("Q2_K", 7, 256, (80, 2), (16, 64), (0, 16), (80, 4)),
-        _format("Q3_K", 8, 256, (108, 1), (32, 64), (0, 32), (96, 14)),
-        _format("Q4_K", 9, 256, (0, 2), (16, 128), (0, 16)),
-        _format("Q5_K", 10, 256, (0, 2), (48, 128), (16, 32), (0, 16)),
-        _format("Q6_K", 11, 256, (208, 1), (0, 128), (128, 64), (192, 16), (208, 2)),
-        BlockFormat("Q8_ROW", 12, 0, 1, ()),
-        BlockFormat("Q16_ROW", 13, 0, 2, ()),
-    )
-}
-"""Every packed format by its name."""
-BY_NUMBER = {form.number: form for form in BLOCK_FORMATS.values()}
-"""Every packed format by the number that shaders know it by."""
-
-
-def block_format(name: str) -> BlockFormat:
-    """The format of that name.
-
-    Raises:
-        InputError: there is none.
-    """
-    if name not in BLOCK_FORMATS:
-        raise InputError(f"there is no packed format {name!r}; known: {', '.join(BLOCK_FORMATS)}")
-    return BLOCK_FORMATS[name]
 
 
 def inputs_of(values: npt.NDArray[Any], name: str) -> int:
@@ -138,7 +36,7 @@ def inputs_of(values: npt.NDArray[Any], name: str) -> int:
             raise InputError(f"a row of {length} weights is no whole number of {name} blocks of {form.weights}")
         return length
     if not form.weights:
-        inputs, rest = divmod(length - _SCALE_BYTES, form.nbytes)
+        inputs, rest = divmod(length - SCALE_BYTES, form.nbytes)
         if inputs < 1 or rest:
             raise InputError(f"a row of {length} bytes is no {name}: integers of {form.nbytes} bytes, then a float32")
         return inputs
@@ -183,7 +81,7 @@ def blocks_of(words: npt.NDArray[Any], name: str, inputs: int) -> Bytes:
     ends = np.cumsum(form.section_texels(inputs)) * TEXEL_BYTES
     parts = np.split(sorted_bytes, ends[:-1], axis=1)
     if not form.weights:
-        return np.concatenate([parts[0][:, : inputs * form.nbytes], parts[1][:, :_SCALE_BYTES]], axis=1)
+        return np.concatenate([parts[0][:, : inputs * form.nbytes], parts[1][:, :SCALE_BYTES]], axis=1)
     count = inputs // form.weights
     blocks = np.zeros((len(words), count, form.nbytes), dtype=np.uint8)
     for section, part in zip(form.sections, parts, strict=True):
@@ -200,12 +98,18 @@ def dequantize(blocks: Bytes, name: str) -> npt.NDArray[np.float32]:
     """
     form, inputs = block_format(name), inputs_of(blocks, name)
     if not form.weights:
-        integers = blocks[:, : inputs * form.nbytes].view(f"<i{form.nbytes}").astype(np.float32)
-        scales = np.ascontiguousarray(blocks[:, inputs * form.nbytes :]).view("<f4").astype(np.float32, copy=False)
+        integers, scales = integers_and_scales(blocks, name)
         with np.errstate(over="ignore", invalid="ignore"):
-            return np.asarray(integers * scales)
+            return np.asarray(integers.astype(np.float32) * scales[:, None])
     quants, types = _gguf()
     return np.asarray(quants.dequantize(blocks, types[name]), dtype=np.float32).reshape(len(blocks), inputs)
+
+
+def integers_and_scales(rows: Bytes, name: str) -> tuple[npt.NDArray[np.signedinteger], npt.NDArray[np.float32]]:
+    """The integers [rows, inputs] and the scales [rows] of rows in ``Q8_ROW`` or ``Q16_ROW``."""
+    integers = np.ascontiguousarray(rows[:, :-SCALE_BYTES]).view(f"<i{block_format(name).nbytes}")
+    scales = np.ascontiguousarray(rows[:, -SCALE_BYTES:]).view("<f4")[:, 0]
+    return integers, scales.astype(np.float32, copy=False)
 
 
 def table_of(weight: npt.NDArray[Any], number: int, inputs: int) -> npt.NDArray[np.float64]:
@@ -247,7 +151,7 @@ def not_finite(rows: Bytes, name: str) -> npt.NDArray[np.bool_]:
     if name == "BF16":
         return np.asarray((rows.view("<u2") & 0x7F80 == 0x7F80).any(axis=1))
     if not form.weights:
-        return np.asarray(~np.isfinite(np.ascontiguousarray(rows[:, -_SCALE_BYTES:]).view("<f4")).all(axis=1))
+        return np.asarray(~np.isfinite(integers_and_scales(rows, name)[1]))
     start, count = form.scales
     halves = rows.reshape(len(rows), -1, form.nbytes)[:, :, start : start + 2 * count]
     return np.asarray(~np.isfinite(np.ascontiguousarray(halves).view("<f2")).all(axis=(1, 2)))

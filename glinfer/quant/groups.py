@@ -24,88 +24,21 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 
-from glinfer.errors import InputError
-from glinfer.quant.ggml import GROUP, Bytes, block_format
+from glinfer.quant.formats import (
+    BYTES,
+    FOUR_BITS,
+    GROUP,
+    HALF,
+    PAIR,
+    SIX_BITS,
+    WIDE_WORDS,
+    GroupForm,
+    block_format,
+    group_form,
+)
+from glinfer.quant.ggml import Bytes
 
 Words = npt.NDArray[np.uint32]
-HALF, PAIR, BYTES, SIX_BITS, FOUR_BITS, FLOATS = "half", "pair", "bytes", "six bits", "four bits", "floats"
-WIDE = "wide"
-"""The form of matrices whose rows come from blocks of different formats; see :func:`wide_words`."""
-_WIDE_WORDS = 12
-
-
-@dataclass(frozen=True)
-class Plane:
-    """Bytes of a block with ``bits`` of each number: chunk c, bits b, byte j belong to number (c · 8/bits + b) · w + j.
-
-    Attributes:
-        start, nbytes: where in a block they lie.
-        chunks: how many chunks of w = nbytes / chunks bytes there are.
-        bits: how many of a number.
-        position: of the lowest of these bits in the number.
-    """
-
-    start: int
-    nbytes: int
-    chunks: int
-    bits: int
-    position: int = 0
-
-
-@dataclass(frozen=True)
-class GroupForm:
-    """How a format's blocks are sorted.
-
-    Attributes:
-        planes: where the numbers lie.
-        scales: what a group's scale word holds: ``half`` d; ``pair`` d and minimum; ``bytes`` d and a factor of each
-            half of the group; ``six bits`` of a factor and of a minimum's factor; ``four bits`` of each, of each half;
-            ``floats``: a float32 of each half, and what is added of each half.
-        scale_start: where in a block the half floats begin.
-        factor_start: where the factors begin.
-        low_bits: 4 or 8.
-        high_words: of a group.
-        offset: what is subtracted from every number.
-    """
-
-    planes: tuple[Plane, ...]
-    scales: str
-    scale_start: int = 0
-    factor_start: int = 0
-    low_bits: int = 4
-    high_words: int = 0
-    offset: int = 0
-
-    @property
-    def low_words(self) -> int:
-        """Words of a group's lowest bits."""
-        return GROUP * self.low_bits // 32
-
-    @property
-    def shared(self) -> bool:
-        """Whether the half floats belong to blocks of 256, and groups have small scales alone."""
-        return self.scales in (SIX_BITS, FOUR_BITS)
-
-    @property
-    def scale_texels(self) -> int:
-        """Texels of the scales of four groups, of four outputs each."""
-        return 2 if self.shared else 16 if self.scales == FLOATS else 4
-
-
-FORMS = {
-    "Q4_0": GroupForm((Plane(2, 16, 1, 4),), HALF, offset=8),
-    "Q4_1": GroupForm((Plane(4, 16, 1, 4),), PAIR),
-    "Q5_0": GroupForm((Plane(6, 16, 1, 4), Plane(2, 4, 4, 1, 4)), HALF, high_words=1, offset=16),
-    "Q5_1": GroupForm((Plane(8, 16, 1, 4), Plane(4, 4, 4, 1, 4)), PAIR, high_words=1),
-    "Q8_0": GroupForm((Plane(2, 32, 1, 8),), HALF, low_bits=8),
-    "Q2_K": GroupForm((Plane(16, 64, 2, 2),), FOUR_BITS, scale_start=80),
-    "Q3_K": GroupForm((Plane(32, 64, 2, 2), Plane(0, 32, 1, 1, 2)), BYTES, 108, 96, offset=4),
-    "Q4_K": GroupForm((Plane(16, 128, 4, 4),), SIX_BITS, factor_start=4),
-    "Q5_K": GroupForm((Plane(48, 128, 4, 4), Plane(16, 32, 1, 1, 4)), SIX_BITS, factor_start=4, high_words=1),
-    "Q6_K": GroupForm((Plane(0, 128, 2, 4), Plane(128, 64, 2, 2, 4)), BYTES, 208, 192, high_words=2, offset=32),
-}
-"""Every format of blocks that can be sorted by groups."""
-WIDE_FORM = GroupForm((), FLOATS, low_bits=8)
 
 
 @dataclass(frozen=True)
@@ -116,19 +49,6 @@ class Groups:
     high: Words
     scale: Words
     shared: Words
-
-
-def group_form(name: str) -> GroupForm:
-    """How the blocks of a format are sorted.
-
-    Raises:
-        InputError: it has no blocks of 32 or 256 weights.
-    """
-    if name == WIDE:
-        return WIDE_FORM
-    if name not in FORMS:
-        raise InputError(f"{name} has no groups of {GROUP} weights; known: {', '.join(FORMS)}")
-    return FORMS[name]
 
 
 def wide_words(rows: Bytes, name: str) -> Words:
@@ -176,7 +96,7 @@ def _float_scales(scale: Words, shared: Words, form: GroupForm) -> npt.NDArray[n
 
 def wide_values(words: npt.NDArray[Any]) -> npt.NDArray[np.float64]:
     """The weights [rows, inputs] that :func:`wide_words` stand for, float64."""
-    groups = np.ascontiguousarray(words, dtype="<u4").reshape(len(words), -1, _WIDE_WORDS)
+    groups = np.ascontiguousarray(words, dtype="<u4").reshape(len(words), -1, WIDE_WORDS)
     numbers = np.ascontiguousarray(groups[..., :8]).view(np.int8).reshape(len(words), -1, 2, GROUP // 2)
     scales = np.ascontiguousarray(groups[..., 8:]).view("<f4").astype(np.float64)
     found = numbers * scales[..., :2, None] + scales[..., 2:, None]
@@ -185,7 +105,7 @@ def wide_values(words: npt.NDArray[Any]) -> npt.NDArray[np.float64]:
 
 def groups_of_wide(words: npt.NDArray[Any]) -> Groups:
     """Words of :func:`wide_words` sorted by groups; the scales [rows, groups, 4]."""
-    groups = words.reshape(len(words), -1, _WIDE_WORDS)
+    groups = words.reshape(len(words), -1, WIDE_WORDS)
     none = np.zeros((len(words), groups.shape[1], 0), dtype=np.uint32)
     return Groups(groups[..., :8], none, groups[..., 8:], none)
 

@@ -26,14 +26,7 @@ class Activations(Group):
         """
         _expect_activation("activate", activation)
         expect_floats("activate", x=x)
-        passes = self._passes("activate")
-        source = passes.read("x", x)
-        target = passes.result("y", x.shape, out=out)
-        passes.draw(
-            activation_draw("activate", "activate", source, target, activation=activation, kernels=passes.kernels)
-        )
-        (y,) = passes.run()
-        return y
+        return self._draw("activate", activation_draw, {"x": x}, x.shape, out=out, activation=activation)
 
     def silu(self, x: Tensor, *, out: Tensor | None = None) -> Tensor:
         """``x / (1 + exp(-x))`` (Elfwing et al. 2017), see :meth:`activate`."""

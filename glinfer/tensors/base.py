@@ -1,18 +1,16 @@
-"""What every group of kernels is made from."""
+"""The base class of the groups of kernels, and the checks of their arguments."""
 
 from __future__ import annotations
 
 import functools
 import inspect
-from collections.abc import Callable
-from typing import TYPE_CHECKING, Any
+from collections.abc import Callable, Mapping
+from typing import Any
 
 from glinfer.errors import InputError
+from glinfer.ops.spec import DrawSpec
 from glinfer.tensors.passes import Passes
-from glinfer.tensors.tensor import Tensor
-
-if TYPE_CHECKING:
-    from glinfer.tensors.device import Device
+from glinfer.tensors.tensor import Shape, Tensor, TensorDevice
 
 _DECLARED = ("Tensor", "Tensor | None", "Sequence[Tensor]")
 
@@ -30,14 +28,32 @@ class Group:
             if not name.startswith("_") and inspect.isfunction(method):
                 setattr(cls, name, _checked(method))
 
-    def __init__(self, device: Device) -> None:
-        """Kernels of this device."""
+    def __init__(self, device: TensorDevice) -> None:
+        """Run kernels on this device."""
         self._device = device
 
     def _passes(self, call: str) -> Passes:
         """The draws of a call to the kernel of this name."""
         self._device.collect()
         return Passes(self._device, call)
+
+    def _draw(
+        self,
+        call: str,
+        draw: Callable[..., DrawSpec],
+        reads: Mapping[str, Tensor],
+        shape: Shape,
+        dtype: str = "float32",
+        out: Tensor | None = None,
+        **options: Any,
+    ) -> Tensor:
+        """Run a kernel of one draw and one result: ``draw(call, call, *reads, result, kernels=…, **options)``."""
+        passes = self._passes(call)
+        sources = [passes.read(name, tensor) for name, tensor in reads.items()]
+        target = passes.result("result", shape, dtype, out)
+        passes.draw(draw(call, call, *sources, target, kernels=passes.kernels, **options))
+        (result,) = passes.run()
+        return result
 
 
 def _checked(method: Callable[..., Any]) -> Callable[..., Any]:

@@ -14,9 +14,10 @@ from glinfer.gl.context import Limits, open_device
 from glinfer.gl.layouts.flat import FlatLayout
 from glinfer.gl.program import ProgramCache
 from glinfer.models.tuning import default_for
-from glinfer.ops.kernels import Kernels
+from glinfer.ops.kernels import KernelOptions
 from glinfer.ops.spec import Array
-from glinfer.quant.ggml import BLOCK_FORMATS, inputs_of, words_of
+from glinfer.quant.formats import BLOCK_FORMATS
+from glinfer.quant.ggml import inputs_of, words_of
 from glinfer.tensors.ops import Ops
 from glinfer.tensors.storage import Storage
 from glinfer.tensors.tensor import PACKED, TEXTURE_FORMATS, Shape, Tensor, as_matrix
@@ -62,7 +63,7 @@ class Device:
         self._forgotten: list[Storage] = []
         try:
             self.programs = ProgramCache(self.context)
-            self.kernels: Kernels = default_for(self.context)
+            self.kernels: KernelOptions = default_for(self.context)
             self.blends_floats = self.context.blends_floats
             self.ops = Ops(self)
         except BaseException:

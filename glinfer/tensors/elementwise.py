@@ -63,12 +63,7 @@ class Elementwise(Group):
         number = isinstance(factor, (int, float, np.integer, np.floating)) and not isinstance(factor, bool)
         if not number or not abs(factor) <= _LARGEST:
             raise InputError(f"scale: factor is {factor!r}; expected a finite number that float32 holds")
-        passes = self._passes("scale")
-        source = passes.read("x", x)
-        target = passes.result("y", x.shape, out=out)
-        passes.draw(scale_draw("scale", "scale", source, target, factor=float(factor), kernels=passes.kernels))
-        (y,) = passes.run()
-        return y
+        return self._draw("scale", scale_draw, {"x": x}, x.shape, out=out, factor=float(factor))
 
     def _arithmetic(self, call: str, operation: str, x: Tensor, y: Tensor, out: Tensor | None) -> Tensor:
         expect_floats(call, x=x, y=y)
@@ -83,9 +78,4 @@ class Elementwise(Group):
             axes = broadcast_axes(x.shape, y.shape)
         except PlanError as error:
             raise InputError(f"{call}: {error}") from None
-        passes = self._passes(call)
-        left, right = passes.read("x", x), passes.read("y", y)
-        target = passes.result("z", shape, out=out)
-        passes.draw(arithmetic(call, call, left, right, target, operation=operation, axes=axes, kernels=passes.kernels))
-        (z,) = passes.run()
-        return z
+        return self._draw(call, arithmetic, {"x": x, "y": y}, shape, out=out, operation=operation, axes=axes)

@@ -58,23 +58,9 @@ class Embeddings(Group):
 
     def _rows(self, call: str, ids: Tensor, table: Tensor, dtype: str, out: Tensor | None) -> Tensor:
         _expect_ids(call, ids)
-        passes = self._passes(call)
-        numbers, weight = passes.read("ids", ids), passes.read("weight", table)
-        target = passes.result("y", (*ids.shape, table.shape[1]), dtype, out)
-        passes.draw(
-            lookup_draw(
-                call,
-                call,
-                numbers,
-                weight,
-                target,
-                table_format=table.dtype if table.packed else None,
-                inputs=table.shape[1],
-                kernels=passes.kernels,
-            )
-        )
-        (y,) = passes.run()
-        return y
+        inputs, form = table.shape[1], table.dtype if table.packed else None
+        reads, shape = {"ids": ids, "weight": table}, (*ids.shape, inputs)
+        return self._draw(call, lookup_draw, reads, shape, dtype, out, table_format=form, inputs=inputs)
 
     def dequantize(self, table: Tensor, *, out: Tensor | None = None) -> Tensor:
         """The weights of a packed tensor [..., inputs], as float32 of that shape; bit for bit as GGML unpacks them.
@@ -91,22 +77,9 @@ class Embeddings(Group):
         """
         if not table.packed:
             raise InputError(f"dequantize: table is {list(table.shape)} of {table.dtype}; expected a packed tensor")
-        passes = self._passes("dequantize")
-        weight = passes.read("weight", table)
-        target = passes.result("y", table.shape, out=out)
-        passes.draw(
-            dequantize_draw(
-                "dequantize",
-                "dequantize",
-                weight,
-                target,
-                table_format=table.dtype,
-                inputs=table.shape[-1],
-                kernels=passes.kernels,
-            )
-        )
-        (y,) = passes.run()
-        return y
+        form, inputs = table.dtype, table.shape[-1]
+        reads = {"weight": table}
+        return self._draw("dequantize", dequantize_draw, reads, table.shape, out=out, table_format=form, inputs=inputs)
 
     def add_positions(self, x: Tensor, table: Tensor, *, offset: int = 0, out: Tensor | None = None) -> Tensor:
         """``x[..., s, :] + table[offset + s]``: learned positions (Vaswani et al. 2017); x [..., S, D], table [P, D].
@@ -134,23 +107,8 @@ class Embeddings(Group):
                 f"add_positions: offset is {offset!r} for {length} rows; table has {table.shape[0]} positions, so "
                 f"expected a whole number from 0 to {room}"
             )
-        passes = self._passes("add_positions")
-        source, positions = passes.read("x", x), passes.read("table", table)
-        target = passes.result("y", x.shape, out=out)
-        passes.draw(
-            position_draw(
-                "add_positions",
-                "add_positions",
-                source,
-                positions,
-                target,
-                length=length,
-                offset=int(offset),
-                kernels=passes.kernels,
-            )
-        )
-        (y,) = passes.run()
-        return y
+        reads = {"x": x, "table": table}
+        return self._draw("add_positions", position_draw, reads, x.shape, out=out, length=length, offset=int(offset))
 
 
 def _expect_ids(call: str, ids: Tensor) -> None:

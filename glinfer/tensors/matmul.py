@@ -13,7 +13,9 @@ from glinfer.ops.flat.matmul import matmul as matmul_draws
 from glinfer.ops.flat.matmul_choice import resolve
 from glinfer.ops.flat.product import Finish, Product, Strategy
 from glinfer.ops.published.linear import ACTIVATIONS
-from glinfer.tensors.base import Group, expect_floats
+from glinfer.tensors.base import expect_floats
+from glinfer.tensors.elementwise import Elementwise
+from glinfer.tensors.movement import Movement
 from glinfer.tensors.tensor import Shape, Tensor
 
 _AXES = 3
@@ -70,7 +72,7 @@ def batch_of(x: Shape, y: Shape) -> Batch | None:
     return Batch((sizes[0], sizes[1], sizes[2]), steps[0], steps[1])
 
 
-class Products(Group):
+class Products(Elementwise, Movement):
     """Matrix products, as NumPy has them, and linear layers over weights in any format."""
 
     def matmul(
@@ -132,7 +134,7 @@ class Products(Group):
             if shape[axis] != leading[axis]:
                 shape[axis] = leading[axis]
                 with copied as smaller:
-                    copied = self._device.ops.expand(smaller, tuple(shape))
+                    copied = self.expand(smaller, tuple(shape))
         return copied
 
     def _matrix_vector(
@@ -158,7 +160,7 @@ class Products(Group):
         ) as found:
             if residual is not None:
                 residual.release()
-            return self._device.ops.repack(found, shape, out=out)
+            return self.repack(found, shape, out=out)
 
     def linear(
         self,
@@ -215,16 +217,15 @@ class Products(Group):
         """
         expect_floats("dot", x=x, y=y)
         if not x.shape or not y.shape:
-            return self._device.ops.multiply(x, y, out=out)
+            return self.multiply(x, y, out=out)
         if y.ndim <= 2:
             return self.matmul(x, y, strategy=strategy, out=out)
         _expect_inner("dot", x, y, x.shape[-1], y.shape[-2])
         k, n = y.shape[-2:]
         axes = (y.ndim - 2, *range(y.ndim - 2), y.ndim - 1)
         shape = (*x.shape[:-1], *y.shape[:-2], n)
-        ops = self._device.ops
-        with ops.transpose(y, axes) as moved, moved.reshape(k, -1) as flat, self.matmul(x, flat) as found:
-            return ops.repack(found, shape, out=out)
+        with self.transpose(y, axes) as moved, moved.reshape(k, -1) as flat, self.matmul(x, flat) as found:
+            return self.repack(found, shape, out=out)
 
     def _product(
         self,

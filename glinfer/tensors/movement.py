@@ -12,7 +12,7 @@ import numpy as np
 import numpy.typing as npt
 
 from glinfer.errors import InputError, PlanError
-from glinfer.ops.flat.movement import MOST_PARTS, concat, repack, strided_axes, strided_copy
+from glinfer.ops.flat.movement import MAX_PARTS, concat, repack, strided_axes, strided_copy
 from glinfer.ops.flat.strided import Axis
 from glinfer.ops.spec import TensorSpec
 from glinfer.tensors.base import Group
@@ -134,12 +134,7 @@ class Movement(Group):
         if math.prod(wanted) != x.size:
             raise InputError(f"repack: x is {list(x.shape)} of {x.size} elements, which cannot become {list(wanted)}")
         _expect_elements("repack", x)
-        passes = self._passes("repack")
-        source = passes.read("x", x)
-        target = passes.result("y", wanted, x.dtype, out)
-        passes.draw(repack("repack", "repack", source, target, kernels=passes.kernels))
-        (y,) = passes.run()
-        return y
+        return self._draw("repack", repack, {"x": x}, wanted, x.dtype, out)
 
     def astype(self, x: Tensor, dtype: npt.DTypeLike, *, out: Tensor | None = None) -> Tensor:
         """The elements in another type: any in float32 or float16, rounded to nearest, ties to even; or as they are.
@@ -168,9 +163,9 @@ class Movement(Group):
         groups = None if along == first.ndim - 1 else math.prod(first.shape[:along])
         passes = self._passes("concat")
         parts = [passes.read(f"x{number}", tensor) for number, tensor in enumerate(tensors)]
-        while len(parts) > MOST_PARTS:
+        while len(parts) > MAX_PARTS:
             parts = [
-                _joined(passes, parts[start : start + MOST_PARTS], groups) for start in range(0, len(parts), MOST_PARTS)
+                _joined(passes, parts[start : start + MAX_PARTS], groups) for start in range(0, len(parts), MAX_PARTS)
             ]
         target = passes.result("y", shape, first.dtype, out)
         passes.draw(concat("concat", "concat", parts, target, groups=groups, kernels=passes.kernels))
@@ -196,23 +191,8 @@ class Movement(Group):
             strided_axes(axes, as_matrix(shape)[1])
         except PlanError as error:
             raise InputError(f"{call}: x is {list(x.shape)} and the result {list(shape)}: {error}") from None
-        passes = self._passes(call)
-        source = passes.read("x", x)
-        target = passes.result("y", shape, x.dtype if dtype is None else dtype, out)
-        passes.draw(
-            strided_copy(
-                call,
-                call,
-                source,
-                target,
-                axes,
-                row_offset=row_offset,
-                col_offset=col_offset,
-                kernels=passes.kernels,
-            )
-        )
-        (y,) = passes.run()
-        return y
+        offsets = {"row_offset": row_offset, "col_offset": col_offset}
+        return self._draw(call, strided_copy, {"x": x}, shape, dtype or x.dtype, out, axes=axes, **offsets)
 
 
 def _axes_of(shape: Shape) -> list[Axis]:

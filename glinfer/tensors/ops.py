@@ -5,16 +5,12 @@ from __future__ import annotations
 from glinfer.tensors.activation import Activations
 from glinfer.tensors.attention import Attention
 from glinfer.tensors.backward import Backward
-from glinfer.tensors.elementwise import Elementwise
 from glinfer.tensors.embedding import Embeddings
-from glinfer.tensors.movement import Movement
 from glinfer.tensors.normalization import Normalizations
 from glinfer.tensors.position import Positions
 from glinfer.tensors.reduction import Reductions
 from glinfer.tensors.sorting import Sorting
 
 
-class Ops(
-    Activations, Elementwise, Movement, Embeddings, Attention, Normalizations, Reductions, Backward, Positions, Sorting
-):
-    """The kernels of a device, by family; docs/kernels.md lists them with their errors and times."""
+class Ops(Activations, Attention, Embeddings, Normalizations, Reductions, Backward, Positions, Sorting):
+    """The kernels of a device, which docs/kernels.md lists; :class:`Attention` brings products, sums and copies."""

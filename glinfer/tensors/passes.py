@@ -1,22 +1,18 @@
-"""The draws of one call: a small plan over the tensors it was given, run at once."""
+"""The draws of one kernel call: a small plan over the tensors that it was given, built and run at once."""
 
 from __future__ import annotations
 
 from collections.abc import Sequence
-from typing import TYPE_CHECKING
 
 from glinfer.errors import InputError, PlanError
 from glinfer.gl.texture import Texture
 from glinfer.models.plan import PlanBuilder
 from glinfer.models.session import Session
 from glinfer.ops.flat.draws import flat_layout
-from glinfer.ops.kernels import Kernels
+from glinfer.ops.kernels import KernelOptions
 from glinfer.ops.spec import DrawSpec, TensorSpec
 from glinfer.tensors.storage import Storage
-from glinfer.tensors.tensor import TEXTURE_FORMATS, Shape, Tensor, as_matrix
-
-if TYPE_CHECKING:
-    from glinfer.tensors.device import Device
+from glinfer.tensors.tensor import TEXTURE_FORMATS, Shape, Tensor, TensorDevice, as_matrix
 
 
 class Passes:
@@ -26,15 +22,15 @@ class Passes:
     :mod:`glinfer.ops` make, and gets the results back as tensors.
     """
 
-    def __init__(self, device: Device, call: str) -> None:
-        """Nothing yet; ``call`` names the call in messages."""
+    def __init__(self, device: TensorDevice, call: str) -> None:
+        """Start without draws; ``call`` names the kernel in messages."""
         self.device, self.call = device, call
         self._builder = PlanBuilder(call, 1, ())
         self._lent: dict[str, Texture] = {}
         self._results: list[tuple[Tensor, bool]] = []
 
     @property
-    def kernels(self) -> Kernels:
+    def kernels(self) -> KernelOptions:
         """How passes are shaped on this device."""
         return self.device.kernels
 

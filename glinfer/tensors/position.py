@@ -2,16 +2,12 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING
-
 from glinfer.errors import InputError, PlanError
-from glinfer.ops.rotary import Scaling, cosines_and_sines, rope_frequencies, rotate
+from glinfer.ops.flat.rotate import rotate
+from glinfer.ops.rotary import Scaling, cosines_and_sines, rope_frequencies
 from glinfer.ops.spec import Array
 from glinfer.tensors.base import Group, expect_floats
-from glinfer.tensors.tensor import Tensor, is_whole
-
-if TYPE_CHECKING:
-    from glinfer.tensors.device import Device
+from glinfer.tensors.tensor import Tensor, TensorDevice, is_whole
 
 _TABLES = 8
 _LEAST = 1 << 15
@@ -21,8 +17,8 @@ _Angles = tuple[int, bytes, float]
 class Positions(Group):
     """Kernels that tell rows where in a sequence they are."""
 
-    def __init__(self, device: Device) -> None:
-        """No tables of angles yet."""
+    def __init__(self, device: TensorDevice) -> None:
+        """Start without tables of angles."""
         super().__init__(device)
         self._tables: dict[_Angles, Tensor] = {}  # the least recently used first
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from glinfer.errors import InputError
 from glinfer.ops.flat.normalize import cross_entropy as cross_entropy_draw
-from glinfer.ops.flat.stats import LARGEST_COLUMN, largest_column, stat_column, summarize
+from glinfer.ops.flat.stats import MAX_ARGMAX_COLUMNS, largest_column, stat_column, summarize
 from glinfer.tensors.base import Group, expect_floats
 from glinfer.tensors.passes import Passes
 from glinfer.tensors.tensor import Shape, Tensor
@@ -78,9 +78,9 @@ class Reductions(Group):
 def _column(passes: Passes, x: Tensor, stat: str, keepdims: bool, out: Tensor | None) -> Tensor:
     call = passes.call
     expect_rows(call, x=x)
-    if call == "argmax" and x.shape[-1] > LARGEST_COLUMN:
+    if call == "argmax" and x.shape[-1] > MAX_ARGMAX_COLUMNS:
         raise InputError(
-            f"{call}: x is {list(x.shape)}; expected at most {LARGEST_COLUMN} columns, whose numbers float32 "
+            f"{call}: x is {list(x.shape)}; expected at most {MAX_ARGMAX_COLUMNS} columns, whose numbers float32 "
             "holds; split the rows"
         )
     source = passes.read("x", x)

@@ -1,4 +1,4 @@
-"""A tensor on a device: a shape, a type, and a place in a texture."""
+"""A tensor: a shape, a type, and elements in a texture of a device."""
 
 from __future__ import annotations
 
@@ -6,19 +6,20 @@ import math
 import operator
 from collections.abc import Iterator, Sequence
 from types import TracebackType
-from typing import TYPE_CHECKING, Any
+from typing import Any, Protocol
 
 import numpy as np
 import numpy.typing as npt
 
 from glinfer.errors import InputError
+from glinfer.gl.context import Device as Context
 from glinfer.gl.layouts.flat import LANES, FlatLayout
+from glinfer.gl.program import ProgramCache
+from glinfer.ops.kernels import KernelOptions
 from glinfer.ops.spec import Array
-from glinfer.quant.ggml import BLOCK_FORMATS, blocks_of
+from glinfer.quant.formats import BLOCK_FORMATS
+from glinfer.quant.ggml import blocks_of
 from glinfer.tensors.storage import Storage
-
-if TYPE_CHECKING:
-    from glinfer.tensors.device import Device
 
 Shape = tuple[int, ...]
 TEXTURE_FORMATS = {"float32": "rgba32f", "float16": "rgba16f", "int32": "rgba32i"}
@@ -31,6 +32,34 @@ def as_matrix(shape: Shape) -> tuple[int, int]:
     return math.prod(shape[:-1]), shape[-1] if shape else 1
 
 
+class TensorDevice(Protocol):
+    """What tensors and kernels need of their device, which is a :class:`glinfer.tensors.device.Device`."""
+
+    context: Context
+    programs: ProgramCache
+    kernels: KernelOptions
+    blends_floats: bool
+
+    @property
+    def ops(self) -> Any:
+        """Every kernel."""
+
+    def tensor(self, values: npt.ArrayLike, dtype: npt.DTypeLike | str | None = None) -> Tensor:
+        """Copy an array to the device."""
+
+    def layout(self, shape: Shape, dtype: str) -> FlatLayout:
+        """Lay a tensor of this shape and type out in a texture."""
+
+    def adopt(self, storage: Storage, shape: Shape, dtype: str) -> Tensor:
+        """Make a tensor of a new storage."""
+
+    def forget(self, storage: Storage) -> None:
+        """Queue a storage, to be released by :meth:`collect`."""
+
+    def collect(self) -> None:
+        """Release the queued storages."""
+
+
 class Tensor:
     """An array on a device. Made by :meth:`glinfer.Device.tensor` and by every kernel.
 
@@ -41,10 +70,10 @@ class Tensor:
         device: where it is.
         shape: as NumPy has it.
         dtype: ``float32``, ``float16``, ``int32``, or the name of a packed format such as ``Q4_K``, see
-            :data:`glinfer.quant.ggml.BLOCK_FORMATS`.
+            :data:`glinfer.quant.formats.BLOCK_FORMATS`.
     """
 
-    def __init__(self, device: Device, storage: Storage, shape: Shape, dtype: str) -> None:
+    def __init__(self, device: TensorDevice, storage: Storage, shape: Shape, dtype: str) -> None:
         """Hold a storage as an array of this shape and type; see :meth:`glinfer.Device.tensor`."""
         self.device, self.shape, self.dtype = device, shape, dtype
         self._storage: Storage | None = storage
@@ -105,7 +134,8 @@ class Tensor:
 
     def __getitem__(self, index: Any) -> Tensor:
         """A copy of ``tensor[index]``, as NumPy's basic indexing has it; see :meth:`Movement.slice`."""
-        return self.device.ops.slice(self, *(index if isinstance(index, tuple) else (index,)))
+        part: Tensor = self.device.ops.slice(self, *(index if isinstance(index, tuple) else (index,)))
+        return part
 
     def __iter__(self) -> Iterator[Tensor]:
         """The parts along the first axis, each a copy; without this Python would try indices for ever."""
@@ -146,7 +176,8 @@ class Tensor:
         cols, own_cols = as_matrix(wanted)[1], as_matrix(self.shape)[1]
         if cols == own_cols or (cols % LANES == 0 and own_cols % LANES == 0):
             return Tensor(self.device, self.storage, wanted, self.dtype)
-        return self.device.ops.repack(self, wanted)
+        copied: Tensor = self.device.ops.repack(self, wanted)
+        return copied
 
     def _resolved(self, shape: Sequence[Any]) -> Shape:
         given: Sequence[Any] = shape[0] if len(shape) == 1 and isinstance(shape[0], (tuple, list)) else shape

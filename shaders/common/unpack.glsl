@@ -1,4 +1,4 @@
-// Weights packed into 32-bit words (glinfer/ops/quantise.py), and the product of one 4×4 piece with four inputs.
+// Weights packed into 32-bit words (glinfer/quant/words.py), and the product of one 4×4 piece with four inputs.
 // WEIGHTS: 0 f32, 1 f16, 2 q16, 3 q8, 4 bf16, 5 i16, 6 i8. PIECE is the number of texels of a piece: 4, 4, 2, 1, 2, 2, 1.
 // Half floats are floats once they are fetched.
 #define WEIGHTS_F16 1

@@ -24,42 +24,43 @@ from glinfer.inspect.tune.kernels import ROW_FIELDS
 from glinfer.models.oracle import run_draw
 from glinfer.models.plan import Plan, PlanBuilder
 from glinfer.models.session import Session
-from glinfer.ops.embed import embed_token
 from glinfer.ops.fused.cached import MASKED, SLOT_TOKENS, Heads, cached_scores, cached_values, score_slots
 from glinfer.ops.fused.dense import Matrix, Turning, shared_parts
+from glinfer.ops.fused.embed import embed_token
 from glinfer.ops.fused.gemv import gemv
-from glinfer.ops.fused.rows import Dealt
+from glinfer.ops.fused.rows import RowInterleaved
 from glinfer.ops.fused.sample import pick
 from glinfer.ops.fused.turn import turn_heads
-from glinfer.ops.kernels import Kernels
-from glinfer.ops.quantise import FILE_BITS, decode, encode, integer_words
+from glinfer.ops.kernels import KernelOptions
 from glinfer.ops.spec import DrawSpec, RunValue, TensorSpec
-from glinfer.quant.ggml import block_format, table_of, words_of
-from glinfer.quant.groups import FORMS, WIDE, wide_values, wide_words
-from glinfer.tools.kernel_cases.embedding import random_blocks
-from glinfer.tools.kernel_cases.embedding import whole_blocks as blocks_of_type
+from glinfer.quant.formats import GROUP_FORMS, WIDE, WORD_FORMATS, block_format
+from glinfer.quant.ggml import table_of, words_of
+from glinfer.quant.groups import wide_values, wide_words
+from glinfer.quant.words import FILE_INTEGERS, decode, encode, integer_words
+from qa.kernels.cases.embedding import random_blocks
+from qa.kernels.cases.embedding import whole_blocks as blocks_of_type
 
 Array = np.ndarray[Any, Any]
 Values = Mapping[str, int | float]
 OUT = "out"
 STALE = 3e38
 FLOATS_AND_ROWS = ("f32", "f16", "bf16", "q16", "q8", "i16", "i8")
-BLOCKS = (*FORMS, WIDE)
+BLOCKS = (*GROUP_FORMS, WIDE)
 """Formats of products: packed by output, and sorted by groups of 32 inputs."""
 POSITIONS = 70
 """Rows of a table of rotary positions."""
 
-KERNELS: dict[str, Kernels] = {
-    "plain": Kernels(),
-    "llvmpipe": Kernels(tiles=4, cover="points", lookup_texture=True),
-    "GPU": Kernels(tiles=8, cover="points", unroll=2, part_steps=4, split_values=True, flush_every=6),
-    "one by one": Kernels(tiles=4, pitch=20, quad=False, unroll=2),
-    "one by one, looked up": Kernels(quad=False, lookup_texture=True, part_steps=2, split_values=True),
-    "mantissa": Kernels(tiles=8, pitch=16, unroll=4, part_steps=4, mantissa=True),
-    "mantissa, one by one": Kernels(cover="points", quad=False, unroll=4, mantissa=True, lookup_texture=True),
-    "small points": Kernels(tiles=2, pitch=32, lookup_texture=True, split_values=True),
+KERNELS: dict[str, KernelOptions] = {
+    "plain": KernelOptions(),
+    "llvmpipe": KernelOptions(tiles=4, cover="points", lookup_texture=True),
+    "GPU": KernelOptions(tiles=8, cover="points", unroll=2, part_steps=4, split_values=True, flush_every=6),
+    "one by one": KernelOptions(tiles=4, pitch=20, quad=False, unroll=2),
+    "one by one, looked up": KernelOptions(quad=False, lookup_texture=True, part_steps=2, split_values=True),
+    "mantissa": KernelOptions(tiles=8, pitch=16, unroll=4, part_steps=4, mantissa=True),
+    "mantissa, one by one": KernelOptions(cover="points", quad=False, unroll=4, mantissa=True, lookup_texture=True),
+    "small points": KernelOptions(tiles=2, pitch=32, lookup_texture=True, split_values=True),
 }
-"""Every field of Kernels in two values or more, and all combinations that renderers get by default."""
+"""Every field of KernelOptions in two values or more, and all combinations that renderers get by default."""
 
 
 @dataclass
@@ -86,10 +87,10 @@ class BlockDraw:
         values = [RunValue(name, low, high) for name, (low, high) in self.ranges.items()]
         self.builder = PlanBuilder("one draw", 1, values)
 
-    def blocks(self, name: str, array: Array, kernels: Kernels) -> TensorSpec:
+    def blocks(self, name: str, array: Array, kernels: KernelOptions) -> TensorSpec:
         """An input, a vector in blocks."""
         self.arrays[name] = array
-        return self.builder.laid_out(name, "input", self.dealt(array.shape, kernels))
+        return self.builder.laid_out(name, "input", self.tiled(array.shape, kernels))
 
     def cache(self, name: str, array: Array) -> TensorSpec:
         """An input, many vectors, the same block of all of them together."""
@@ -100,7 +101,7 @@ class BlockDraw:
         self.arrays[name] = array
         return self.builder.laid_out(name, "weight", layout)
 
-    def dealt(self, shape: tuple[int, ...], kernels: Kernels) -> BlockLayout:
+    def tiled(self, shape: tuple[int, ...], kernels: KernelOptions) -> BlockLayout:
         return BlockLayout.of((shape[0], shape[1]), self.edge, tiles=kernels.tiles, pitch=kernels.pitch)
 
     def out(self, layout: BlockLayout) -> TensorSpec:
@@ -190,7 +191,7 @@ def random_words(weights: str, outputs: int, inputs: int) -> Array:
     """The words of a matrix in GGML's blocks, random ones, and some rows of zeros; of a wide one, of all in turn."""
     random = np.random.default_rng(2)
     if weights == WIDE:
-        forms = [form for form in FORMS if not form.endswith("_K") or not inputs % 256]
+        forms = [form for form in GROUP_FORMS if not form.endswith("_K") or not inputs % 256]
         by_form = [wide_words(random_blocks(random, form, outputs, inputs), form) for form in forms]
         return np.stack([by_form[row % len(forms)][row] for row in range(outputs)])
     blocks = random_blocks(random, weights, outputs, inputs)
@@ -201,7 +202,7 @@ def random_words(weights: str, outputs: int, inputs: int) -> Array:
 def matrix_of(
     declare: Callable[[str, Array, TexelLayout], TensorSpec],
     weights: str,
-    kernels: Kernels,
+    kernels: KernelOptions,
     outputs: int,
     inputs: int,
     *,
@@ -243,9 +244,9 @@ def matrix_of(
 
 def encode_or_keep(floats: Array, weights: str) -> tuple[Array, Array | None]:
     """The words and scales of weights; of formats that only files have, of whole numbers with a scale a row."""
-    if weights not in FILE_BITS:
+    if weights not in FILE_INTEGERS:
         return encode(floats, weights)
-    largest = (1 << (FILE_BITS[weights] - 1)) - 1
+    largest = (1 << (WORD_FORMATS[weights].bits - 1)) - 1
     steps = np.maximum(np.abs(floats).max(axis=1), np.float32(1e-9)) / np.float32(largest)
     return integer_words(np.rint(floats / steps[:, None]).astype(np.int32), steps, weights)
 
@@ -254,7 +255,7 @@ def weight_numbers(words: Array, scales: Array | None, weights: str, inputs: int
     """The weights [rows, inputs] that words stand for, float64."""
     if weights == WIDE:
         return wide_values(words)
-    if weights in FORMS:
+    if weights in GROUP_FORMS:
         return table_of(words, block_format(weights).number, inputs)
     return decode(words, scales, weights, inputs)
 
@@ -268,7 +269,7 @@ def rope_of(heads: Heads, edge: int = 2048) -> tuple[Array, RowLayout]:
 
 def gemv_draw(
     weights: str,
-    kernels: Kernels,
+    kernels: KernelOptions,
     outputs: int,
     inputs: int,
     *,
@@ -304,7 +305,7 @@ def gemv_draw(
             "draw",
             x,
             matrix,
-            one.out(in_cache if slots else one.dealt((1, outputs), kernels)),
+            one.out(in_cache if slots else one.tiled((1, outputs), kernels)),
             first="position" if slots else 0,
             norm_eps=1e-5 if norm else None,
             turning=turning,
@@ -328,7 +329,7 @@ def in_heads(seed: int, rows: int, heads: Heads, head_dim: int) -> Array:
 
 
 def turn_draw(
-    kernels: Kernels, heads: Heads, head_dim: int, *, slots: int = 0, aside: bool = False, edge: int = 2048
+    kernels: KernelOptions, heads: Heads, head_dim: int, *, slots: int = 0, aside: bool = False, edge: int = 2048
 ) -> BlockDraw:
     """Keys and queries of one row normalised and turned, into a cache with ``slots``."""
     one = BlockDraw({"position": (0, (slots or POSITIONS) - 1)}, edge)
@@ -341,10 +342,10 @@ def turn_draw(
     return one.draw(
         turn_heads(
             "draw",
-            Dealt((x,)),
+            RowInterleaved((x,)),
             one.weight("gains", gains, RowLayout.of(gains.shape, "rgba32f", edge)),
             table,
-            Dealt((one.out(kept if slots else one.dealt((1, heads.cols), kernels)),)),
+            RowInterleaved((one.out(kept if slots else one.tiled((1, heads.cols), kernels)),)),
             head_dim=head_dim,
             eps=1e-5,
             rows=None,
@@ -408,16 +409,23 @@ def _cached(
 
 
 def scores_draw(
-    kernels: Kernels, heads: int, head_dim: int, context: int, *, kv: int = 0, window: int = 0, aside: bool = False
+    kernels: KernelOptions,
+    heads: int,
+    head_dim: int,
+    context: int,
+    *,
+    kv: int = 0,
+    window: int = 0,
+    aside: bool = False,
 ) -> BlockDraw:
     """The scores of one query against a cache of ``context`` positions."""
     one, cache, made = _cached(heads, head_dim, context, kv, window, True, aside)
-    out = one.out(one.dealt((score_slots(context), heads * BLOCK_FLOATS), kernels))
+    out = one.out(one.tiled((score_slots(context), heads * BLOCK_FLOATS), kernels))
     return one.draw(cached_scores("draw", cache, out, made, kernels=kernels))
 
 
 def values_draw(
-    kernels: Kernels,
+    kernels: KernelOptions,
     heads: int,
     head_dim: int,
     context: int,
@@ -430,7 +438,7 @@ def values_draw(
     """The weighted sums over a cache of ``context`` positions."""
     one, cache, made = _cached(heads, head_dim, context, kv, window, False, aside)
     scores = one.blocks("scores", normal(2, score_slots(context), heads * BLOCK_FLOATS, scale=spread), kernels)
-    out = one.out(one.dealt((1, made.width), kernels))
+    out = one.out(one.tiled((1, made.width), kernels))
     return one.draw(cached_values("draw", scores, cache, out, made, kernels=kernels))
 
 
@@ -454,7 +462,7 @@ def tables_of(
     tables: list[TensorSpec] = []
     for seed, (name, rows) in enumerate((("wte", vocab), ("wpe", context))[: 1 + positions]):
         layout: TexelLayout
-        if name == "wte" and weights in FORMS:
+        if name == "wte" and weights in GROUP_FORMS:
             table: Array = words_of(random_blocks(np.random.default_rng(8), weights, vocab, dim), weights)
             layout = GroupedLayout.of(vocab, dim, weights, quad, edge)
         else:
@@ -466,7 +474,7 @@ def tables_of(
 
 
 def embed_draw(
-    kernels: Kernels,
+    kernels: KernelOptions,
     vocab: int,
     context: int,
     dim: int,
@@ -486,11 +494,11 @@ def embed_draw(
     candidates[..., 0] = random.integers(-3, 3, (context, 16))
     candidates[..., 1] = random.integers(0, vocab, (context, 16))
     picks = one.cache("picks", candidates.reshape(context, 64))
-    out = one.out(one.dealt((1, dim), kernels))
+    out = one.out(one.tiled((1, dim), kernels))
     return one.draw(embed_token("draw", *tables, picks, out, scale=scale, kernels=kernels))
 
 
-def pick_draw(kernels: Kernels, vocab: int, scale: float = 3.0) -> BlockDraw:
+def pick_draw(kernels: KernelOptions, vocab: int, scale: float = 3.0) -> BlockDraw:
     """The choice of a token, into one of three slots."""
     ranges = {"noise": (0.0, 1.0), "inverse_temperature": (0.0, 1e9), "noise_key": (0, 2**32 - 1)}
     one = BlockDraw({**ranges, "position": (0, 2)})
@@ -536,7 +544,7 @@ def every_form() -> dict[str, Callable[[], BlockDraw]]:
         )
         forms[f"turn_heads, {name}"] = lambda kernels=kernels: turn_draw(kernels, GQA, 10, slots=5, aside=True)
         forms[f"embed_token, {name}"] = lambda kernels=kernels: embed_draw(kernels, 7, 5, 70)
-        packed = list(FORMS)[number % len(FORMS)]
+        packed = list(GROUP_FORMS)[number % len(GROUP_FORMS)]
         forms[f"embed_token {packed}, {name}"] = lambda kernels=kernels, packed=packed: embed_draw(
             kernels, 7, 5, whole_blocks(packed, 96), weights=packed, positions=False, scale=1.5
         )
@@ -548,6 +556,6 @@ def varied_fields() -> dict[str, int]:
     """How many values each field of Kernels that shapes the passes of a single row of a model takes in the table."""
     return {
         field.name: len({getattr(kernels, field.name) for kernels in KERNELS.values()})
-        for field in dataclasses.fields(Kernels)
-        if field.name not in (*ROW_FIELDS, "products")
+        for field in dataclasses.fields(KernelOptions)
+        if field.name not in (*ROW_FIELDS, "product_table")
     }

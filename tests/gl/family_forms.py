@@ -15,14 +15,15 @@ from glinfer.formats.tensors import weight_shapes
 from glinfer.models.choice import reference_plans
 from glinfer.models.fast.rows import batch_plan, chunk_plan
 from glinfer.models.fast.token import fast_plan
+from glinfer.models.options import PlanOptions
 from glinfer.ops import DrawSpec
-from glinfer.ops.kernels import Kernels
+from glinfer.ops.kernels import KernelOptions
 
 KERNELS = (
-    Kernels(mantissa=True),
-    Kernels(tiles=4, targets=8, largest_cell=4, cover="points", lookup_texture=True, blends=True),
-    Kernels(quad=False, targets=1, unroll=2),
-    Kernels(quad=False, mantissa=True, targets=2, part_steps=8, split_values=True, blends=True),
+    KernelOptions(mantissa=True),
+    KernelOptions(tiles=4, rows_per_draw=8, largest_cell=4, cover="points", lookup_texture=True, blends=True),
+    KernelOptions(quad=False, rows_per_draw=1, unroll=2),
+    KernelOptions(quad=False, mantissa=True, rows_per_draw=2, part_steps=8, split_values=True, blends=True),
 )
 MIXED = ("Q4_0", "Q8_0", "Q5_1", "Q4_1")
 
@@ -61,17 +62,13 @@ def draws() -> Iterator[DrawSpec]:
         if family not in ("llama", "gpt2") and form and number % len(FAMILIES) != place:
             continue
         config = of_family(family)
-        shape = {
-            "weights": "file" if form else "f32",
-            "formats": formats_of(config, form) if form else None,
-            "kernels": kernels,
-            "max_texture_size": 2048,
-        }
+        stored = formats_of(config, form) if form else None
+        options = PlanOptions(config, "file" if form else "f32", kernels, 2048, stored)
         plans = [
-            fast_plan(config, **shape),  # type: ignore[arg-type]
-            chunk_plan(config, **shape, rows=20, cache_slots=192, hands_over=True),  # type: ignore[arg-type]
-            chunk_plan(config, **shape, rows=20, cache_slots=192, likelihoods=True),  # type: ignore[arg-type]
-            batch_plan(config, **shape, sequences=3, capacity=128),  # type: ignore[arg-type]
+            fast_plan(options),
+            chunk_plan(options, rows=20, cache_slots=192, export_residual=True),
+            chunk_plan(options, rows=20, cache_slots=192, likelihoods=True),
+            batch_plan(options, sequences=3, capacity=128),
         ]
         if not form:
             plans.append(reference_plans(config, "f32", None, kernels, 2048).of(20))

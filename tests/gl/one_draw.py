@@ -16,9 +16,9 @@ from glinfer.gl.context import Device
 from glinfer.models.oracle import run_draw
 from glinfer.models.plan import Plan, PlanBuilder
 from glinfer.models.session import Session
-from glinfer.ops.embed import embed
-from glinfer.ops.norm import layer_norm
 from glinfer.ops.published.attention import attention_scores, attention_values, concat_head
+from glinfer.ops.published.embed import embed
+from glinfer.ops.published.layer_norm import layer_norm
 from glinfer.ops.published.linear import ACTIVATIONS, linear
 from glinfer.ops.published.softmax import softmax
 from glinfer.ops.spec import DrawSpec, RunValue, TensorSpec

@@ -5,16 +5,19 @@ from __future__ import annotations
 from glinfer.config import ModelConfig
 from glinfer.models.fast.rows import batch_plan, chunk_plan
 from glinfer.models.fast.shortlist import shortlist_plan
-from glinfer.models.transforms.recipe import WEIGHT_FORMATS
+from glinfer.models.options import PlanOptions
 from glinfer.ops import DrawSpec
-from glinfer.ops.kernels import Kernels
+from glinfer.ops.kernels import KernelOptions
+from glinfer.quant.formats import WEIGHT_FORMATS
 
 CONFIG = ModelConfig(70, 34, 2, 2, 130)
 KERNELS = {
-    "plain": Kernels(),
-    "one row": Kernels(targets=1, quad=False, mantissa=True),
-    "eight rows": Kernels(targets=8, row_tiles=8, largest_cell=4, blends=True, lookup_texture=True, cover="points"),
-    "parts": Kernels(targets=2, part_steps=4, split_values=True, blends=True, largest_cell=2),
+    "plain": KernelOptions(),
+    "one row": KernelOptions(rows_per_draw=1, quad=False, mantissa=True),
+    "eight rows": KernelOptions(
+        rows_per_draw=8, row_tiles=8, largest_cell=4, blends=True, lookup_texture=True, cover="points"
+    ),
+    "parts": KernelOptions(rows_per_draw=2, part_steps=4, split_values=True, blends=True, largest_cell=2),
 }
 
 
@@ -25,11 +28,11 @@ def row_forms() -> dict[str, DrawSpec]:
         for weights in WEIGHT_FORMATS:
             # Narrow textures: the cache of a batch is then in more than one line, and is no strip.
             for edge in (2048, 512):
-                shape = {"weights": weights, "kernels": kernels, "max_texture_size": edge}
+                options = PlanOptions(CONFIG, weights, kernels, edge)
                 plans = [
-                    chunk_plan(CONFIG, **shape, rows=40, cache_slots=192, hands_over=True),  # type: ignore[arg-type]
-                    chunk_plan(CONFIG, **shape, rows=40, cache_slots=192, likelihoods=True),  # type: ignore[arg-type]
-                    batch_plan(CONFIG, **shape, sequences=3, capacity=128),  # type: ignore[arg-type]
+                    chunk_plan(options, rows=40, cache_slots=192, export_residual=True),
+                    chunk_plan(options, rows=40, cache_slots=192, likelihoods=True),
+                    batch_plan(options, sequences=3, capacity=128),
                 ]
                 plans.append(shortlist_plan(plans[-1], kernels=kernels, max_texture_size=edge))
                 for plan in plans:

@@ -35,10 +35,11 @@ from glinfer.models.fast.rows import slots_for
 from glinfer.models.oracle import run_draw, written_rows
 from glinfer.models.plan import Plan, PlanBuilder
 from glinfer.models.session import Session
-from glinfer.ops.embed import embed_rows
 from glinfer.ops.fused.cached import MASKED, SLOT_TOKENS, Heads, cached_scores, cached_values, score_slots
 from glinfer.ops.fused.dense import Turning, shared_parts
+from glinfer.ops.fused.embed import embed_rows
 from glinfer.ops.fused.gemm import gemm
+from glinfer.ops.fused.norms import norm_floats, row_norms
 from glinfer.ops.fused.rows import (
     BASE,
     CHOSEN,
@@ -49,32 +50,39 @@ from glinfer.ops.fused.rows import (
     ROW_WORDS,
     TOKEN,
     WANTED,
-    Dealt,
+    RowInterleaved,
     row_table,
 )
 from glinfer.ops.fused.sample import pick_rows
 from glinfer.ops.fused.score import score_rows
 from glinfer.ops.fused.tiles import store_rows, take_row, tile_scores, tile_values
 from glinfer.ops.fused.turn import turn_heads
-from glinfer.ops.kernels import Kernels
-from glinfer.ops.norm import norm_floats, row_norms
+from glinfer.ops.kernels import KernelOptions
 from glinfer.ops.spec import DrawSpec, RunValue, TensorSpec
 
 Array = np.ndarray[Any, Any]
 Values = Mapping[str, int | float]
 TABLE, EPS = "rows", 1e-5
 
-KERNELS: dict[str, Kernels] = {
-    "plain": Kernels(),
-    "llvmpipe": Kernels(tiles=4, cover="points", lookup_texture=True, targets=8, largest_cell=4, blends=True),
-    "GPU": Kernels(tiles=8, cover="points", part_steps=4, split_values=True, targets=8, largest_cell=4, blends=True),
-    "one by one": Kernels(tiles=4, pitch=20, quad=False, targets=2, largest_cell=4),
-    "one by one, looked up": Kernels(cover="points", quad=False, lookup_texture=True, targets=1, split_values=True),
-    "mantissa": Kernels(tiles=8, pitch=16, mantissa=True, part_steps=4, largest_cell=2),
-    "mantissa, one by one": Kernels(
-        cover="points", quad=False, mantissa=True, lookup_texture=True, targets=2, largest_cell=4
+KERNELS: dict[str, KernelOptions] = {
+    "plain": KernelOptions(),
+    "llvmpipe": KernelOptions(
+        tiles=4, cover="points", lookup_texture=True, rows_per_draw=8, largest_cell=4, blends=True
     ),
-    "small points": Kernels(tiles=2, pitch=32, lookup_texture=True, split_values=True, targets=1, largest_cell=4),
+    "GPU": KernelOptions(
+        tiles=8, cover="points", part_steps=4, split_values=True, rows_per_draw=8, largest_cell=4, blends=True
+    ),
+    "one by one": KernelOptions(tiles=4, pitch=20, quad=False, rows_per_draw=2, largest_cell=4),
+    "one by one, looked up": KernelOptions(
+        cover="points", quad=False, lookup_texture=True, rows_per_draw=1, split_values=True
+    ),
+    "mantissa": KernelOptions(tiles=8, pitch=16, mantissa=True, part_steps=4, largest_cell=2),
+    "mantissa, one by one": KernelOptions(
+        cover="points", quad=False, mantissa=True, lookup_texture=True, rows_per_draw=2, largest_cell=4
+    ),
+    "small points": KernelOptions(
+        tiles=2, pitch=32, lookup_texture=True, split_values=True, rows_per_draw=1, largest_cell=4
+    ),
 }
 """Every field that passes over many rows look at in two values or more, and what renderers get by default."""
 
@@ -108,15 +116,15 @@ class RowsDraw:
         values = [RunValue(name, low, high) for name, (low, high) in self.ranges.items()]
         self.builder, self.parts = PlanBuilder("one draw", 1, values), dict[str, int]()
 
-    def layout(self, shape: tuple[int, int], kernels: Kernels) -> BlockLayout:
+    def layout(self, shape: tuple[int, int], kernels: KernelOptions) -> BlockLayout:
         return BlockLayout.of(shape, self.edge, tiles=kernels.tiles, pitch=kernels.pitch)
 
-    def deal(self, name: str, slots: int, cols: int, kernels: Kernels, kind: str = "input") -> Dealt:
+    def deal(self, name: str, slots: int, cols: int, kernels: KernelOptions, kind: str = "input") -> RowInterleaved:
         """A matrix without an array of its own."""
         self.parts[name], layout = self.count, self.layout((slots, cols), kernels)
-        return Dealt(tuple(self.builder.laid_out(f"{name}.{n}", kind, layout) for n in range(self.count)))
+        return RowInterleaved(tuple(self.builder.laid_out(f"{name}.{n}", kind, layout) for n in range(self.count)))
 
-    def dealt(self, name: str, array: Array, kernels: Kernels) -> Dealt:
+    def interleaved(self, name: str, array: Array, kernels: KernelOptions) -> RowInterleaved:
         """An input whose rows are the run's."""
         self.arrays[name] = array
         self.by_row.add(name)
@@ -252,7 +260,7 @@ def _counted(count: int, capacity: int) -> dict[str, tuple[float, float]]:
 
 def gemm_draw(
     weights: str,
-    kernels: Kernels,
+    kernels: KernelOptions,
     outputs: int,
     inputs: int,
     rows: int,
@@ -271,20 +279,20 @@ def gemm_draw(
     edge: int = 2048,
 ) -> RowsDraw:
     """A product for at most so many rows, rounded up to whole slots, with the weights of ``gemv_draw``."""
-    slots, outputs = slots_for(rows, kernels.targets), turn.cols if turn else outputs
-    capacity = slots * kernels.targets
-    one = RowsDraw(kernels.targets, _counted(kernels.targets, capacity), edge)
+    slots, outputs = slots_for(rows, kernels.rows_per_draw), turn.cols if turn else outputs
+    capacity = slots * kernels.rows_per_draw
+    one = RowsDraw(kernels.rows_per_draw, _counted(kernels.rows_per_draw, capacity), edge)
     array = normal(1, capacity, inputs) + np.float32(0.25)
     if together:
         one.by_row.add("x")
         x: Any = one.whole("x", array, one.layout(array.shape, kernels))
     else:
-        x = one.dealt("x", array, kernels)
+        x = one.interleaved("x", array, kernels)
     left = None
     if norms:
         factors = np.random.default_rng(8).uniform(0.5, 2.0, capacity).astype(np.float32)
         means = array.mean(axis=1, dtype=np.float64).astype(np.float32)[:, None].repeat(4, axis=1)
-        of_rows = norms_of(factors[:, None].repeat(4, axis=1), kernels.targets, means if centred else None)
+        of_rows = norms_of(factors[:, None].repeat(4, axis=1), kernels.rows_per_draw, means if centred else None)
         left = one.cache("norms", of_rows)
         one.alter = _without_norms
     matrix = matrix_of(
@@ -310,7 +318,7 @@ def gemm_draw(
             norms=left,
             turning=turning,
             rows=table,
-            residual=one.dealt("r", normal(6, capacity, outputs), kernels) if residual else None,
+            residual=one.interleaved("r", normal(6, capacity, outputs), kernels) if residual else None,
             activation=activation,
             kernels=kernels,
             parts=shared_parts(matrix, kernels.part_steps) if parts else 1,
@@ -319,12 +327,12 @@ def gemm_draw(
     )
 
 
-def turn_draw(kernels: Kernels, heads: Heads, head_dim: int, rows: int, edge: int = 2048) -> RowsDraw:
+def turn_draw(kernels: KernelOptions, heads: Heads, head_dim: int, rows: int, edge: int = 2048) -> RowsDraw:
     """Keys and queries of rows normalised and turned, each by its own position."""
-    slots = slots_for(rows, kernels.targets)
-    capacity = slots * kernels.targets
-    one = RowsDraw(kernels.targets, _counted(kernels.targets, capacity), edge)
-    x, table = one.dealt("x", np.nan_to_num(in_heads(1, capacity, heads, head_dim)), kernels), one.table(capacity)
+    slots = slots_for(rows, kernels.rows_per_draw)
+    capacity = slots * kernels.rows_per_draw
+    one = RowsDraw(kernels.rows_per_draw, _counted(kernels.rows_per_draw, capacity), edge)
+    x, table = one.interleaved("x", np.nan_to_num(in_heads(1, capacity, heads, head_dim)), kernels), one.table(capacity)
     one.arrays[TABLE][:, POSITION] = np.random.default_rng(12).integers(0, POSITIONS, capacity)
     gains = np.zeros((2, heads.floats), dtype=np.float32)
     gains[:, :head_dim] = 1 + normal(3, 2, head_dim, scale=0.3)
@@ -351,7 +359,7 @@ def _without_norms(arrays: dict[str, Array], case: Case) -> None:
 
 
 def norms_of(factors: Array, count: int, means: Array | None = None) -> Array:
-    """The norms [slots, floats] of rows [rows, 4], one for each member of a quad; see glinfer.ops.norm.row_norms."""
+    """The norms [slots, floats] of rows [rows, 4] as row_norms leaves them, one for each member of a quad."""
     quads = -(-count // 4)
     by_member = [_by_quad(factors, count, quads if means is None else 2)]
     if means is not None:
@@ -377,13 +385,15 @@ def promised_norms(real: Array, count: int, *, centred: bool = False) -> Array:
     return norms_of(by_member, count, by_member if centred else None).astype(bool)
 
 
-def norms_draw(kernels: Kernels, cols: int, rows: int, *, centred: bool = False, grouped: bool = False) -> RowsDraw:
+def norms_draw(
+    kernels: KernelOptions, cols: int, rows: int, *, centred: bool = False, grouped: bool = False
+) -> RowsDraw:
     """What a product behind a norm takes, of at most so many rows."""
-    slots = slots_for(rows, kernels.targets)
-    one = RowsDraw(kernels.targets, _counted(kernels.targets, slots * kernels.targets))
-    x = one.dealt("x", normal(1, slots * kernels.targets, cols) + np.float32(0.25), kernels)
-    out = one.out(BlockLayout.by_block((slots, norm_floats(kernels.targets, centred=centred)), one.edge))
-    one.promise = lambda case, shape: promised_norms(case.real, kernels.targets, centred=centred)[: shape[0]]
+    slots = slots_for(rows, kernels.rows_per_draw)
+    one = RowsDraw(kernels.rows_per_draw, _counted(kernels.rows_per_draw, slots * kernels.rows_per_draw))
+    x = one.interleaved("x", normal(1, slots * kernels.rows_per_draw, cols) + np.float32(0.25), kernels)
+    out = one.out(BlockLayout.by_block((slots, norm_floats(kernels.rows_per_draw, centred=centred)), one.edge))
+    one.promise = lambda case, shape: promised_norms(case.real, kernels.rows_per_draw, centred=centred)[: shape[0]]
     return one.draw(
         row_norms(
             "draw",
@@ -400,7 +410,7 @@ def norms_draw(kernels: Kernels, cols: int, rows: int, *, centred: bool = False,
 
 
 def embed_draw(
-    kernels: Kernels,
+    kernels: KernelOptions,
     vocab: int,
     context: int,
     dim: int,
@@ -413,11 +423,11 @@ def embed_draw(
     edge: int = 2048,
 ) -> RowsDraw:
     """The embeddings of random tokens at random positions; with ``chosen`` every other one was chosen before."""
-    slots = slots_for(rows, kernels.targets)
-    one = RowsDraw(kernels.targets, _counted(kernels.targets, slots * kernels.targets), edge)
-    table, random = one.table(slots * kernels.targets), np.random.default_rng(9)
-    one.arrays[TABLE][:, TOKEN] = random.integers(0, vocab, slots * kernels.targets)
-    one.arrays[TABLE][:, POSITION] = random.integers(0, context, slots * kernels.targets)
+    slots = slots_for(rows, kernels.rows_per_draw)
+    one = RowsDraw(kernels.rows_per_draw, _counted(kernels.rows_per_draw, slots * kernels.rows_per_draw), edge)
+    table, random = one.table(slots * kernels.rows_per_draw), np.random.default_rng(9)
+    one.arrays[TABLE][:, TOKEN] = random.integers(0, vocab, slots * kernels.rows_per_draw)
+    one.arrays[TABLE][:, POSITION] = random.integers(0, context, slots * kernels.rows_per_draw)
     tables = tables_of(
         one.weight, vocab, context, dim, quad=kernels.quad, weights=weights, positions=positions, edge=edge
     )
@@ -433,7 +443,7 @@ def embed_draw(
 
 
 def store_draw(
-    kernels: Kernels,
+    kernels: KernelOptions,
     cols: int,
     rows: int,
     cache_slots: int,
@@ -444,10 +454,12 @@ def store_draw(
     edge: int = 2048,
 ) -> RowsDraw:
     """Rows into a cache that is full of known numbers; the last ``aside`` blocks are kept once for ``every`` slots."""
-    slots = slots_for(rows, kernels.targets)
-    capacity = slots * kernels.targets
-    one = RowsDraw(kernels.targets, {**_counted(kernels.targets, capacity), "strip_first": (0, cache_slots - 1)}, edge)
-    x, table = one.dealt("x", normal(1, capacity, cols), kernels), one.table(capacity)
+    slots = slots_for(rows, kernels.rows_per_draw)
+    capacity = slots * kernels.rows_per_draw
+    one = RowsDraw(
+        kernels.rows_per_draw, {**_counted(kernels.rows_per_draw, capacity), "strip_first": (0, cache_slots - 1)}, edge
+    )
+    x, table = one.interleaved("x", normal(1, capacity, cols), kernels), one.table(capacity)
     cache = one.out(BlockLayout.by_block((cache_slots, cols), edge, aside=aside, every=every))
     one.arrays[OUT] = normal(2, cache_slots, cols)
     return one.draw(store_rows("draw", x, table, cache, together=together, kernels=kernels))
@@ -461,11 +473,11 @@ def stored(one: RowsDraw, places: Sequence[tuple[int, int]]) -> Case:
     return Case({**case.values, "strip_first": sum(places[0])}, case.real, {TABLE: table})
 
 
-def take_draw(kernels: Kernels, cols: int, rows: int) -> RowsDraw:
+def take_draw(kernels: KernelOptions, cols: int, rows: int) -> RowsDraw:
     """One of many rows by itself."""
-    slots = slots_for(rows, kernels.targets)
-    one = RowsDraw(kernels.targets, {"last_row": (0, slots * kernels.targets - 1)})
-    x = one.dealt("x", normal(1, slots * kernels.targets, cols), kernels)
+    slots = slots_for(rows, kernels.rows_per_draw)
+    one = RowsDraw(kernels.rows_per_draw, {"last_row": (0, slots * kernels.rows_per_draw - 1)})
+    x = one.interleaved("x", normal(1, slots * kernels.rows_per_draw, cols), kernels)
     one.promise = lambda case, shape: np.ones(shape, dtype=bool)
     return one.draw(take_row("draw", x, one.out(one.layout((1, cols), kernels)), kernels=kernels))
 
@@ -475,22 +487,22 @@ def taken(one: RowsDraw, row: int) -> Case:
     return Case({"last_row": row}, np.arange(len(one.arrays["x"])) == row)
 
 
-def score_draw(kernels: Kernels, vocab: int, rows: int, scale: float = 3.0) -> RowsDraw:
+def score_draw(kernels: KernelOptions, vocab: int, rows: int, scale: float = 3.0) -> RowsDraw:
     """The parts of the likelihoods of random tokens."""
-    slots = slots_for(rows, kernels.targets)
-    capacity = slots * kernels.targets
-    one = RowsDraw(kernels.targets, _counted(kernels.targets, capacity))
-    logits, table = one.dealt("x", normal(1, capacity, vocab, scale=scale), kernels), one.table(capacity)
+    slots = slots_for(rows, kernels.rows_per_draw)
+    capacity = slots * kernels.rows_per_draw
+    one = RowsDraw(kernels.rows_per_draw, _counted(kernels.rows_per_draw, capacity))
+    logits, table = one.interleaved("x", normal(1, capacity, vocab, scale=scale), kernels), one.table(capacity)
     one.arrays[TABLE][:, WANTED] = np.random.default_rng(2).integers(0, vocab, capacity)
     out = one.deal(OUT, slots, BLOCK_FLOATS, kernels, "cache")
     return one.draw(score_rows("draw", logits, table, out, vocab=vocab, slots="row_slots", kernels=kernels))
 
 
-def pick_draw(kernels: Kernels, vocab: int, rows: int, scale: float = 3.0) -> RowsDraw:
+def pick_draw(kernels: KernelOptions, vocab: int, rows: int, scale: float = 3.0) -> RowsDraw:
     """The candidates of rows, every other one with noise, at temperatures and keys of their own."""
-    capacity = slots_for(rows, kernels.targets) * kernels.targets
-    one, random = RowsDraw(kernels.targets, _counted(kernels.targets, capacity)), np.random.default_rng(2)
-    logits, table = one.dealt("x", normal(1, capacity, vocab, scale=scale), kernels), one.table(capacity)
+    capacity = slots_for(rows, kernels.rows_per_draw) * kernels.rows_per_draw
+    one, random = RowsDraw(kernels.rows_per_draw, _counted(kernels.rows_per_draw, capacity)), np.random.default_rng(2)
+    logits, table = one.interleaved("x", normal(1, capacity, vocab, scale=scale), kernels), one.table(capacity)
     inverse = random.uniform(0.5, 3.0, capacity).astype(np.float32)
     one.arrays[TABLE][:, NOISE_KEY] = random.integers(0, 2**32, capacity, dtype=np.uint32)
     one.arrays[TABLE][:, INVERSE_TEMPERATURE] = inverse.view(np.uint32)
@@ -614,7 +626,7 @@ def _attention(
 
 
 def tile_scores_draw(
-    kernels: Kernels,
+    kernels: KernelOptions,
     heads: int,
     head_dim: int,
     rows: int,
@@ -624,8 +636,8 @@ def tile_scores_draw(
     window: int = 0,
     edge: int = 2048,
 ) -> Attention:
-    """Scores of at most so many rows, ``kernels.targets`` at a time; their queries are inputs of their own."""
-    count = kernels.targets
+    """Scores of at most so many rows, ``kernels.rows_per_draw`` at a time; their queries are inputs of their own."""
+    count = kernels.rows_per_draw
     made = _attention(heads, head_dim, rows, cache_slots, edge, count, kv, window)
     one, step, of = made.one, 16 if kernels.quad else 4, made.heads
     capacity = len(one.arrays[TABLE])
@@ -647,7 +659,7 @@ def tile_scores_draw(
     one.draw(
         tile_scores(
             "draw",
-            one.dealt("q", queries, kernels),
+            one.interleaved("q", queries, kernels),
             one.cache("cache", made.cache),
             made.table,
             one.deal(OUT, groups * capacity // count, heads * SLOT_TOKENS, kernels, "cache"),
@@ -666,7 +678,7 @@ def _only_values(heads: Heads) -> Callable[[dict[str, Array], Case], None]:
 
 
 def tile_values_draw(
-    kernels: Kernels,
+    kernels: KernelOptions,
     heads: int,
     head_dim: int,
     rows: int,
@@ -677,8 +689,8 @@ def tile_values_draw(
     edge: int = 2048,
 ) -> Attention:
     """Weighted sums of at most so many rows; the case has to bring ``scores``, see :func:`with_scores`."""
-    made = _attention(heads, head_dim, rows, cache_slots, edge, kernels.targets, kv, window)
-    one, slots = made.one, len(made.one.arrays[TABLE]) // kernels.targets
+    made = _attention(heads, head_dim, rows, cache_slots, edge, kernels.rows_per_draw, kv, window)
+    one, slots = made.one, len(made.one.arrays[TABLE]) // kernels.rows_per_draw
     one.alter = _only_values(made.heads)
     one.draw(
         tile_values(
@@ -695,7 +707,7 @@ def tile_values_draw(
 
 
 def row_scores_draw(
-    kernels: Kernels,
+    kernels: KernelOptions,
     heads: int,
     head_dim: int,
     rows: int,
@@ -731,7 +743,7 @@ def row_scores_draw(
 
 
 def row_values_draw(
-    kernels: Kernels,
+    kernels: KernelOptions,
     heads: int,
     head_dim: int,
     rows: int,

@@ -16,7 +16,7 @@ from glinfer.formats.packed import PackedTensor
 from glinfer.models.transforms.fold import FoldedWeights
 from glinfer.ops.spec import Array
 from glinfer.quant.ggml import pack
-from glinfer.tools.kernel_cases.embedding import random_blocks
+from qa.kernels.cases.embedding import random_blocks
 
 # Nothing is a multiple of 4 or 16, and the context takes more than one slot of scores.
 ODD = ModelConfig(37, 15, 3, 2, 70)

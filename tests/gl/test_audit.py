@@ -8,8 +8,7 @@ import subprocess
 import sys
 from pathlib import Path
 
-CONFTEST = Path(__file__).resolve().parents[1] / "conftest.py"
-ROOT = CONFTEST.parents[1]
+ROOT = Path(__file__).resolve().parents[2]
 
 # One test a mess. The first three are clean; all others must end in an error, whatever the test itself says.
 SUITE = """
@@ -82,9 +81,9 @@ def test_bad_error_pending(device):
 def run_suite(folder: Path, where: str) -> subprocess.CompletedProcess[str]:
     """Run SUITE with the real conftest.py as tests/<where>/test_suite.py of an otherwise empty folder."""
     (folder / "tests" / where).mkdir(parents=True)
-    (folder / "tests" / "conftest.py").write_text(CONFTEST.read_text("utf-8"), "utf-8")
+    (folder / "conftest.py").write_text((ROOT / "conftest.py").read_text("utf-8"), "utf-8")
     (folder / "tests" / where / "test_suite.py").write_text(SUITE, "utf-8")
-    path = os.pathsep.join(filter(None, (str(ROOT), str(CONFTEST.parent), os.environ.get("PYTHONPATH"))))
+    path = os.pathsep.join(filter(None, (str(ROOT), str(ROOT / "tests"), os.environ.get("PYTHONPATH"))))
     return subprocess.run(
         [sys.executable, "-m", "pytest", "-p", "no:cacheprovider", "-rA", "--tb=line", "-W", "ignore", str(folder)],
         cwd=folder,

@@ -14,11 +14,11 @@ from glinfer.models.oracle import relative_error, run_plan
 from glinfer.models.plan import PlanBuilder
 from glinfer.models.session import Session
 from glinfer.ops.flat.scatter import METHODS, add_gradients
-from glinfer.ops.kernels import Kernels
+from glinfer.ops.kernels import KernelOptions
 from glinfer.ops.spec import DrawSpec, TensorSpec
 from glinfer.tensors.device import Device
-from glinfer.tools.kernel_cases.backward import CASES, expected
-from glinfer.tools.kernel_cases.case import normal
+from qa.kernels.cases.backward import CASES, expected
+from qa.kernels.cases.case import normal
 
 Array = np.ndarray[Any, Any]
 EPSILON = float(np.finfo(np.float32).eps)
@@ -182,7 +182,7 @@ class OneDraw:
     """A plan of one draw that adds the gradients [2 × 21, 6] of ids [2, 21] to a table of 11 rows."""
 
     method: str = "scatter"
-    kernels: Kernels = dataclasses.field(default_factory=Kernels)
+    kernels: KernelOptions = dataclasses.field(default_factory=KernelOptions)
     grads: int = 42
     counts_cols: int = 6
     edge: int = 2048

@@ -15,10 +15,10 @@ from glinfer.gl.context import Device as Context
 from glinfer.models.oracle import relative_error
 from glinfer.ops.flat.normalize import NORMS, Norm, normalize, normalized
 from glinfer.ops.flat.stats import Causal
-from glinfer.ops.kernels import Kernels
+from glinfer.ops.kernels import KernelOptions
 from glinfer.tensors.device import Device
-from glinfer.tools.kernel_cases.case import KernelCase
-from glinfer.tools.kernel_cases.normalization import CASES, layer_norm, rms_norm
+from qa.kernels.cases.case import KernelCase
+from qa.kernels.cases.normalization import CASES, layer_norm, rms_norm
 
 Array = np.ndarray[Any, Any]
 INF, NAN, LARGEST = np.inf, np.nan, float(np.finfo(np.float32).max)
@@ -68,7 +68,7 @@ AWKWARD = {
 }
 
 
-@pytest.mark.parametrize("spread", [1, 131], ids=["in one texel", "over parts"])
+@tiered("spread", [1, 131], ids=["in one texel", "over parts"], keep=(1,))
 def test_softmax_of_awkward_rows(dev: Device, spread: int) -> None:
     """``spread`` repeats every element, which divides what each gets."""
     given, wanted = zip(*AWKWARD.values(), strict=True)
@@ -132,6 +132,7 @@ def test_norms_of_rows_with_nan_and_infinities(dev: Device) -> None:
         assert not padding(y).any()
 
 
+@pytest.mark.slow
 def test_eps_and_offset(dev: Device) -> None:
     x, weight = normal(1, 3, 9, scale=0.01), normal(2, 9)
     tensor, factor = dev.tensor(x), dev.tensor(weight)
@@ -149,6 +150,7 @@ def test_eps_and_offset(dev: Device) -> None:
 # Shapes, draws, results and refusals
 
 
+@pytest.mark.slow
 def test_any_axes(dev: Device) -> None:
     weight = normal(9, 6)
     for shape in ((6,), (1, 6), (2, 3, 6), (2, 1, 3, 6)):
@@ -175,6 +177,7 @@ def test_draws(dev: Device, shape: tuple[int, int], draws: int) -> None:
         assert dev.draws_issued - before == draws
 
 
+@pytest.mark.slow
 def test_results_go_where_they_should(dev: Device) -> None:
     x = dev.tensor(normal(1, 3, 6))
     for call in (dev.ops.softmax, dev.ops.log_softmax, dev.ops.layer_norm, dev.ops.rms_norm):
@@ -207,11 +210,11 @@ def test_refusals(dev: Device) -> None:
 
 
 @tiered("lookup", [False, True], ids=["texelFetch", "texture"])
-@pytest.mark.parametrize("cols", [53, 1030])
+@tiered("cols", [53, 1030], keep=(0,))
 @pytest.mark.parametrize("name", NORMS)
 def test_norms_in_a_plan(device: Context, name: str, cols: int, lookup: bool) -> None:
     """7 of 9 rows, with a weight and a bias, and for RMSNorm a residual; 1030 columns are three parts."""
-    kernels = Kernels(lookup_texture=lookup)
+    kernels = KernelOptions(lookup_texture=lookup)
     plan = RowsPlan(device, 7, 9)
     x = plan.matrix("x", normal(1, 9, cols, offset=0.5))
     weight, bias = plan.vector("weight", normal(2, 1, cols)), plan.vector("bias", normal(3, 1, cols))
@@ -225,7 +228,7 @@ def test_norms_in_a_plan(device: Context, name: str, cols: int, lookup: bool) ->
     assert max(errors.values()) < 1e-6, errors
 
 
-@pytest.mark.parametrize(("query_rows", "first_query"), [(4, 0), (5, 3), (4, 1027), (3, 600), (20, 0)])
+@tiered(("query_rows", "first_query"), [(4, 0), (5, 3), (4, 1027), (3, 600), (20, 0)], keep=(1, 3))
 def test_causal_softmax(device: Context, query_rows: int, first_query: int) -> None:
     """Columns behind a row's own place are never read: they hold NaN here, as do whole parts."""
     cols, rows = 1030, 2 * query_rows
@@ -236,7 +239,7 @@ def test_causal_softmax(device: Context, query_rows: int, first_query: int) -> N
     scores, out = plan.matrix("x", x), plan.scratch("out", rows + 1, cols)
     norm = Norm("softmax", causal=Causal("queries", "first"))
     plan.builder.draw(
-        *normalized("softmax", "softmax", scores, out, norm, scratch=plan.scratch, kernels=Kernels(), rows="rows")
+        *normalized("softmax", "softmax", scores, out, norm, scratch=plan.scratch, kernels=KernelOptions(), rows="rows")
     )
     errors = plan.errors()
     assert max(errors.values()) < 2e-6, errors
@@ -246,7 +249,7 @@ def test_causal_softmax_of_fixed_queries_gives_zeros_behind_them(device: Context
     plan = RowsPlan(device, 6, 6)
     x, out = plan.matrix("x", normal(1, 6, 5)), plan.scratch("out", 6, 5)
     norm = Norm("softmax", causal=Causal(3, 1))
-    plan.builder.draw(*normalized("s", "s", x, out, norm, scratch=plan.scratch, kernels=Kernels()))
+    plan.builder.draw(*normalized("s", "s", x, out, norm, scratch=plan.scratch, kernels=KernelOptions()))
     found = plan.result("out")
     np.testing.assert_array_equal(found > 0, np.arange(5) <= np.array([1, 2, 3, 1, 2, 3])[:, None])
     np.testing.assert_allclose(found.sum(axis=1), 1.0, rtol=1e-6)
@@ -277,7 +280,7 @@ def test_plans_that_do_not_fit(device: Context, wrong: Callable[..., Any], messa
 
     def build() -> None:
         norm = wrong(x, y, plan.scratch("z", 6, 8))
-        plan.builder.draw(normalize("n", "n", x, stats, plan.scratch("out", 6, 8), norm, kernels=Kernels()))
+        plan.builder.draw(normalize("n", "n", x, stats, plan.scratch("out", 6, 8), norm, kernels=KernelOptions()))
         plan.builder.build()
 
     with pytest.raises(PlanError, match=message):

@@ -13,12 +13,13 @@ from glinfer.errors import InputError, PlanError
 from glinfer.models.oracle import relative_error, run_plan
 from glinfer.models.plan import PlanBuilder
 from glinfer.models.session import Session
-from glinfer.ops.kernels import Kernels
-from glinfer.ops.rotary import rope_frequencies, rope_table, rotate
+from glinfer.ops.flat.rotate import rotate
+from glinfer.ops.kernels import KernelOptions
+from glinfer.ops.rotary import rope_frequencies, rope_table
 from glinfer.ops.spec import RunValue
 from glinfer.tensors.device import Device
-from glinfer.tools.kernel_cases.case import normal
-from glinfer.tools.kernel_cases.position import CASES, expected
+from qa.kernels.cases.case import normal
+from qa.kernels.cases.position import CASES, expected
 
 Array = np.ndarray[Any, Any]
 
@@ -314,7 +315,7 @@ def test_draws_that_do_not_fit_are_refused() -> None:
         source = plan.flat("x", "input", *x, "rgba32f", 64)
         angles = plan.flat("table", "input", *table, "rgba32f", 64)
         out = plan.flat("y", "activation", *x, "rgba32f", 64)
-        plan.draw(rotate("d", "d", source, angles, out, kernels=Kernels(), **options))
+        plan.draw(rotate("d", "d", source, angles, out, kernels=KernelOptions(), **options))
         with pytest.raises(PlanError, match=message):
             plan.build()
 

@@ -36,7 +36,7 @@ from glinfer.gl.replay import Draw, replay
 from glinfer.gl.texture import Texture
 from glinfer.models.session import Session, shading
 from glinfer.ops import OPS, DrawSpec
-from glinfer.tools.kernels import all_cases
+from qa.kernels.measure import all_cases
 
 FORMS = dict(every_form(rows=2, max_rows=3, heads=2, head_dim=3, other=5, head=1))
 BLOCK_FORMS = every_block_form()

@@ -15,10 +15,10 @@ from glinfer.gl.context import Device as Context
 from glinfer.models.oracle import relative_error
 from glinfer.ops.flat.normalize import cross_entropy
 from glinfer.ops.flat.stats import STATS, Causal, largest_column, merge_stats, row_stats, stat_column, summarize
-from glinfer.ops.kernels import Kernels
+from glinfer.ops.kernels import KernelOptions
 from glinfer.tensors.device import Device
-from glinfer.tools.kernel_cases.case import KernelCase
-from glinfer.tools.kernel_cases.reduction import CASES
+from qa.kernels.cases.case import KernelCase
+from qa.kernels.cases.reduction import CASES
 
 Array = np.ndarray[Any, Any]
 INF, NAN, LARGEST = np.inf, np.nan, float(np.finfo(np.float32).max)
@@ -88,7 +88,7 @@ AWKWARD = np.array(
 )
 
 
-@pytest.mark.parametrize("spread", [1, 130], ids=["in one texel", "over parts"])
+@tiered("spread", [1, 130], ids=["in one texel", "over parts"], keep=(0,))
 @pytest.mark.parametrize("name", REDUCED)
 def test_awkward_numbers_as_in_numpy(dev: Device, name: str, spread: int) -> None:
     """``spread`` repeats every element, so that ties, NaN and infinities come in several lanes, texels and parts."""
@@ -131,6 +131,7 @@ def test_cross_entropy_of_awkward_rows(dev: Device) -> None:
     np.testing.assert_allclose(losses.numpy(), [np.log(5), np.log(5), INF, 200, 0], rtol=1e-6)
 
 
+@pytest.mark.slow
 def test_cross_entropy_leaves_rows_out(dev: Device) -> None:
     logits = np.array([[1, 2, 3], [NAN, 1, 2], [INF, 0, 0], [1, 2, 3], [NAN, 1, 2]], dtype=np.float32)
     targets = dev.tensor(np.array([-100, 3, 2**31 - 1, -(2**31), 1], dtype=np.int32))
@@ -152,7 +153,7 @@ def test_cross_entropy_leaves_rows_out(dev: Device) -> None:
 # Draws, results and refusals
 
 
-@pytest.mark.parametrize(("shape", "draws"), [((512, 512), 2), ((1, 70001), 2), ((1, 300001), 3), ((16385, 1025), 3)])
+@tiered(("shape", "draws"), [((512, 512), 2), ((1, 70001), 2), ((1, 300001), 3), ((16385, 1025), 3)], keep=(1,))
 def test_draws(dev: Device, shape: tuple[int, int], draws: int) -> None:
     """Two, but where one fragment would have too many parts to merge, or all of them together."""
     x = np.random.default_rng(1).integers(0, 255, shape, dtype=np.uint8).astype(np.float16)
@@ -162,6 +163,7 @@ def test_draws(dev: Device, shape: tuple[int, int], draws: int) -> None:
     np.testing.assert_allclose(y.numpy(), x.sum(axis=1, dtype=np.float64), rtol=1e-6)
 
 
+@pytest.mark.slow
 def test_results_go_where_they_should(dev: Device) -> None:
     x = dev.tensor(normal(1, 3, 6))
     for call, dtype in ((dev.ops.sum, "float32"), (dev.ops.max, "float32"), (dev.ops.argmax, "int32")):
@@ -193,10 +195,10 @@ def test_refusals(dev: Device) -> None:
 
 
 @tiered("lookup", [False, True], ids=["texelFetch", "texture"])
-@pytest.mark.parametrize("stat", STATS)
+@tiered("stat", STATS, keep=(0, 1))
 def test_statistics_and_their_merging(device: Context, stat: str, lookup: bool) -> None:
     """7 of 9 rows of 53 columns: 14 texels, in 5 parts of 3, merged into 2 and then into 1."""
-    kernels = Kernels(lookup_texture=lookup)
+    kernels = KernelOptions(lookup_texture=lookup)
     plan = RowsPlan(device, 7, 9)
     x = plan.matrix("x", normal(1, 9, 53, offset=3.0))
     parts, fewer, one = (plan.scratch(f"parts{count}", 9, 4 * count) for count in (5, 2, 1))
@@ -211,7 +213,7 @@ def test_statistics_and_their_merging(device: Context, stat: str, lookup: bool) 
 
 
 def test_what_is_read_off_statistics_in_a_plan(device: Context) -> None:
-    kernels = Kernels()
+    kernels = KernelOptions()
     plan = RowsPlan(device, 6, 6)
     x = plan.matrix("x", normal(1, 6, 1030, offset=1.0))
     targets = plan.vector("targets", np.array([[0, 1029, 513], [-1, 1030, 7]], dtype=np.int32))
@@ -234,25 +236,28 @@ def test_what_is_read_off_statistics_in_a_plan(device: Context) -> None:
 @pytest.mark.parametrize(
     ("wrong", "message"),
     [
-        (lambda plan, x, out: row_stats("s", "s", x, out, stat="mode", kernels=Kernels()), "no statistics 'mode'"),
         (
-            lambda plan, x, out: row_stats("s", "s", x, out, stat="sum", kernels=Kernels(), causal=Causal(1, 0)),
+            lambda plan, x, out: row_stats("s", "s", x, out, stat="mode", kernels=KernelOptions()),
+            "no statistics 'mode'",
+        ),
+        (
+            lambda plan, x, out: row_stats("s", "s", x, out, stat="sum", kernels=KernelOptions(), causal=Causal(1, 0)),
             "only exponents can stop at a column",
         ),
         (
-            lambda plan, x, out: stat_column("s", "s", x, out, stat="moments", kernels=Kernels()),
+            lambda plan, x, out: stat_column("s", "s", x, out, stat="moments", kernels=KernelOptions()),
             "expected sum or largest",
         ),
         (
-            lambda plan, x, out: largest_column("s", "s", x, out, cols=1 << 25, kernels=Kernels()),
+            lambda plan, x, out: largest_column("s", "s", x, out, cols=1 << 25, kernels=KernelOptions()),
             "rows of 33554432 columns; expected at most 16777216",
         ),
         (
-            lambda plan, x, out: row_stats("s", "s", x, plan.scratch("y", 4, 4), stat="sum", kernels=Kernels()),
+            lambda plan, x, out: row_stats("s", "s", x, plan.scratch("y", 4, 4), stat="sum", kernels=KernelOptions()),
             r"output is \[4, 4\]; expected \[6, 4\]",
         ),
         (
-            lambda plan, x, out: stat_column("s", "s", x, plan.scratch("y", 2, 4), stat="sum", kernels=Kernels()),
+            lambda plan, x, out: stat_column("s", "s", x, plan.scratch("y", 2, 4), stat="sum", kernels=KernelOptions()),
             r"stats is \[6, 8\]; expected \[8, any\]",
         ),
     ],

@@ -31,7 +31,7 @@ from glinfer.formats.gguf.write import DTYPES
 from glinfer.formats.huggingface.config import read_config
 from glinfer.formats.tensors import weight_shapes
 from glinfer.text.tokenizer import Tokenizer
-from glinfer.tools.peers import open_peers
+from qa.peers.peer import open_peers
 
 from . import HERE, digest, gguf_models, gift, given, smollm2_file, write_gab_model
 from .figures import Figures

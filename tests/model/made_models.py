@@ -16,7 +16,7 @@ from glinfer.formats import Checkpoint, random_checkpoint
 from glinfer.formats.packed import PackedTensor
 from glinfer.gl.context import open_device
 from glinfer.quant.ggml import pack
-from glinfer.tools.kernel_cases.embedding import random_blocks
+from qa.kernels.cases.embedding import random_blocks
 
 Array = np.ndarray[Any, Any]
 OF_RANGE = 1e-5

@@ -15,16 +15,10 @@ from tiers import tiered
 
 import glinfer
 from glinfer.config import ModelConfig
-from glinfer.engine.batch import (
-    DEFAULTS,
-    MOST_SLOTS,
-    Batch,
-    BatchRequest,
-    BatchResult,
-    places_for,
-    sequence_bytes,
-)
+from glinfer.engine.batch import MAX_SLOTS, Batch, places_for, sequence_bytes
 from glinfer.engine.model import Model
+from glinfer.engine.options import SchedulerOptions
+from glinfer.engine.requests import DEFAULTS, BatchRequest, BatchResult
 from glinfer.engine.sampler import SamplingOptions
 from glinfer.errors import ContextError, GlinferError, InputError, PlanError
 from glinfer.gl.context import Limits, open_device
@@ -87,14 +81,14 @@ def assert_as_alone(model: Model, results: list[BatchResult]) -> None:
 
 
 class TestAsAlone:
-    @tiered("slots", [1, 2, 3, 8, None], keep=(2, 4))
+    @tiered("slots", [1, 2, 3, 8, None], keep=(2,))
     def test_every_request(self, model: Model, slots: int | None) -> None:
         results = list(model.batch(REQUESTS, slots=slots))
         assert sorted(result.request.key for result in results) == list(range(len(REQUESTS)))  # type: ignore[type-var]
         assert_as_alone(model, results)
         assert {result.stats.dropped for result in results} == {0, 32, 64}
 
-    @pytest.mark.parametrize("slots", [2, 8])
+    @tiered("slots", [2, 8], keep=(0,))
     def test_what_stops_them(self, model: Model, slots: int) -> None:
         """Strings and ids that come, in the middle and at once, taken from what the model gives without them."""
         text = alone(model, BatchRequest("Once", {"max_tokens": 20, "seed": 1}))["text"]
@@ -116,6 +110,7 @@ class TestAsAlone:
         assert reasons.count("length") >= 2
         assert any(result.ids == [] and result.text is None for result in results)
 
+    @pytest.mark.slow
     def test_within_the_limits_of_webgl2(self, small: Path) -> None:
         with glinfer.load(small, limits=Limits.webgl2_minimum()) as model:
             assert_as_alone(model, list(model.batch(REQUESTS, slots=5)))
@@ -130,10 +125,10 @@ class TestAsAlone:
     @tiered(
         "kernels",
         [
-            {"targets": 4, "blends": False, "largest_cell": 1},
-            {"targets": 1, "chunk": 5},
-            {"targets": 8, "blends": True, "quad": False},
-            {"targets": 2, "blends": True, "cover": "quads", "tiles": 3, "largest_cell": 3},
+            {"rows_per_draw": 4, "blends": False, "largest_cell": 1},
+            {"rows_per_draw": 1, "chunk": 5},
+            {"rows_per_draw": 8, "blends": True, "quad": False},
+            {"rows_per_draw": 2, "blends": True, "cover": "quads", "tiles": 3, "largest_cell": 3},
         ],
         ids=str,
     )
@@ -171,9 +166,9 @@ def rows_of_a_step(model: Model, prompts: list[list[int]]) -> list[np.ndarray[An
     with model.scheduler(slots=len(prompts) + 1, longest=64) as scheduler:
         running = [scheduler.insert(BatchRequest(ids, {"max_tokens": 9, **GREEDY})) for ids in prompts]
         scheduler.next()  # one step, and the next one is issued
-        logits = scheduler.batch._logits()
+        logits = scheduler.batch._logits(range(len(prompts)))
         assert [each.held[:-1] for each in running] == prompts
-    return list(logits[: len(prompts)])
+    return list(logits)
 
 
 class TestEveryFamily:
@@ -203,12 +198,12 @@ class TestEveryFamily:
             assert result.stats.seconds > 0
             assert (result.stats.dropped > 0) == (len(result.request.prompt) + 14 > 49)
 
-    @tiered("family", ["mistral", "qwen3", "gemma", "gift_of_gab", "llama", "qwen2", "gpt2"], keep=2)
+    @tiered("family", ["mistral", "qwen3", "gemma", "gift_of_gab", "llama", "qwen2", "gpt2"], keep=(4,))
     def test_each_row_is_what_it_is_alone(self, family: str) -> None:
         with opened(of_family(family, sliding_window=5 if family == "mistral" else 0)) as model:
             self.check(model)
 
-    @tiered("family", ["llama", "gpt2"])
+    @tiered("family", ["llama", "gpt2"], keep=0)
     def test_blocks_of_files(self, family: str) -> None:
         """Matrices in several formats, as GGUF files have them."""
         with opened(mixed(family)) as model:
@@ -281,8 +276,9 @@ class TestGenerate:
         assert expected[1] == ids[: ids.index(stop)]
         assert model.generate(prompts, max_tokens=20, seed=1, stop_ids=[stop]) == expected
 
+    @pytest.mark.slow
     def test_more_than_there_are_places(self, model: Model) -> None:
-        prompts = [[place % 300] for place in range(MOST_SLOTS + 3)]
+        prompts = [[place % 300] for place in range(MAX_SLOTS + 3)]
         expected = [model.generate(prompt, max_tokens=2, **GREEDY) for prompt in prompts]
         assert model.generate(prompts, max_tokens=2, **GREEDY) == expected
 
@@ -305,17 +301,21 @@ class TestMemory:
 
     def test_places(self) -> None:
         each = sequence_bytes(self.CONFIG, 256)
-        assert places_for(self.CONFIG, None, None, None, 16384) == (MOST_SLOTS, 256)
-        assert places_for(self.CONFIG, None, 5, None, 16384) == (5, 256)
-        assert places_for(self.CONFIG, None, None, 3 * each, 16384) == (3, 256)
-        assert places_for(self.CONFIG, None, None, 4 * each - 1, 16384) == (3, 256)
-        assert places_for(self.CONFIG, 64, 5, None, 16384) == (5, 64)
-        assert places_for(self.CONFIG, 65, 5, None, 16384) == (5, 128)
-        assert places_for(self.CONFIG, 10_000, 5, None, 16384) == (5, 256), "a longer one drops its oldest half"
-        assert places_for(self.CONFIG, 64, None, each, 16384) == (4, 64), "shorter ones, more of them"
+        assert places_for(self.CONFIG, SchedulerOptions(), 16384) == (MAX_SLOTS, 256)
+        assert places_for(self.CONFIG, SchedulerOptions(slots=5), 16384) == (5, 256)
+        assert places_for(self.CONFIG, SchedulerOptions(memory=3 * each), 16384) == (3, 256)
+        assert places_for(self.CONFIG, SchedulerOptions(memory=4 * each - 1), 16384) == (3, 256)
+        assert places_for(self.CONFIG, SchedulerOptions(longest=64, slots=5), 16384) == (5, 64)
+        assert places_for(self.CONFIG, SchedulerOptions(longest=65, slots=5), 16384) == (5, 128)
+        assert places_for(self.CONFIG, SchedulerOptions(longest=10_000, slots=5), 16384) == (5, 256), (
+            "a longer one drops its oldest half"
+        )
+        assert places_for(self.CONFIG, SchedulerOptions(longest=64, memory=each), 16384) == (4, 64), (
+            "shorter ones, more of them"
+        )
 
     def test_textures_bound_them_too(self) -> None:
-        found = [places_for(self.CONFIG, None, 32, None, edge)[0] for edge in (256, 512, 1024, 16384)]
+        found = [places_for(self.CONFIG, SchedulerOptions(slots=32), edge)[0] for edge in (256, 512, 1024, 16384)]
         assert found == sorted(found)
         assert 1 <= found[0] < 32
         assert found[-1] == 32
@@ -323,7 +323,7 @@ class TestMemory:
     @pytest.mark.parametrize("edge", [4, 64])
     def test_no_room_in_textures_for_a_single_one(self, edge: int) -> None:
         with pytest.raises(InputError, match=rf"one sequence of 256 tokens takes .* MB in textures of at most {edge}"):
-            places_for(self.CONFIG, None, None, None, edge)
+            places_for(self.CONFIG, SchedulerOptions(), edge)
 
     def test_a_bound_on_memory_makes_fewer_places(self, model: Model, monkeypatch: pytest.MonkeyPatch) -> None:
         made: list[tuple[int, int]] = []

@@ -11,16 +11,15 @@ from typing import Any
 
 import numpy as np
 import pytest
-from oracle_peer import OraclePeer
 from scripted_models import SMALL_DRAWS, random_file
+from tiers import tiered
 
 import glinfer
 from glinfer.cli.app import run
 from glinfer.config import ModelConfig
-from glinfer.engine.batch import MEMORY, sequence_bytes
+from glinfer.engine.batch import MAX_CACHE_BYTES, sequence_bytes
 from glinfer.engine.prefill import Chunks
 from glinfer.errors import InputError
-from glinfer.formats import load_checkpoint
 from glinfer.gl.context import Device
 from glinfer.gl.replay import Draw, replay
 from glinfer.inspect import ceiling
@@ -38,8 +37,6 @@ from glinfer.inspect.bench.reference import bench
 from glinfer.inspect.ceiling import CeilingReport, FetchRate, ProductRate, measure_ceilings, measure_products
 from glinfer.inspect.draws import example_ids
 from glinfer.inspect.report import Spread
-from glinfer.tools import peers
-from glinfer.tools.peers import open_peers
 
 Capture = pytest.CaptureFixture[str]
 Patch = pytest.MonkeyPatch
@@ -239,26 +236,6 @@ def test_a_prompt_is_taken_in_by_chunks(small: Path, device: Device, monkeypatch
         assert np.allclose(found, token_by_token.logits(), rtol=0, atol=1e-5)
 
 
-@pytest.mark.slow
-def test_torch_takes_a_prompt_in_with_one_forward_pass(small: Path, monkeypatch: Patch) -> None:
-    pytest.importorskip("torch", reason="PyTorch is not installed (make test-all installs it)")
-    from glinfer.tools.peers_torch import EagerPeer
-
-    forward, passes = EagerPeer._forward, list[tuple[int, int]]()
-
-    def noted(peer: EagerPeer, ids: Any, start: int) -> Any:
-        passes.append((len(ids), start))
-        return forward(peer, ids, start)
-
-    monkeypatch.setattr(EagerPeer, "_forward", noted)
-    (peer, *others) = open_peers(["torch"], load_checkpoint(small))
-    for each in (peer, *others):
-        passes.clear()
-        assert each.prefill(range(50)).shape == (300,)
-        assert passes == [(50, 0)]
-        each.close()
-
-
 def test_a_batch_decodes_what_each_prompt_does_alone(small: Path, device: Device) -> None:
     ids = [int(token) for token in example_ids(CONFIG, 40)]
     with glinfer.load(small, device=device, plan="fast") as model:
@@ -275,7 +252,7 @@ def test_a_batch_decodes_what_each_prompt_does_alone(small: Path, device: Device
 
 def test_batches_share_what_memory_there_is() -> None:
     each = sequence_bytes(CONFIG, 64)
-    most = MEMORY // each
+    most = MAX_CACHE_BYTES // each
     assert room_for(CONFIG, [8, 32], 40, 1 << 20) == 64
     with pytest.raises(InputError, match="found a batch of 0 sequences"):
         room_for(CONFIG, [0], 40, 1 << 14)
@@ -320,6 +297,7 @@ class TestCommand:
             assert row["bytes_per_second"] == pytest.approx(1000 * row["weight_bytes"] / best)
             assert row["decode"]["samples"] == row["pipelined"]["samples"] == 2
 
+    @pytest.mark.slow
     def test_json_of_batches(self, small: Path, capsys: Capture) -> None:
         arguments = ["--weights", "f32,q8", "--contexts", "24,8", "--runs", "2", "--batch", "3,1,3", "--json"]
         told = json.loads(ran(capsys, "bench", small, *arguments))
@@ -354,31 +332,12 @@ class TestCommand:
         assert product[-1].endswith("%")
         assert "note: a context of 99 tokens is left out: this model holds 64" in out
 
-    def test_peers_stand_in_the_same_table(self, small: Path, capsys: Capture, monkeypatch: Patch) -> None:
-        monkeypatch.setattr(peers, "_engine", lambda name: lambda checkpoint, threads: [OraclePeer(checkpoint)])
-        self.check_table(small, capsys, "oracle")
-
-    @pytest.mark.slow
-    def test_pytorch_stands_in_the_same_table(self, small: Path, capsys: Capture) -> None:
-        pytest.importorskip("torch", reason="PyTorch is not installed (make test-all installs it)")
-        self.check_table(small, capsys, "torch eager fp32, ")
-
-    def check_table(self, small: Path, capsys: Capture, label: str) -> None:
-        told = json.loads(ran(capsys, "bench", small, "--contexts", "20", "--runs", "1", "--peers", "torch", "--json"))
-        labels = [row["label"] for row in told["rows"]]
-        assert labels[0] == "glinfer f32"
-        assert labels[1].startswith(label)
-        assert [about["label"] for about in told["engines"]] == labels
-        assert (told["rows"][1]["pipelined"], told["rows"][1]["bytes_per_second"]) == (None, None)
-        assert all(row["prefill_tokens_per_second"] > 0 for row in told["rows"])
-
     @pytest.mark.parametrize(
         ("arguments", "words"),
         [
             (["--lengths", "3"], "--lengths belongs to --plan reference"),
             (["--plan", "reference", "--contexts", "3"], "--contexts belongs to --plan fast"),
             (["--plan", "reference", "--weights", "q8"], "--weights belongs to --plan fast"),
-            (["--plan", "reference", "--peers", "torch"], "--peers belongs to --plan fast"),
             (["--plan", "reference", "--ceiling"], "--ceiling belongs to --plan fast"),
             (["--plan", "reference", "--batch", "8"], "--batch belongs to --plan fast"),
             (["--batch", "0"], "found '0' for --batch; expected numbers of sequences of at least 1"),
@@ -392,7 +351,6 @@ class TestCommand:
             (["--contexts", "65"], "expected some within 1 to 64"),
             (["--weights", "f7"], "there is no weight format 'f7'"),
             (["--weights", ","], "name at least one weight format"),
-            (["--peers", "numpy"], "unknown peer 'numpy'"),
         ],
     )
     def test_what_does_not_go_together(self, small: Path, capsys: Capture, arguments: list[str], words: str) -> None:
@@ -402,7 +360,7 @@ class TestCommand:
 
 
 class TestCeiling:
-    @pytest.mark.parametrize("lookup", [False, True])
+    @tiered("lookup", [False, True])
     @pytest.mark.parametrize("format_name", ceiling.FETCHED)
     def test_every_texel_is_fetched_as_often_as_is_claimed(
         self, device: Device, format_name: str, lookup: bool
@@ -457,7 +415,7 @@ class TestCeiling:
             assert device.live_objects()["Texture"] == owned["Texture"]
             found_again = model.logits(range(41))  # 40 of them are in the model's caches
             assert np.array_equal(found_again, expected)
-            slots = -(-64 // model.kernels.targets)
+            slots = -(-64 // model.kernels.rows_per_draw)
         assert [(each.label, each.draw, each.rows, each.inputs, each.outputs) for each in found] == [
             *[("here", "h.0.mlp.fc_in", 64, 32, 128), ("here", "h.0.mlp.fc_out", 64, 128, 32)],
         ]

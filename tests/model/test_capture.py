@@ -21,7 +21,7 @@ from glinfer.errors import ContextError, InputError
 from glinfer.formats import Checkpoint, random_checkpoint
 from glinfer.gl.context import open_device
 from glinfer.inspect.draws import runs
-from glinfer.models.capture.names import CENTRED, probes_of
+from glinfer.models.capture.names import CENTRED, capture_points
 from glinfer.models.capture.point import Matrices, span_of
 from glinfer.models.choice import plan_for, weights_for
 from glinfer.models.oracle import relative_error, run_plan
@@ -69,19 +69,19 @@ class Written(Matrices):
 def by_oracle(made: Checkpoint, plan: Plan) -> dict[str, list[Array]]:
     """Every name of a plan over IDS, in float64, run by run."""
     weights, written = weights_for(made, plan.name), Written()
-    sites = [(probe, site) for probe in probes_of(plan, made.config).values() for site in enumerate(probe.sites)]
+    sites = [(point, site) for point in capture_points(plan, made.config).values() for site in enumerate(point.sites)]
     found: dict[str, list[Array]] = {}
     for inputs, values in runs(plan, IDS):
         for draw, result in run_plan(plan, weights, inputs, values, written.caches):
             parts = result if len(draw.outputs) > 1 else [result]
             written.arrays.update(zip(draw.outputs, parts, strict=True))
-            for probe, (number, (name, _)) in sites:
+            for point, (number, (name, _)) in sites:
                 if name == draw.name:
-                    array = probe.read(written, number, span_of(plan, values))
+                    array = point.read(written, number, span_of(plan, values))
                     if number:
-                        found[probe.name][-1] = np.concatenate([found[probe.name][-1], array])
+                        found[point.name][-1] = np.concatenate([found[point.name][-1], array])
                     else:
-                        found.setdefault(probe.name, []).append(array)
+                        found.setdefault(point.name, []).append(array)
     return found
 
 
@@ -90,7 +90,7 @@ def by_oracle(made: Checkpoint, plan: Plan) -> dict[str, list[Array]]:
 def test_every_name_of_a_plan_holds_what_float64_computes(family: str, plan: str) -> None:
     made = checkpoint(family)
     with opened(made, plan) as model:
-        assert model.names() == list(probes_of(model.plan, made.config))
+        assert model.names() == list(capture_points(model.plan, made.config))
         found = model.capture("*", IDS)
         if plan == "reference" and family not in ("gab", "gpt2"):  # bound for fewer tokens than the context
             oracle_plan = model.plan
@@ -99,7 +99,7 @@ def test_every_name_of_a_plan_holds_what_float64_computes(family: str, plan: str
             oracle_plan = plan_for(made.config, plan, kernels=kernels, max_texture_size=edge)
     expected = by_oracle(made, oracle_plan)
     assert list(found) == list(expected) == model.names()
-    axes = {name: probe.axis for name, probe in probes_of(oracle_plan, made.config).items()}
+    axes = {name: point.axis for name, point in capture_points(oracle_plan, made.config).items()}
     for name, arrays in expected.items():
         if len(arrays) > 1 and name.endswith("scores"):
             for place, array in enumerate(arrays):
@@ -147,7 +147,7 @@ def test_names_mean_the_same_in_both_plans_and_what_the_field_means_by_them(fami
             assert relative_error(before + one[f"{at}.attn.out"], one[f"{at}.resid_mid"]) < TOLERANCE
 
 
-@tiered("family", ["gpt2", "llama"])
+@tiered("family", ["gpt2", "llama"], keep=0)
 def test_names_over_blocks_of_files(family: str) -> None:
     """The same arrays as of the floats that the blocks stand for; of LayerNorm the mean is not folded away then."""
     made = mixed(family)
@@ -209,7 +209,7 @@ def test_bad_captures_are_refused_in_one_line(monkeypatch: pytest.MonkeyPatch) -
 
 
 @pytest.mark.parametrize("plan", ["fast", "reference"])
-@pytest.mark.parametrize("family", ["gab", "llama"])
+@tiered("family", ["gab", "llama"])
 def test_a_watch_is_told_of_each_token(family: str, plan: str) -> None:
     with opened(checkpoint(family), plan) as model:
         plain = model.generate(IDS, max_tokens=4, temperature=0)
@@ -274,7 +274,7 @@ def test_a_patched_array_is_what_the_model_goes_on_with(plan: str) -> None:
 
 
 @pytest.mark.parametrize("plan", ["reference", "fast"])
-@pytest.mark.parametrize("family", ["gab", "llama"])
+@tiered("family", ["gab", "llama"])
 def test_what_was_captured_changes_nothing_where_it_is_patched_in(family: str, plan: str) -> None:
     with opened(checkpoint(family), plan) as model:
         captured = model.capture("*", IDS)
@@ -285,7 +285,7 @@ def test_what_was_captured_changes_nothing_where_it_is_patched_in(family: str, p
                 assert np.array_equal(found, captured[each]), (name, each)
 
 
-@pytest.mark.parametrize("family", ["gab", "llama"])
+@tiered("family", ["gab", "llama"])
 def test_patched_attention_mixes_as_it_says(family: str) -> None:
     """In Gab's reference plan, where one head follows the other in the same texture, and where all lie together."""
     made = checkpoint(family)

@@ -14,9 +14,11 @@ from tiers import tiered
 
 import glinfer
 from glinfer.cli.app import run
-from glinfer.engine.batch import BatchRequest, places_for, sequence_bytes
+from glinfer.engine.batch import places_for, sequence_bytes
 from glinfer.engine.loading import prepare
 from glinfer.engine.model import Model
+from glinfer.engine.options import SchedulerOptions
+from glinfer.engine.requests import BatchRequest
 from glinfer.errors import InputError, NumbersError, PlanError
 from glinfer.families import FAMILIES
 from glinfer.formats import Checkpoint
@@ -25,7 +27,7 @@ from glinfer.inspect.verify.draws import verify_draws
 from glinfer.inspect.verify.greedy import verify_greedy
 from glinfer.models.choice import plan_for, weights_for
 from glinfer.models.session import Session
-from glinfer.ops.kernels import Kernels
+from glinfer.ops.kernels import KernelOptions
 
 Array = np.ndarray[Any, Any]
 HALF_STEP = 2.0**-11
@@ -80,12 +82,13 @@ def test_it_is_near_to_float32_and_not_the_same(family: str) -> None:
     assert (rounded != keys).any()
 
 
+@pytest.mark.slow
 @every_family
 def test_every_draw_is_that_of_float64_but_for_the_rounding(family: str) -> None:
     checkpoint = of_family(family)
     options = {"cache": "f16", "weights": "file", "formats": checkpoint.formats(), "max_texture_size": 4096}
     with open_device() as device:
-        for kernels in (Kernels(), Kernels(quad=False, targets=2)):
+        for kernels in (KernelOptions(), KernelOptions(quad=False, rows_per_draw=2)):
             plan = plan_for(checkpoint.config, "fast", kernels=kernels, **options)
             arrays = weights_for(checkpoint, "fast", "file")
             checks = verify_draws(checkpoint, plan, device, PROMPT, weights=arrays)
@@ -150,12 +153,13 @@ def test_caches_take_half_the_bytes_and_memory_has_room_for_twice_the_sequences(
                 assert sizes[cache] == sequence_bytes(config, 64, cache)
     assert sizes["f32"] == 2 * sizes["f16"] > 0
     memory = 7 * sizes["f32"]
-    assert places_for(config, None, None, memory, 16384, "f32") == (7, 64)
-    assert places_for(config, None, None, memory, 16384, "f16") == (14, 64)
+    assert places_for(config, SchedulerOptions(memory=memory), 16384, "f32") == (7, 64)
+    assert places_for(config, SchedulerOptions(memory=memory), 16384, "f16") == (14, 64)
     with pytest.raises(InputError, match="the cache of one sequence of 64 tokens takes"):
-        places_for(config, None, None, sizes["f16"] - 1, 16384, "f16")
+        places_for(config, SchedulerOptions(memory=sizes["f16"] - 1), 16384, "f16")
 
 
+@pytest.mark.slow
 def test_within_the_limits_of_webgl2() -> None:
     checkpoint = of_family("qwen3")
     with (
@@ -184,7 +188,7 @@ def far(part: str) -> tuple[Checkpoint, int]:
     return Checkpoint(made.config, tensors, "far"), int(first)
 
 
-@pytest.mark.parametrize("part", "kv")
+@tiered("part", "kv", keep=0)
 def test_what_is_beyond_half_floats_is_told_in_one_line_and_breaks_nothing_else(part: str) -> None:
     checkpoint, token = far(part)
     good = [each for each in IDS[:20] if each != token]
@@ -259,6 +263,7 @@ def test_commands_count_and_check_half_caches(small: Path, capsys: pytest.Captur
     assert json.loads(capsys.readouterr().out)["b"]["cache"] == "f16"
 
 
+@pytest.mark.slow
 def test_eval_compares_caches(small: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     text = tmp_path / "text.txt"
     text.write_text("Once upon a time there was a cache. " * 4, encoding="utf-8")
@@ -283,7 +288,7 @@ def test_other_kernels_keep_the_cache_that_was_asked_for() -> None:
     """Those that take the place of the chosen ones where a driver refuses a shader."""
     with open_device() as device:
         prepared = prepare(of_family("gab"), device, "fast", "q8", cache="f16")
-    for plan in (prepared.plan, prepared.shaped(Kernels())[0]):
+    for plan in (prepared.plan, prepared.shaped(KernelOptions())[0]):
         assert {tensor.name: tensor.format for tensor in plan.of_kind("cache")} == {
             "h.0.attn.cache": "rgba16f",
             "h.1.attn.cache": "rgba16f",

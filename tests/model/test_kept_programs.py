@@ -9,10 +9,11 @@ import numpy as np
 import pytest
 
 import glinfer
-from glinfer.engine.batch import BatchRequest
+from glinfer.engine.requests import BatchRequest
 from glinfer.gl import program
 
 
+@pytest.mark.slow
 def test_ever_new_shapes_of_tensors_do_not_gather_programs(monkeypatch: pytest.MonkeyPatch) -> None:
     compiled: list[str] = []
     make = program.Program.__init__
@@ -22,7 +23,7 @@ def test_ever_new_shapes_of_tensors_do_not_gather_programs(monkeypatch: pytest.M
         make(self, device, shader, *given, **options)
 
     monkeypatch.setattr(program.Program, "__init__", spy)
-    monkeypatch.setattr(program, "KEPT", 5)
+    monkeypatch.setattr(program, "MAX_UNUSED_PROGRAMS", 5)
     with glinfer.Device() as dev:
         for rows in [*range(1, 12), 11, 8]:
             ones = np.ones((rows, 16 * rows), np.float32)
@@ -35,7 +36,7 @@ def test_ever_new_shapes_of_tensors_do_not_gather_programs(monkeypatch: pytest.M
 
 @pytest.mark.slow
 def test_batches_of_many_sizes_do_not_gather_programs(small: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(program, "KEPT", 8)
+    monkeypatch.setattr(program, "MAX_UNUSED_PROGRAMS", 8)
     with glinfer.load(small) as model:
         alone = model.generate([1, 2, 3], max_tokens=2, temperature=0)
         own, kept = model.bound.program_count, set[int]()

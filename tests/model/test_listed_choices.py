@@ -14,8 +14,9 @@ from tiers import tiered
 import glinfer
 from glinfer.engine import batch as batches
 from glinfer.engine import cached
-from glinfer.engine.batch import Batch, BatchRequest
+from glinfer.engine.batch import Batch
 from glinfer.engine.model import Model
+from glinfer.engine.requests import BatchRequest
 from glinfer.engine.sampler import Sampler, SamplingOptions
 from glinfer.errors import NumbersError
 from glinfer.gl.readback import Readback
@@ -73,7 +74,7 @@ def by_hand(model: Model, prompt: list[int], options: dict[str, Any], count: int
         return session.ids[len(prompt) :]
 
 
-@pytest.mark.parametrize("name", OPTIONS)
+@tiered("name", OPTIONS, keep=2)
 def test_a_sequence_reads_two_small_textures_a_token(model: Model, reads: list[tuple[str, int]], name: str) -> None:
     with model.session() as session:
         session.prefill(PROMPT)
@@ -153,6 +154,7 @@ def test_a_batch_reads_one_list_for_each_row_that_needs_one(
         assert result.ids == by_hand(model, list(result.request.prompt), options, 8)  # type: ignore[arg-type]
 
 
+@pytest.mark.slow
 def test_a_batch_reads_the_logits_of_one_row_where_its_list_does_not_do(
     model: Model, monkeypatch: pytest.MonkeyPatch, reads: list[tuple[str, int]]
 ) -> None:
@@ -189,7 +191,7 @@ def test_broken_logits_are_seen_behind_a_filter(model: Model, bad: float) -> Non
         changed[..., 17] = bad
         return changed
 
-    model.engine.numbers.strict = True
+    model.engine.nan_guard.strict = True
     with model.session() as session:
         session.prefill(PROMPT)
         with model.patch("logits", change), pytest.raises(NumbersError, match="of 300 logits after 4 tokens"):

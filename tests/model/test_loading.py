@@ -9,13 +9,14 @@ from typing import Any
 import numpy as np
 import pytest
 from scripted_models import BYTES
+from tiers import tiered
 
 import glinfer
 from glinfer.engine.random_model import demo_tokenizer
 from glinfer.errors import FormatError, GlinferError, InputError
 from glinfer.formats import write_bpe
 from glinfer.gl.context import Limits, open_device
-from glinfer.ops.kernels import Kernels
+from glinfer.ops.kernels import KernelOptions
 from glinfer.text.tokenizer import Tokenizer
 
 PROMPT = [13, 132, 251, 70]
@@ -120,7 +121,7 @@ class TestLoading:
             ({"plan": "fastest"}, "there is no plan 'fastest'"),
             ({"weights": "f64"}, "there is no weight format 'f64'; expected one of f32, "),
             ({"plan": "reference", "weights": "q8"}, "the reference plan keeps its weights in f32, found q8"),
-            ({"plan": "reference", "kernels": Kernels()}, "kernels shape the fast plan's passes"),
+            ({"plan": "reference", "kernels": KernelOptions()}, "kernels shape the fast plan's passes"),
             ({"gelu": "relu"}, "expected 'tanh' or 'erf'"),
             ({"api": "vulkan"}, "unknown OpenGL flavour"),
             ({"device": "first"}, "unknown device"),
@@ -143,7 +144,7 @@ class TestLoading:
         with pytest.raises(FormatError, match=r"transformer\.wte\.weight.*\[1, 3\]"):
             glinfer.load(tmp_path / "bad.gab")
 
-    @pytest.mark.parametrize("plan", ["fast", "reference"])
+    @tiered("plan", ["fast", "reference"])
     def test_gelu_changes_the_result_a_little(self, bare: Path, plan: str) -> None:
         results = []
         for form in (None, "tanh", "erf"):
@@ -152,7 +153,7 @@ class TestLoading:
         assert np.array_equal(results[0], results[1])
         assert 0 < np.abs(results[1] - results[2]).max() < 1e-2
 
-    @pytest.mark.parametrize("plan", ["fast", "reference"])
+    @tiered("plan", ["fast", "reference"], keep=0)
     def test_small_textures_give_the_same_numbers(self, bare: Path, plan: str) -> None:
         results = []
         smallest = 112 if plan == "reference" else 320
@@ -164,9 +165,10 @@ class TestLoading:
         for result in results[1:]:
             np.testing.assert_allclose(result, results[0], atol=1e-5)
 
+    @pytest.mark.slow
     def test_kernels_and_weights_can_be_chosen(self, bare: Path) -> None:
         results = []
-        for options in ({}, {"kernels": Kernels(quad=False)}, {"weights": "f16"}, {"plan": "reference"}):
+        for options in ({}, {"kernels": KernelOptions(quad=False)}, {"weights": "f16"}, {"plan": "reference"}):
             with glinfer.load(bare, **options) as model:
                 results.append(model.logits(PROMPT))
                 assert model.weights == options.get("weights", "f32")

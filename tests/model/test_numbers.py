@@ -11,12 +11,13 @@ from typing import Any, ClassVar
 
 import numpy as np
 import pytest
+from tiers import tiered
 
 import glinfer
 from glinfer.config import ModelConfig
-from glinfer.engine.batch import BatchRequest
 from glinfer.engine.loading import Loaded, bind
 from glinfer.engine.model import Model
+from glinfer.engine.requests import BatchRequest
 from glinfer.errors import FormatError, GlinferWarning, NumbersError
 from glinfer.formats import Checkpoint, random_checkpoint, save_checkpoint
 from glinfer.gl.context import open_device
@@ -97,7 +98,7 @@ def test_the_pass_where_it_began_is_named_and_nothing_is_chosen(family: str, pla
             assert session.generate_ids(3) == plain
 
 
-@pytest.mark.parametrize("family", SHAPES)
+@tiered("family", SHAPES, keep=(0,))
 def test_batches_and_scores_name_the_pass_too(family: str) -> None:
     with opened(checkpoint(family)) as model, broken(model, "h.1.mlp.fc_in.consts", all_nan):
         for options in (GREEDY, FILTERED):
@@ -115,7 +116,7 @@ class TestOneLostLogit:
         with opened(checkpoint()) as made:
             yield made
 
-    @pytest.mark.parametrize("value", [np.nan, np.inf])
+    @tiered("value", [np.nan, np.inf])
     @pytest.mark.parametrize("options", [GREEDY, DRAWN, FILTERED], ids=["greedy", "drawn", "filtered"])
     def test_is_warned_of_once_and_never_leaves_the_vocabulary(
         self, model: Model, options: dict[str, Any], value: float
@@ -156,7 +157,7 @@ class TestOneLostLogit:
             consts[17] = -np.inf
             return consts
 
-        model.engine.numbers.strict = True
+        model.engine.nan_guard.strict = True
         with broken(model, "lm_head.consts", change):
             assert model.logits(IDS)[17] == -np.inf
             assert 17 not in model.generate(IDS, max_tokens=8, **FILTERED)
@@ -203,7 +204,7 @@ def test_the_look_is_one_pass_over_the_logits_and_no_copy(look: str, monkeypatch
     monkeypatch.setattr(Passes, "noted", [])
     logits = np.random.default_rng(0).normal(size=128_000).astype(np.float32).view(Passes)
     with opened(checkpoint()) as model:
-        numbers = model.engine.numbers
+        numbers = model.engine.nan_guard
         tracemalloc.start()
         try:
             numbers.look(logits, IDS) if look == "look" else numbers.usable(logits)

@@ -26,9 +26,9 @@ from glinfer.engine.sampler import Sampler, SamplingOptions
 from glinfer.errors import PlanError
 from glinfer.gl.context import Limits, open_device
 from glinfer.models.session import Session
-from glinfer.models.transforms.recipe import WEIGHT_FORMATS
 from glinfer.models.tuning import default_for
-from glinfer.ops.kernels import Kernels
+from glinfer.ops.kernels import KernelOptions
+from glinfer.quant.formats import WEIGHT_FORMATS
 
 CONTEXT = 90
 ODD = f"vocab=131,dim=30,heads=3,blocks=2,context={CONTEXT}"
@@ -113,12 +113,13 @@ def chunk_runs(monkeypatch: pytest.MonkeyPatch) -> list[tuple[int, int]]:
 
 
 class TestTheSameNumbers:
-    @tiered("size", [1, 7, 64, WHOLE], keep=(1, 3))
+    @tiered("size", [1, 7, 64, WHOLE], keep=(1,))
     def test_whatever_the_chunks(self, odd: Path, size: int) -> None:
         with with_kernels(odd, chunk=size) as model:
             for tokens in (FEWEST + 1, 17, CONTEXT):
                 assert agree(chunked(model, IDS[:tokens]), stepped(model, IDS[:tokens])), tokens
 
+    @pytest.mark.slow
     def test_every_length_of_a_short_prompt(self, model: Model) -> None:
         for tokens in range(1, 26):
             ids = some_ids(tokens, 131, seed=tokens)
@@ -137,36 +138,37 @@ class TestTheSameNumbers:
     @tiered(
         "kernels",
         [
-            {"targets": 4, "blends": False},
-            {"targets": 1, "chunk": 5},
-            {"targets": 2, "blends": True},
-            {"targets": 8, "blends": True, "largest_cell": 1},
-            {"targets": 8, "blends": True, "largest_cell": 4},
-            {"targets": 8, "blends": True, "cover": "points", "tiles": 4, "largest_cell": 3},
-            {"quad": False, "targets": 8, "blends": True},
+            {"rows_per_draw": 4, "blends": False},
+            {"rows_per_draw": 1, "chunk": 5},
+            {"rows_per_draw": 2, "blends": True},
+            {"rows_per_draw": 8, "blends": True, "largest_cell": 1},
+            {"rows_per_draw": 8, "blends": True, "largest_cell": 4},
+            {"rows_per_draw": 8, "blends": True, "cover": "points", "tiles": 4, "largest_cell": 3},
+            {"quad": False, "rows_per_draw": 8, "blends": True},
             {"tiles": 3, "pitch": 96, "lookup_texture": True, "chunk": 9},
         ],
         keep=(0, 6),
         ids=str,
     )
     def test_with_other_kernels(self, odd: Path, kernels: dict[str, Any]) -> None:
-        weights = "q8" if kernels.get("targets", 4) % 8 else "f32"
-        with glinfer.load(odd, kernels=Kernels(**kernels), weights=weights) as model:
+        weights = "q8" if kernels.get("rows_per_draw", 4) % 8 else "f32"
+        with glinfer.load(odd, kernels=KernelOptions(**kernels), weights=weights) as model:
             for tokens in (6, 41):
                 assert agree(chunked(model, IDS[:tokens]), stepped(model, IDS[:tokens])), tokens
 
+    @pytest.mark.slow
     def test_where_the_fast_plan_adds_up_parts_the_sums_are_others(self, odd: Path) -> None:
         """The chunk plan has no parts: its sums have another order, and the last bits may differ."""
-        kernels = Kernels(targets=8, blends=True, part_steps=2, split_values=True)
+        kernels = KernelOptions(rows_per_draw=8, blends=True, part_steps=2, split_values=True)
         with glinfer.load(odd, kernels=kernels) as model:
             expected = stepped(model, IDS[:73])
             np.testing.assert_allclose(chunked(model, IDS[:73]), expected, rtol=0, atol=2e-6)
 
-    @tiered("chunk", [7, 512])
+    @tiered("chunk", [7, 512], keep=0)
     def test_within_the_limits_of_webgl2(self, odd: Path, chunk: int) -> None:
         with glinfer.load(odd, limits=Limits.webgl2_minimum()) as model:
             shaped = dataclasses.replace(model.kernels, chunk=chunk)
-            assert (shaped.cover, shaped.targets) == ("quads", 4)
+            assert (shaped.cover, shaped.rows_per_draw) == ("quads", 4)
         with glinfer.load(odd, limits=Limits.webgl2_minimum(), kernels=shaped) as model:
             for tokens in (5, CONTEXT):
                 assert agree(chunked(model, IDS[:tokens]), stepped(model, IDS[:tokens]))
@@ -177,7 +179,7 @@ class TestTheSameNumbers:
         with glinfer.load(small, weights=weights) as model:
             assert agree(chunked(model, ids), stepped(model, ids))
 
-    @tiered("family", ["mistral", "qwen3", "gemma", "gift_of_gab", "gpt2"])
+    @tiered("family", ["mistral", "qwen3", "gemma", "gift_of_gab", "gpt2"], keep=0)
     @pytest.mark.parametrize("size", [7, 64])
     def test_of_every_family(self, family: str, size: int) -> None:
         made = of_family(family, sliding_window=9 if family == "mistral" else 0)
@@ -193,6 +195,7 @@ class TestTheSameNumbers:
             "vocab=20,dim=8,heads=1,blocks=1,context=4",
             "vocab=20,dim=65,heads=5,blocks=3,context=70",
         ],
+        keep=0,
     )
     def test_of_other_shapes(self, tmp_path: Path, options: str) -> None:
         with glinfer.load(random_file(tmp_path / "other.gab", options, seed=2)) as model:
@@ -200,7 +203,7 @@ class TestTheSameNumbers:
             assert agree(chunked(model, ids), stepped(model, ids))
 
 
-@pytest.mark.parametrize(("name", "chunk"), [("tiny", 3), ("odd", 3), ("odd", 512), ("full", 512)])
+@tiered(("name", "chunk"), [("tiny", 3), ("odd", 3), ("odd", 512), ("full", 512)], keep=(0, 2))
 def test_goldens_through_chunks(golden_model: ModelWriter, name: str, chunk: int) -> None:
     longest = 0
     with with_kernels(golden_model(name), chunk=chunk) as model:
@@ -241,7 +244,7 @@ def test_a_context_beyond_any_edge_of_a_texture(tmp_path: Path) -> None:
 class TestSessions:
     """All with chunks of 16 tokens."""
 
-    @pytest.mark.parametrize("tokens", [4, 16, 17])
+    @tiered("tokens", [4, 16, 17], keep=(2,))
     @pytest.mark.parametrize(
         "options", [SamplingOptions(temperature=0), SamplingOptions(seed=5), SamplingOptions(top_k=9, seed=6)], ids=str
     )
@@ -298,7 +301,7 @@ class TestSessions:
             session.generate_ids(1)
             assert session.dropped == CONTEXT // 2
 
-    @pytest.mark.parametrize("count", [1, 13, 16, 39])
+    @tiered("count", [1, 13, 16, 39], keep=(2,))
     def test_a_rewind_into_a_chunk(self, model: Model, count: int) -> None:
         with model.session() as session:
             session.prefill(IDS[:40])

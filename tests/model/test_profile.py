@@ -87,6 +87,7 @@ class TestTimes:
         assert [point.tokens for point in found.growth] == [1]
         assert found.notes == ("growth is measured up to 1 tokens only: more would take too long",)
 
+    @pytest.mark.slow
     def test_ceilings_are_measured_where_bytes_are_read(self, device: Device) -> None:
         found = profile(engine_of(device, "dim=64,heads=4,blocks=1,vocab=300,context=64"), runs=1, ceiling=True)
         assert [rate.format for rate in found.ceilings] == ["rgba32f"]
@@ -97,12 +98,12 @@ class TestTimes:
 
 class TestPlans:
     @pytest.mark.parametrize("options", [SMALL, LLAMA], ids=["gab", "llama"])
-    @pytest.mark.parametrize("weights", ["f32", "q8"])
+    @tiered("weights", ["f32", "q8"], keep=(1,))
     def test_a_token_of_each_family(self, shared_device: Device, options: str, weights: str) -> None:
         engine = engine_of(shared_device, options, weights=weights)
         found = profile(engine, runs=2)
         engine.bound.release()
-        assert (found.what, found.tokens) == ("token", engine.config.max_position_embeddings)
+        assert (found.what, found.tokens) == ("token", engine.options.config.max_position_embeddings)
         assert found.draws_ms > 0
         formats = {read.format for each in found.draws for read in each.reads}
         assert ("rgba32ui" in formats) is (weights == "q8")
@@ -111,7 +112,7 @@ class TestPlans:
     @pytest.mark.parametrize("tokens", [75])
     def test_the_reference_plan_of_each_family(self, shared_device: Device, options: str, tokens: int) -> None:
         engine = engine_of(shared_device, options, "reference")
-        tokens = min(tokens, engine.config.max_position_embeddings)
+        tokens = min(tokens, engine.options.config.max_position_embeddings)
         found = profile(engine, tokens=tokens, runs=1)
         prompt = profile(engine, prompt_tokens=tokens, runs=1)
         engine.bound.release()
@@ -120,11 +121,13 @@ class TestPlans:
         embed = found.draws[0]
         assert embed.rows >= tokens
 
-    @pytest.mark.parametrize("options", [SMALL, LLAMA], ids=["gab", "llama"])
+    @tiered("options", [SMALL, LLAMA], ids=["gab", "llama"])
     @tiered(("tokens", "rows"), [(33, 33), (40, 32)])
     def test_a_prompt_of_each_family(self, shared_device: Device, options: str, tokens: int, rows: int) -> None:
         engine = engine_of(shared_device, options)
-        engine.kernels = dataclasses.replace(engine.kernels, chunk=rows)
+        engine.options = dataclasses.replace(
+            engine.options, kernels=dataclasses.replace(engine.options.kernels, chunk=rows)
+        )
         found = profile(engine, prompt_tokens=tokens, runs=2)
         engine.bound.release()
         assert (found.what, found.tokens, found.plan) == ("prompt", rows, "chunk")
@@ -141,7 +144,7 @@ class TestPlans:
             engine = engine_of(shared_device, options)
             found = profile(engine, tokens=70, runs=1)
             engine.bound.release()
-            assert engine.config.sliding_window == window
+            assert engine.options.config.sliding_window == window
             caches = [(each.kind, part.bytes) for each in found.draws for part in each.reads if part.sampler == "cache"]
             read[window] = dict(caches)
         head, queries = 16 * 4, 4 * 16 * 4  # a head of 8 numbers takes 16

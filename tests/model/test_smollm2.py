@@ -8,8 +8,8 @@ from typing import Any
 import pytest
 
 import glinfer
-from glinfer.engine.batch import BatchRequest
 from glinfer.engine.model import Model
+from glinfer.engine.requests import BatchRequest
 from tests.goldens import recorded, smollm2_file
 
 pytestmark = pytest.mark.slow

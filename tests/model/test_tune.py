@@ -35,7 +35,7 @@ from glinfer.inspect.tune.kernels import (
 )
 from glinfer.inspect.tune.search import Trial, descend, difference, ratios
 from glinfer.models.tuning import TuningKey, default_for, kernels_file, kernels_for, load_kernels
-from glinfer.ops.kernels import Kernels
+from glinfer.ops.kernels import KernelOptions
 
 Capture = pytest.CaptureFixture[str]
 Patch = pytest.MonkeyPatch
@@ -44,7 +44,7 @@ FEW: Mapping[str, Sequence[Mapping[str, Any]]] = {
     "unroll": [{"unroll": 1}, {"unroll": 2}],
 }
 FEW_ROWS: Mapping[str, Sequence[Mapping[str, Any]]] = {
-    "targets": [{"targets": 2}],
+    "rows_per_draw": [{"rows_per_draw": 2}],
     "largest_cell": [{"largest_cell": 2}, {"largest_cell": 1}],
     "blends": [{"blends": False}],
     "chunk": [{"chunk": 128}],
@@ -67,9 +67,9 @@ def favour(patch: Patch, **wanted: Any) -> None:
     patch.setattr(TokenCandidate, "milliseconds", milliseconds)
 
 
-def favour_rows(patch: Patch, **wanted: Any) -> list[tuple[Kernels, int]]:
+def favour_rows(patch: Patch, **wanted: Any) -> list[tuple[KernelOptions, int]]:
     """The same for prompts; the kernels that are measured, and how many tokens they take in."""
-    measured = list[tuple[Kernels, int]]()
+    measured = list[tuple[KernelOptions, int]]()
 
     def milliseconds(candidate: PromptCandidate, count: int, tokens: int) -> float:
         measured.append((candidate.kernels, tokens))
@@ -82,10 +82,10 @@ def favour_rows(patch: Patch, **wanted: Any) -> list[tuple[Kernels, int]]:
 class TestDescent:
     """The search alone, over made-up times."""
 
-    def search(self, cost: Any, trials_allowed: int = 1000) -> tuple[Kernels, list[Kernels], bool]:
-        best, tried = Kernels(), list[Kernels]()
+    def search(self, cost: Any, trials_allowed: int = 1000) -> tuple[KernelOptions, list[KernelOptions], bool]:
+        best, tried = KernelOptions(), list[KernelOptions]()
 
-        def try_out(kernels: Kernels, change: Mapping[str, Any]) -> Trial:
+        def try_out(kernels: KernelOptions, change: Mapping[str, Any]) -> Trial:
             nonlocal best
             tried.append(kernels)
             won = cost(kernels) < cost(best)
@@ -95,22 +95,22 @@ class TestDescent:
         def may_go_on() -> bool:
             return len(tried) < trials_allowed
 
-        found, trials, finished = descend(Kernels(), list(MOVES.values()), try_out, may_go_on)
+        found, trials, finished = descend(KernelOptions(), list(MOVES.values()), try_out, may_go_on)
         assert found == best
         assert len(trials) == len(tried) == len(set(tried)), "nothing is measured twice"
         return found, tried, finished
 
     def test_it_finds_the_best_of_every_choice(self) -> None:
-        wanted = Kernels(tiles=8, cover="points", quad=False, unroll=4, part_steps=16, lookup_texture=True)
+        wanted = KernelOptions(tiles=8, cover="points", quad=False, unroll=4, part_steps=16, lookup_texture=True)
 
-        def cost(kernels: Kernels) -> int:
+        def cost(kernels: KernelOptions) -> int:
             return sum(a != b for a, b in zip(dataclasses.astuple(kernels), dataclasses.astuple(wanted), strict=True))
 
         found, _, finished = self.search(cost)
         assert (found, finished) == (wanted, True)
 
     def test_a_choice_that_pays_only_after_another_is_found_in_a_later_round(self) -> None:
-        def cost(kernels: Kernels) -> int:
+        def cost(kernels: KernelOptions) -> int:
             return 10 - 5 * kernels.lookup_texture - 3 * (kernels.lookup_texture and kernels.tiles == 16)
 
         assert self.search(cost)[0].tiles == 16
@@ -118,13 +118,13 @@ class TestDescent:
     def test_it_stops_when_the_time_is_up(self) -> None:
         found, tried, finished = self.search(lambda kernels: -kernels.unroll, trials_allowed=3)
         assert (len(tried), finished) == (3, False)
-        assert found == Kernels()
+        assert found == KernelOptions()
 
 
 def test_every_field_of_kernels_is_searched() -> None:
     searched = {name for changes in MOVES.values() for change in changes for name in change}
-    # Maps of products are measured by 'glinfer products', and models draw none by them.
-    assert searched == {field.name for field in dataclasses.fields(Kernels)} - {"products"}
+    # Maps of products are measured by 'python -m qa products', and models draw none by them.
+    assert searched == {field.name for field in dataclasses.fields(KernelOptions)} - {"product_table"}
 
 
 def test_only_what_means_something_here_is_tried(device: Device, monkeypatch: Patch) -> None:
@@ -146,7 +146,7 @@ def test_only_what_means_something_here_is_tried(device: Device, monkeypatch: Pa
         config = ModelConfig.from_options(f"context={context}")
         return [change for changes in row_moves_for(device, config) for change in changes]
 
-    assert [change["targets"] for change in row_changes(2048) if "targets" in change] == [4, 2]
+    assert [change["rows_per_draw"] for change in row_changes(2048) if "rows_per_draw" in change] == [4, 2]
     assert [change["blends"] for change in row_changes(2048) if "blends" in change] == [False]
     assert {change["chunk"] for change in row_changes(2048) if "chunk" in change} == {128, 256, 512, 1024}
     assert {change["chunk"] for change in row_changes(300) if "chunk" in change} == {128, 256}
@@ -186,6 +186,7 @@ class TestSearch:
         assert report.finished
         assert device.live_objects() == {}
 
+    @pytest.mark.slow
     def test_what_is_not_faster_does_not_win(self, small: Path, device: Device, monkeypatch: Patch) -> None:
         favour(monkeypatch)
         report = tune(device, load_checkpoint(small), "f32", seconds=1000)
@@ -272,9 +273,10 @@ class TestRows:
     def moves(self, cache: Path, monkeypatch: Patch) -> None:
         monkeypatch.setattr(module, "MOVES", {**FEW, **FEW_ROWS})
 
+    @pytest.mark.slow
     def test_the_faster_kernels_win(self, long: Path, device: Device, monkeypatch: Patch) -> None:
         favour(monkeypatch, unroll=2)
-        wanted = {"targets": 2, "largest_cell": 1, "blends": False, "chunk": 128}
+        wanted = {"rows_per_draw": 2, "largest_cell": 1, "blends": False, "chunk": 128}
         measured = favour_rows(monkeypatch, **wanted)
         report = tune(device, load_checkpoint(long), "q8", seconds=1000)
         assert report.tuned.kernels == dataclasses.replace(default_for(device), unroll=2, **wanted)
@@ -320,6 +322,7 @@ class TestRows:
         (large,), (few,) = drawn[128, prompt], drawn[16, prompt]
         assert few > 5 * large, "chunks of 16 tokens take more draws than chunks of 128"
 
+    @pytest.mark.slow
     def test_a_candidate_takes_in_what_a_session_does(self, long: Path, device: Device) -> None:
         with glinfer.load(long, device=device, plan="fast") as model:
             kernels = dataclasses.replace(model.kernels, chunk=100)
@@ -356,17 +359,19 @@ class TestRows:
         with_macro = f"{head}\n#if ROWS == 2\n#define SPOIL(Y) Y *= 1.01;\n#else\n#define SPOIL(Y)\n#endif\n{body}"
         gemm.write_text(with_macro, encoding="utf-8")
         favour(monkeypatch)
-        favour_rows(monkeypatch, targets=2)
+        favour_rows(monkeypatch, rows_per_draw=2)
         report = tune(device, load_checkpoint(long), "f32", seconds=1000, shader_root=root)
         assert report.tuned.kernels == default_for(device)
-        (refused,) = (trial for trial in report.trials if trial.change == {"targets": 2})
+        (refused,) = (trial for trial in report.trials if trial.change == {"rows_per_draw": 2})
         assert "other logits" in refused.verdict
         assert device.live_objects() == {}
 
+    @pytest.mark.slow
     def test_without_time_rows_are_the_default(self, long: Path, device: Device) -> None:
         report = tune(device, load_checkpoint(long), "f32", seconds=1e-9)
         assert (report.tuned.kernels, report.prompt, report.finished) == (default_for(device), None, False)
 
+    @pytest.mark.slow
     def test_the_command_shows_and_keeps_them(self, long: Path, capsys: Capture, monkeypatch: Patch) -> None:
         favour(monkeypatch)
         favour_rows(monkeypatch, largest_cell=2)
@@ -399,7 +404,7 @@ class TestCommand:
         config = load_checkpoint(small).config
         key = TuningKey.of(device, config, "q8")
         assert first["file"] == str(kernels_file(key))
-        assert load_kernels(key) == kernels_for(device, config, "q8") == Kernels(**first["kernels"])
+        assert load_kernels(key) == kernels_for(device, config, "q8") == KernelOptions(**first["kernels"])
         with glinfer.load(small, weights="q8") as model:
             assert model.kernels.unroll == 2
 
@@ -409,8 +414,9 @@ class TestCommand:
         (redone,) = tuned(capsys, small, "--weights", "q8", "--redo")
         assert redone["searched"]
         assert redone["kernels"] != first["kernels"]
-        assert load_kernels(key) == Kernels(**redone["kernels"])
+        assert load_kernels(key) == KernelOptions(**redone["kernels"])
 
+    @pytest.mark.slow
     def test_what_was_kept_before_a_field_came_is_searched_again(
         self, small: Path, device: Device, capsys: Capture, monkeypatch: Patch
     ) -> None:
@@ -425,7 +431,7 @@ class TestCommand:
         assert kernels_for(device, config, "f32") == default_for(device)
         (again,) = tuned(capsys, small)
         assert again["searched"]
-        assert load_kernels(TuningKey.of(device, config, "f32")) == Kernels(**again["kernels"])
+        assert load_kernels(TuningKey.of(device, config, "f32")) == KernelOptions(**again["kernels"])
 
     def test_text(self, small: Path, capsys: Capture, monkeypatch: Patch) -> None:
         favour(monkeypatch, unroll=2)

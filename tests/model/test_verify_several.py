@@ -170,11 +170,6 @@ class TestErrors:
     @pytest.mark.parametrize(
         ("options", "words"),
         [
-            (["--seed", "3"], "--seed belongs to --stress"),
-            (["--stress", "nan"], "--stress is nan"),
-            (["--stress", "inf"], "--stress is inf"),
-            (["--stress", "-1"], "Invalid value for '--stress'"),
-            (["--stress", "1", "--seed", "-1"], "Invalid value for '--seed'"),
             (["--all-weights", "--weights", "q8"], "--all-weights checks every format; leave --weights out"),
             (["--all-devices", "--device", "0"], "--all-devices checks every renderer; leave --device out"),
         ],
@@ -184,27 +179,6 @@ class TestErrors:
     ) -> None:
         assert run(["verify", str(small), *options]) == 2
         assert words in capsys.readouterr().err
-
-
-class TestStress:
-    def test_the_report_has_it(self, small: Path, told: Told) -> None:
-        [found] = told(small, "--stress", 0, "--seed", 6, "--limits", "webgl2")["runs"]
-        stress = found["stress"]
-        assert (stress["seed"], stress["rounds"], stress["textures"], stress["kernels"]) == (6, 1, 6, 2)
-        assert stress["objects_before"] == stress["objects_after"]
-        assert stress["passed"] is True
-
-    def test_a_fault_exits_1_and_says_how_to_repeat_it(
-        self, small: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
-    ) -> None:
-        from glinfer.inspect.verify import stress_textures as verify_stress_textures
-
-        monkeypatch.setattr(verify_stress_textures, "difference", lambda found, expected: "planted")
-        assert run(["verify", str(small), "--stress", "0", "--seed", "6", "--limits", "webgl2"]) == 1
-        said = capsys.readouterr().out
-        assert "1 round from seed 6 on: 6 textures" in said
-        assert "6 FAULTS, the first: texture " in said
-        assert "r32f in round 0: planted; repeat it with --seed 6" in said
 
 
 def test_the_schema_is_printed_and_is_one(capsys: pytest.CaptureFixture[str]) -> None:

@@ -25,8 +25,8 @@ from glinfer.batch.files import (
     run_batch,
 )
 from glinfer.config import ModelConfig
-from glinfer.engine.batch import BatchRequest, BatchResult
-from glinfer.engine.loop import GenerationStats
+from glinfer.engine.requests import BatchRequest, BatchResult
+from glinfer.engine.stream import GenerationStats
 from glinfer.errors import FormatError, GlinferError, InputError
 from glinfer.formats import BpeModel
 from glinfer.formats.jsonl import parse_object, short

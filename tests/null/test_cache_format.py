@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-from typing import Any
-
 import numpy as np
 import pytest
 from hypothesis import given
@@ -17,10 +15,11 @@ from glinfer.models.choice import check_choice, plan_for
 from glinfer.models.fast.rows import SCORES, batch_plan, chunk_plan
 from glinfer.models.fast.token import fast_plan
 from glinfer.models.feed import runs
+from glinfer.models.options import PlanOptions
 from glinfer.models.oracle import final_tensors, relative_error, rounding, stored
 from glinfer.models.plan import Plan
 from glinfer.models.transforms.fold import FoldedWeights
-from glinfer.ops.kernels import Kernels
+from glinfer.ops.kernels import KernelOptions
 from glinfer.ops.spec import TensorSpec
 
 every_family = pytest.mark.parametrize("family", sorted(FAMILIES))
@@ -31,13 +30,12 @@ LARGEST, BEYOND = 65519.99, 65520.0
 
 def plans(family: str, cache: str) -> list[Plan]:
     """Every fast plan: a token, a chunk, a chunk that is scored, a batch."""
-    given: dict[str, Any] = {"weights": "f32", "cache": cache, "kernels": Kernels(), "max_texture_size": 2048}
-    config = tiny(family)
+    options = PlanOptions(tiny(family), "f32", KernelOptions(), 2048, cache=cache)
     return [
-        fast_plan(config, **given),
-        chunk_plan(config, rows=9, cache_slots=64, hands_over=True, **given),
-        chunk_plan(config, rows=9, cache_slots=64, likelihoods=True, **given),
-        batch_plan(config, sequences=3, capacity=64, **given),
+        fast_plan(options),
+        chunk_plan(options, rows=9, cache_slots=64, export_residual=True),
+        chunk_plan(options, rows=9, cache_slots=64, likelihoods=True),
+        batch_plan(options, sequences=3, capacity=64),
     ]
 
 

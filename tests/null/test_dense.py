@@ -11,15 +11,15 @@ from tiny_models import packed_as, random_blocks
 from glinfer.gl.layouts.blocks import BlockLayout, RowLayout
 from glinfer.gl.layouts.grouped import GroupedLayout
 from glinfer.gl.layouts.packing import ConstantLayout, GemvLayout
-from glinfer.models.fast.parts import SCALED
 from glinfer.models.plan import PlanBuilder
 from glinfer.ops import OPS
-from glinfer.ops.fused.dense import WEIGHTS, Matrix, Turning, dense_rows, format_name, turned_rows, weights_of
+from glinfer.ops.fused.dense import Matrix, Turning, dense_rows, format_name, turned_rows, weights_of
 from glinfer.ops.fused.gemv import gemv
-from glinfer.ops.kernels import Kernels
-from glinfer.ops.quantise import FILE_BITS, encode, integer_words
+from glinfer.ops.kernels import KernelOptions
+from glinfer.quant.formats import GROUP_FORMS, WIDE, WORD_FORMATS, is_scaled
 from glinfer.quant.ggml import dequantize, words_of
-from glinfer.quant.groups import FORMS, WIDE, wide_words
+from glinfer.quant.groups import wide_words
+from glinfer.quant.words import FILE_INTEGERS, encode, integer_words
 
 Array = np.ndarray[Any, Any]
 RANDOM = np.random.default_rng(8)
@@ -96,11 +96,11 @@ def test_turned_pairs_are_products_of_complex_numbers() -> None:
 def drawn(name: str, inputs: int, **options: Any) -> Any:
     """A product of one row over a matrix of 70 outputs in a format."""
     plan = PlanBuilder("p", 5, [])
-    kind: Any = GroupedLayout if name in (*FORMS, WIDE) else GemvLayout
+    kind: Any = GroupedLayout if name in (*GROUP_FORMS, WIDE) else GemvLayout
     weight = plan.laid_out("w", "weight", kind.of(70, inputs, name, True, 2048))
-    consts = plan.laid_out("c", "weight", ConstantLayout.of(70, name in SCALED, True, 2048))
+    consts = plan.laid_out("c", "weight", ConstantLayout.of(70, is_scaled(name), True, 2048))
     x, y = (plan.laid_out(each, "input", BlockLayout.of((1, size), 2048)) for each, size in (("x", inputs), ("y", 70)))
-    return gemv("d", "d", x, Matrix(weight, consts, inputs), y, kernels=Kernels(), **options)
+    return gemv("d", "d", x, Matrix(weight, consts, inputs), y, kernels=KernelOptions(), **options)
 
 
 def packed(name: str) -> tuple[Array, Array, Array]:
@@ -110,12 +110,12 @@ def packed(name: str) -> tuple[Array, Array, Array]:
     if name == WIDE:
         blocks = random_blocks("Q5_1", 70, 256, 1)
         return wide_words(blocks, "Q5_1"), bias, dequantize(blocks, "Q5_1")
-    if name in FORMS:
+    if name in GROUP_FORMS:
         blocks = random_blocks(name, 70, 256, 1)
         return words_of(blocks, name), bias, dequantize(blocks, name)
-    if name in FILE_BITS:
+    if name in FILE_INTEGERS:
         rows = packed_as(floats, {"i8": "Q8_ROW", "i16": "Q16_ROW"}[name])
-        numbers = np.ascontiguousarray(rows.blocks[:, :-4]).view(f"<i{FILE_BITS[name] // 8}")
+        numbers = np.ascontiguousarray(rows.blocks[:, :-4]).view(f"<i{WORD_FORMATS[name].bits // 8}")
         words, scales = integer_words(numbers, np.ascontiguousarray(rows.blocks[:, -4:]).view("<f4")[:, 0], name)
         return words, np.concatenate([scales, bias], axis=1), rows.floats()
     words, found = encode(floats, name)
@@ -124,9 +124,9 @@ def packed(name: str) -> tuple[Array, Array, Array]:
 
 LIMITS = {
     **{"f32": 0.0, "f16": 1e-3, "bf16": 8e-3, "q16": 3e-4, "q8": 4e-2, "i16": 1e-6, "i8": 1e-6},
-    **dict.fromkeys((*FORMS, WIDE), 2e-6),
+    **dict.fromkeys((*GROUP_FORMS, WIDE), 2e-6),
 }
-assert set(LIMITS) == {*WEIGHTS, *FORMS, WIDE}
+assert set(LIMITS) == {*WORD_FORMATS, *GROUP_FORMS, WIDE}
 
 
 @pytest.mark.parametrize(("name", "limit"), LIMITS.items())

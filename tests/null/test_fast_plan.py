@@ -24,18 +24,19 @@ from glinfer.gl.layouts.blocks import BlockLayout, RowLayout
 from glinfer.gl.layouts.packing import ConstantLayout, GemvLayout
 from glinfer.models.choice import WEIGHTS, plan_for
 from glinfer.models.fast.token import HEAD_DRAWS, LOGITS, PICKS, fast_plan, layer_draws, tail_draws
+from glinfer.models.options import PlanOptions
 from glinfer.models.plan import Plan, PlanBuilder, PlanLimits, draw_table
 from glinfer.models.reference.gab import MAX_DRAWS
-from glinfer.models.transforms.recipe import WEIGHT_FORMATS
 from glinfer.ops import DrawSpec
-from glinfer.ops.embed import embed_token
 from glinfer.ops.fused.cached import Heads, cached_scores, cached_values
 from glinfer.ops.fused.dense import Matrix, Turning, shared_parts
+from glinfer.ops.fused.embed import embed_token
 from glinfer.ops.fused.gemv import gemv
-from glinfer.ops.fused.rows import Dealt
+from glinfer.ops.fused.rows import RowInterleaved
 from glinfer.ops.fused.sample import pick
 from glinfer.ops.fused.turn import turn_heads
-from glinfer.ops.kernels import Kernels, default_kernels
+from glinfer.ops.kernels import KernelOptions, default_kernels
+from glinfer.quant.formats import WEIGHT_FORMATS
 
 ROOT = Path(__file__).resolve().parents[2]
 GAB = ModelConfig.from_options("")
@@ -46,9 +47,9 @@ KERNELS = {
     "a GPU": default_kernels("NVIDIA H100", 2047.0),
     "llvmpipe, small points": default_kernels("llvmpipe (LLVM 15.0.6, 256 bits)", 1.0),
     "a GPU, small points": default_kernels("NVIDIA H100", 1.0),
-    "plain": Kernels(),
-    "one by one": Kernels(quad=False, part_steps=0, split_values=False),
-    "everything": Kernels(8, 32, "points", True, True, 4, 4, True, True),
+    "plain": KernelOptions(),
+    "one by one": KernelOptions(quad=False, part_steps=0, split_values=False),
+    "everything": KernelOptions(8, 32, "points", True, True, 4, 4, True, True),
 }
 every_kernel = pytest.mark.parametrize("kernels", KERNELS.values(), ids=KERNELS)
 every_format = pytest.mark.parametrize("weights", sorted(WEIGHT_FORMATS))
@@ -78,12 +79,18 @@ LLAMA_1B = ModelConfig(
 
 
 def plan_of(
-    config: ModelConfig = SMALL, weights: str = "f32", kernels: Kernels | None = None, edge: int = 2048, **options: Any
+    config: ModelConfig = SMALL,
+    weights: str = "f32",
+    kernels: KernelOptions | None = None,
+    edge: int = 2048,
+    **options: Any,
 ) -> Plan:
-    return fast_plan(config, weights=weights, kernels=kernels or Kernels(), max_texture_size=edge, **options)
+    return fast_plan(
+        PlanOptions(config, weights=weights, kernels=kernels or KernelOptions(), max_texture_size=edge, **options)
+    )
 
 
-def packed_plan(config: ModelConfig, form: str, kernels: Kernels | None = None, edge: int = 2048) -> Plan:
+def packed_plan(config: ModelConfig, form: str, kernels: KernelOptions | None = None, edge: int = 2048) -> Plan:
     """The plan of a file whose matrices are in a format."""
     formats = {name: form for name, shape in weight_shapes(config).items() if len(shape) == 2 and "wpe" not in name}
     return plan_of(config, "file", kernels, edge, formats=formats)
@@ -95,7 +102,7 @@ def refused(message: str) -> Any:
 
 
 GOOD = plan_of()
-ADDING = plan_of(kernels=Kernels(part_steps=2, split_values=True))
+ADDING = plan_of(kernels=KernelOptions(part_steps=2, split_values=True))
 LLAMA, NORMED = plan_of(tiny("llama")), plan_of(tiny("qwen3"))
 PACKED = packed_plan(tiny("llama", 16, hidden_size=32, intermediate_size=32), "Q8_0")
 
@@ -160,7 +167,7 @@ def test_every_family_takes_six_draws_a_layer_or_seven_with_norms_of_heads(famil
 def test_files_of_every_format_take_no_more_draws(family: str, form: str) -> None:
     checkpoint = in_formats(tiny(family, 128, hidden_size=256, intermediate_size=512), form)
     assert form in checkpoint.formats().values()
-    for kernels in (KERNELS["llvmpipe"], KERNELS["a GPU"], Kernels()):
+    for kernels in (KERNELS["llvmpipe"], KERNELS["a GPU"], KernelOptions()):
         plan = plan_of(checkpoint.config, "file", kernels, formats=checkpoint.formats())
         assert len(plan.draws) == 2 * DRAWS_OF_A_LAYER[family] + 3
 
@@ -175,7 +182,7 @@ def test_rows_of_different_formats_take_no_more_draws() -> None:
 
 @every_kernel
 @every_format
-def test_gab_takes_39_draws_whatever_the_weights_and_kernels(kernels: Kernels, weights: str) -> None:
+def test_gab_takes_39_draws_whatever_the_weights_and_kernels(kernels: KernelOptions, weights: str) -> None:
     table = draw_table(plan_of(GAB, weights, kernels), 1)
     assert table.total == int(table) == 39
     assert {row.kind: row.count for row in table.rows} == {
@@ -206,7 +213,7 @@ def test_the_order_of_passes() -> None:
 
 @every_kernel
 @every_format
-def test_gab_compiles_fewer_than_20_programs(kernels: Kernels, weights: str) -> None:
+def test_gab_compiles_fewer_than_20_programs(kernels: KernelOptions, weights: str) -> None:
     """Slow compiling is what users of WebGL models complain about most."""
     distinct = {
         (draw.op, draw.cover, tuple(sorted(draw.defines)), tuple(sampler for sampler, _ in draw.inputs))
@@ -217,7 +224,7 @@ def test_gab_compiles_fewer_than_20_programs(kernels: Kernels, weights: str) -> 
 
 @every_family
 @every_kernel
-def test_every_family_compiles_one_program_a_kind_of_pass(family: str, kernels: Kernels) -> None:
+def test_every_family_compiles_one_program_a_kind_of_pass(family: str, kernels: KernelOptions) -> None:
     windows = {"sliding_window": 8, "max_window_layers": 2} if FAMILIES[family].rotary else {}
     for changes, further in (({}, 0), (windows, 2)):  # other scores and values where some layers have windows
         config = tiny(family, 16, num_hidden_layers=5, **changes)
@@ -290,7 +297,7 @@ def test_the_values_of_a_run_are_within_their_ranges() -> None:
 
 @every_kernel
 @every_format
-def test_gab_runs_within_what_webgl2_guarantees(kernels: Kernels, weights: str) -> None:
+def test_gab_runs_within_what_webgl2_guarantees(kernels: KernelOptions, weights: str) -> None:
     plan = plan_of(GAB, weights, kernels)
     if kernels.cover == "points":
         with refused(r"draw embed draws points of 4×4 pixels; this renderer allows 1"):
@@ -527,7 +534,7 @@ def test_builders_refuse_tensors_that_do_not_lie_in_blocks() -> None:
     plan = PlanBuilder("p", 5, GOOD.run_values)
     flat = plan.input("flat", 1, 64, "r32f")
     block = plan.laid_out("block", "input", BlockLayout.of((1, 64), 2048))
-    kernels = Kernels()
+    kernels = KernelOptions()
     heads = Heads(1, 1, 16)
     with refused("draw d: flat does not lie in blocks"):
         cached_scores("d", flat, block, heads, kernels=kernels)
@@ -548,10 +555,10 @@ def test_builders_refuse_tensors_that_do_not_lie_in_blocks() -> None:
     with refused("draw d: expected a table of gains"):
         turn_heads(
             "d",
-            Dealt((block,)),
+            RowInterleaved((block,)),
             flat,
             Turning(flat, 16, 48),
-            Dealt((block,)),
+            RowInterleaved((block,)),
             head_dim=16,
             eps=1e-5,
             rows=None,
@@ -598,7 +605,7 @@ def test_only_what_is_long_is_shared_out() -> None:
     def parts(plan: Plan) -> dict[str, int | str]:
         return {draw.kind: draw.instances for draw in plan.draws if draw.instances != 1}
 
-    kernels = Kernels(part_steps=8, blends=True)
+    kernels = KernelOptions(part_steps=8, blends=True)
     assert parts(plan_of(GAB, kernels=kernels)) == {"attn.out_proj": 4, "mlp.fc_out": 16}
     # Of groups of 32 a step is a round of 128 inputs.
     config = tiny("llama", 128, hidden_size=256, intermediate_size=2048)
@@ -622,7 +629,7 @@ def test_only_what_is_long_is_shared_out() -> None:
 )
 def test_kernels_that_cannot_be(options: dict[str, Any], message: str) -> None:
     with refused(message):
-        Kernels(**options)
+        KernelOptions(**options)
 
 
 def test_points_are_drawn_only_where_they_are_large_enough() -> None:
@@ -640,10 +647,11 @@ def test_an_absurd_model_is_refused_before_its_plan_is_built(blocks: int) -> Non
 
 def test_plans_need_no_opengl() -> None:
     code = (
-        "import sys\nfrom glinfer.config import ModelConfig\nfrom glinfer.models.fast.token import fast_plan\n"
-        "from glinfer.models.plan import draw_table\nfrom glinfer.ops.kernels import Kernels\n"
+        "import sys\nfrom glinfer.config import ModelConfig\nfrom glinfer.models.fast.parts import PlanOptions\n"
+        "from glinfer.models.fast.token import fast_plan\nfrom glinfer.models.plan import draw_table\n"
+        "from glinfer.ops.kernels import KernelOptions\n"
         "import glinfer.models.transforms.fold, glinfer.models.oracle\n"
-        "plan = fast_plan(ModelConfig.from_options(''), weights='q8', kernels=Kernels(), max_texture_size=2048)\n"
+        "plan = fast_plan(PlanOptions(ModelConfig.from_options(''), 'q8', KernelOptions(), 2048))\n"
         "assert draw_table(plan, 1).total == 39\n"
         "print(sorted({'moderngl', 'glcontext'} & set(sys.modules)))\n"
     )

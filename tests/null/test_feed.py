@@ -13,15 +13,18 @@ from glinfer.errors import PlanError
 from glinfer.models.choice import plan_for
 from glinfer.models.fast.rows import ROWS, chunk_plan
 from glinfer.models.feed import chunk_feed, chunk_values, runs
+from glinfer.models.options import PlanOptions
 from glinfer.ops.fused.rows import BASE, NOISE_KEY, POSITION, TOKEN, WANTED, row_table
-from glinfer.ops.kernels import Kernels
+from glinfer.ops.kernels import KernelOptions
 
 IDS = [3, 1, 4, 1, 5, 9]
 
 
 def chunk(config: ModelConfig, rows: int, targets: int = 4) -> Any:
     return chunk_plan(
-        config, weights="f32", kernels=Kernels(targets=targets), max_texture_size=2048, rows=rows, cache_slots=64
+        PlanOptions(config, weights="f32", kernels=KernelOptions(rows_per_draw=targets), max_texture_size=2048),
+        rows=rows,
+        cache_slots=64,
     )
 
 

@@ -14,16 +14,8 @@ from hypothesis import strategies as st
 
 from glinfer.errors import InputError
 from glinfer.quant import ggml
-from glinfer.quant.ggml import (
-    BLOCK_FORMATS,
-    TEXEL_BYTES,
-    block_format,
-    blocks_of,
-    dequantize,
-    inputs_of,
-    pack,
-    words_of,
-)
+from glinfer.quant.formats import BLOCK_FORMATS, TEXEL_BYTES, block_format
+from glinfer.quant.ggml import blocks_of, dequantize, inputs_of, pack, words_of
 
 Array = np.ndarray[Any, Any]
 WEIGHTS_GLSL = Path(__file__).resolve().parents[2] / "shaders" / "common" / "weights.glsl"

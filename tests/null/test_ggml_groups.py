@@ -11,25 +11,24 @@ from hypothesis import strategies as st
 from tiny_models import random_blocks
 
 from glinfer.errors import InputError
-from glinfer.quant.ggml import BLOCK_FORMATS, GROUP, block_format, dequantize
-from glinfer.quant.groups import (
+from glinfer.quant.formats import (
+    BLOCK_FORMATS,
     BYTES,
-    FORMS,
     FOUR_BITS,
+    GROUP,
+    GROUP_FORMS,
     HALF,
     PAIR,
     SIX_BITS,
     WIDE,
-    Groups,
-    blocks_from,
+    block_format,
     group_form,
-    groups_of,
-    wide_values,
-    wide_words,
 )
+from glinfer.quant.ggml import dequantize
+from glinfer.quant.groups import Groups, blocks_from, groups_of, wide_values, wide_words
 
 Array = np.ndarray[Any, Any]
-every_form = pytest.mark.parametrize("name", FORMS)
+every_form = pytest.mark.parametrize("name", GROUP_FORMS)
 
 
 def random_rows(name: str, rows: int, blocks: int, seed: int) -> Array:
@@ -43,7 +42,7 @@ def halves(words: Array) -> Array:
 
 def numbers_in(groups: Groups, name: str) -> Array:
     """[rows, groups, 32]: the numbers, bit by bit as the head of the module says."""
-    form, found = FORMS[name], np.zeros((*groups.low.shape[:2], GROUP), dtype=np.int64)
+    form, found = GROUP_FORMS[name], np.zeros((*groups.low.shape[:2], GROUP), dtype=np.int64)
     low, high = (each.astype(np.int64) for each in (groups.low, groups.high))
     for i in range(GROUP):
         if form.low_bits == 8:
@@ -60,7 +59,7 @@ def numbers_in(groups: Groups, name: str) -> Array:
 
 def values_in(groups: Groups, name: str) -> Array:
     """[rows, inputs] in float64: numbers, scales and minima."""
-    form, words = FORMS[name], groups.scale
+    form, words = GROUP_FORMS[name], groups.scale
     numbers = numbers_in(groups, name).astype(np.float64).reshape(*words.shape, 2, 16)
     one = np.ones(words.shape)
     if form.scales in (HALF, PAIR):
@@ -81,7 +80,7 @@ def values_in(groups: Groups, name: str) -> Array:
 
 
 def test_every_format_of_whole_blocks_can_be_sorted() -> None:
-    assert set(FORMS) == {name for name, form in BLOCK_FORMATS.items() if form.weights >= GROUP}
+    assert set(GROUP_FORMS) == {name for name, form in BLOCK_FORMATS.items() if form.weights >= GROUP}
 
 
 @every_form
@@ -129,6 +128,6 @@ def test_the_weights_are_those_that_gguf_unpacks(name: str, seed: int) -> None:
 
 @pytest.mark.parametrize("name", ["BF16", "Q8_ROW", "F16", "", "q4_0"])
 def test_formats_without_groups_are_refused(name: str) -> None:
-    with pytest.raises(InputError, match=rf"\A{name} has no groups of 32 weights; known: {', '.join(FORMS)}\Z"):
+    with pytest.raises(InputError, match=rf"\A{name} has no groups of 32 weights; known: {', '.join(GROUP_FORMS)}\Z"):
         group_form(name)
     assert group_form(WIDE).low_bits == 8

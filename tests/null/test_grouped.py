@@ -12,12 +12,13 @@ from tiny_models import random_blocks
 
 from glinfer.errors import InputError, PlanError
 from glinfer.gl.layouts.grouped import GroupedLayout, line_texels, rounds_for, words_for
-from glinfer.quant.ggml import block_format, words_of
-from glinfer.quant.groups import FORMS, WIDE, groups_of, wide_words
+from glinfer.quant.formats import GROUP_FORMS, WIDE, block_format
+from glinfer.quant.ggml import words_of
+from glinfer.quant.groups import groups_of, wide_words
 
 Array = np.ndarray[Any, Any]
 ROWS = st.sampled_from([1, 3, 15, 16, 17, 63, 64, 65, 129, 200])
-every_form = pytest.mark.parametrize("name", [*FORMS, WIDE])
+every_form = pytest.mark.parametrize("name", [*GROUP_FORMS, WIDE])
 BITS = {  # of a weight with its scales, in a texture; of whole rounds of 128 inputs
     **{"Q4_0": 5, "Q4_1": 5, "Q5_0": 6, "Q5_1": 6, "Q8_0": 9, "Q2_K": 4.75, "Q3_K": 5, "Q4_K": 4.75, "Q5_K": 5.75},
     **{"Q6_K": 7, WIDE: 12},
@@ -59,7 +60,7 @@ def test_words_come_back(name: str, rows: int, blocks: int, quad: bool, biggest:
     assert not layout.pack(np.zeros_like(words)).any()
 
 
-@pytest.mark.parametrize("name", FORMS)
+@pytest.mark.parametrize("name", GROUP_FORMS)
 @pytest.mark.parametrize("quad", [False, True])
 def test_a_texture_holds_the_bits_of_the_groups_and_no_others(name: str, quad: bool) -> None:
     """So that padding has scales of zero. What a block of 256 shares is there for each of its two rounds."""
@@ -75,14 +76,14 @@ def set_bits(words: Array) -> int:
     return int(np.unpackbits(np.ascontiguousarray(words).view(np.uint8)).sum())
 
 
-@pytest.mark.parametrize("name", FORMS)
+@pytest.mark.parametrize("name", GROUP_FORMS)
 @pytest.mark.parametrize("quad", [False, True])
 @pytest.mark.parametrize("biggest", [384, 2048])
 def test_a_word_lies_where_the_shader_looks_for_it(name: str, quad: bool, biggest: int) -> None:
     """shaders/common/grouped.glsl: a line of a half block and a round, in it numbers, upper bits, scales."""
     rows, inputs = 130, 5 * unit(name)
     layout, blocks = GroupedLayout.of(rows, inputs, name, quad, biggest), random_blocks(name, rows, inputs, 7)
-    texels, groups, form = layout.pack(words_of(blocks, name)), groups_of(blocks, name), FORMS[name]
+    texels, groups, form = layout.pack(words_of(blocks, name)), groups_of(blocks, name), GROUP_FORMS[name]
     columns, steps = dict(layout.defines("WEIGHT"))["WEIGHT_COLUMNS"], rounds_for(inputs)
     high_at = 4 * form.low_bits
     scales_at = high_at + 4 * form.high_words
@@ -134,6 +135,6 @@ def test_what_does_not_fit_is_refused() -> None:
 
 
 def test_rows_of_other_formats_come_in_one_form() -> None:
-    words = np.concatenate([wide_words(random_blocks(name, 3, 256, 1), name) for name in FORMS])
+    words = np.concatenate([wide_words(random_blocks(name, 3, 256, 1), name) for name in GROUP_FORMS])
     layout = GroupedLayout.of(len(words), 256, WIDE, True, 2048)
     assert np.array_equal(layout.unpack(layout.pack(words), *words.shape), words)

@@ -13,8 +13,8 @@ from hypothesis import strategies as st
 
 from glinfer.config import ModelConfig
 from glinfer.engine.decode import DecodeSession, RecomputeSession
-from glinfer.engine.loop import GenerationStats, TokenStream
 from glinfer.engine.sampler import Sampler, SamplingOptions
+from glinfer.engine.stream import GenerationStats, TokenStream
 from glinfer.errors import ContextError, InputError
 
 VOCAB = 20
@@ -340,7 +340,7 @@ def test_draws_are_those_of_this_stream_alone() -> None:
 
 def test_seconds_leave_out_what_the_caller_does(monkeypatch: pytest.MonkeyPatch) -> None:
     now = [0.0]
-    monkeypatch.setattr("glinfer.engine.loop.time.perf_counter", lambda: now[0])
+    monkeypatch.setattr("glinfer.engine.stream.time.perf_counter", lambda: now[0])
 
     def forward(ids: Sequence[int]) -> npt.NDArray[np.float32]:
         now[0] += 0.5

@@ -16,9 +16,9 @@ from glinfer.formats import load_checkpoint, random_checkpoint
 from glinfer.models.oracle import final_tensors, relative_error, run_draw, run_plan
 from glinfer.models.plan import PlanBuilder
 from glinfer.models.reference.gab import LOGITS, PROBS, TOKENS, reference_plan
-from glinfer.ops.embed import embed
-from glinfer.ops.norm import layer_norm
 from glinfer.ops.published.attention import attention_scores, attention_values, concat_head
+from glinfer.ops.published.embed import embed
+from glinfer.ops.published.layer_norm import layer_norm
 from glinfer.ops.published.linear import ACTIVATIONS, linear
 from glinfer.ops.published.softmax import softmax
 from glinfer.ops.spec import DrawSpec, RunValue

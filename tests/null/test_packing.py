@@ -11,11 +11,12 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from glinfer.errors import PlanError
-from glinfer.gl.layouts.packing import PIECES, ConstantLayout, GemvLayout
+from glinfer.gl.layouts.packing import ConstantLayout, GemvLayout
+from glinfer.quant.formats import WORD_FORMATS
 
 Array = np.ndarray[Any, Any]
 EDGES = st.sampled_from([1, 2, 3, 4, 5, 15, 16, 17, 36, 63, 64, 65, 127, 129, 200, 301])
-FORMATS = st.sampled_from(sorted(PIECES))
+FORMATS = st.sampled_from(sorted(WORD_FORMATS))
 BYTES = {"f32": 4, "f16": 2, "q16": 2, "q8": 1, "bf16": 2, "i16": 2, "i8": 1}
 BIGGEST = st.sampled_from([256, 300, 2048])
 
@@ -77,7 +78,7 @@ def test_every_bit_of_a_word_is_kept(shape: tuple[int, int], name: str, quad: bo
 @given(weights(), st.data())
 def test_a_word_lies_where_the_shader_looks_for_it(layout: GemvLayout, data: st.DataObject) -> None:
     """The fragment that needs a weight, which of its steps and accumulators it is, and the texel by gemv.frag."""
-    words, piece, columns = numbered(layout), PIECES[layout.weights], defined(layout)["COLUMNS"]
+    words, piece, columns = numbered(layout), WORD_FORMATS[layout.weights].piece_texels, defined(layout)["COLUMNS"]
     texels = layout.pack(words)
     steps = 4 * -(-(layout.cols // piece * 4) // 64)
     for _ in range(20):
@@ -98,7 +99,7 @@ def test_a_word_lies_where_the_shader_looks_for_it(layout: GemvLayout, data: st.
 def test_weights_stay_within_the_limit_or_are_refused(
     outputs: int, inputs: int, name: str, quad: bool, biggest: int
 ) -> None:
-    lines, line = 8 * -(-inputs // 64), 32 * PIECES[name]
+    lines, line = 8 * -(-inputs // 64), 32 * WORD_FORMATS[name].piece_texels
     blocks, side_by_side = -(-outputs // 64), biggest // line
     if biggest // lines * side_by_side >= blocks:
         layout = GemvLayout.of(outputs, inputs, name, quad, biggest)
@@ -115,14 +116,14 @@ def test_weights_stay_within_the_limit_or_are_refused(
 
 
 @pytest.mark.parametrize(("outputs", "inputs"), [(1536, 512), (512, 512), (2048, 512), (512, 2048), (5256, 512)])
-@pytest.mark.parametrize("name", sorted(PIECES))
+@pytest.mark.parametrize("name", sorted(WORD_FORMATS))
 def test_gabs_matrices_fit_what_webgl2_guarantees_and_little_is_wasted(outputs: int, inputs: int, name: str) -> None:
     layout = GemvLayout.of(outputs, inputs, name, True, 2048)
     assert max(layout.width, layout.height) <= 2048
     assert 1 <= layout.nbytes / (outputs * inputs * BYTES[name]) <= 1.2
 
 
-@pytest.mark.parametrize("name", sorted(PIECES))
+@pytest.mark.parametrize("name", sorted(WORD_FORMATS))
 def test_texture_memory_falls_with_the_format(name: str) -> None:
     layout = GemvLayout.of(512, 512, name, True, 2048)
     assert layout.nbytes == 512 * 512 * BYTES[name]

@@ -21,12 +21,13 @@ from glinfer.gl.layouts.flat import FlatLayout
 from glinfer.models.fast.rows import batch_plan, chunk_plan
 from glinfer.models.fast.shortlist import shortlist_plan
 from glinfer.models.fast.token import fast_plan
+from glinfer.models.options import PlanOptions
 from glinfer.models.plan import Plan, PlanBuilder, PlanLimits, draw_table
 from glinfer.models.reference import gab
 from glinfer.models.reference.gab import MAX_DRAWS, reference_plan
 from glinfer.ops import OPS, DrawSpec, TensorSpec
 from glinfer.ops.flat.elementwise import scale
-from glinfer.ops.kernels import Kernels
+from glinfer.ops.kernels import KernelOptions
 from glinfer.ops.published.linear import linear
 from glinfer.ops.spec import Op, RunValue, register
 
@@ -475,8 +476,8 @@ def viewed(rows: int, cols: int, *, through: tuple[int, int] = (2, 12)) -> tuple
         "z": plan.flat("z", "activation", rows, cols, "rgba32f", 64),
     }
     tensors["y as x"], tensors["y as z"] = plan.view(tensors["y"], *through), plan.view(tensors["y"], rows, cols)
-    plan.draw(scale("one", "d", tensors["x"], tensors["y as x"], factor=2.0, kernels=Kernels()))
-    plan.draw(scale("two", "d", tensors["y as z"], tensors["z"], factor=2.0, kernels=Kernels()))
+    plan.draw(scale("one", "d", tensors["x"], tensors["y as x"], factor=2.0, kernels=KernelOptions()))
+    plan.draw(scale("two", "d", tensors["y as z"], tensors["z"], factor=2.0, kernels=KernelOptions()))
     return plan, tensors
 
 
@@ -571,12 +572,19 @@ def test_a_view_that_is_none(changes: dict[str, Any], message: str) -> None:
 
 def test_a_feedback_loop_through_a_view() -> None:
     plan, tensors = viewed(6, 4)
-    plan.draw(scale("loop", "d", tensors["y as z"], plan.view(tensors["y"], 6, 4), factor=1.0, kernels=Kernels()))
+    plan.draw(scale("loop", "d", tensors["y as z"], plan.view(tensors["y"], 6, 4), factor=1.0, kernels=KernelOptions()))
     with refused("draw loop samples y@6x4, which it renders to: a feedback loop, undefined in OpenGL"):
         plan.build()
     plan, tensors = viewed(2, 12)
     plan.draw(
-        scale("loop", "d", plan.view(tensors["y"], 6, 4), plan.view(tensors["z"], 6, 4), factor=1.0, kernels=Kernels())
+        scale(
+            "loop",
+            "d",
+            plan.view(tensors["y"], 6, 4),
+            plan.view(tensors["z"], 6, 4),
+            factor=1.0,
+            kernels=KernelOptions(),
+        )
     )
     assert plan.build().draws[-1].name == "loop"
 
@@ -597,7 +605,7 @@ def test_a_view_of_what_was_never_written() -> None:
 def test_a_weight_may_be_read_through_a_view_alone() -> None:
     plan = builder()
     weight, out = plan.flat("w", "weight", 2, 12, "rgba32f", 64), plan.flat("o", "activation", 6, 4, "rgba32f", 64)
-    plan.draw(scale("d", "d", plan.view(weight, 6, 4), out, factor=1.0, kernels=Kernels()))
+    plan.draw(scale("d", "d", plan.view(weight, 6, 4), out, factor=1.0, kernels=KernelOptions()))
     assert [tensor.name for tensor in plan.build().of_kind("weight")] == ["w"]
 
 
@@ -716,13 +724,14 @@ def test_plans_need_no_opengl() -> None:
 
 
 def test_every_op_belongs_to_a_plan_or_is_a_kernel_over_flat_tensors() -> None:
-    many: dict[str, Any] = {"weights": "f32", "kernels": Kernels(), "max_texture_size": 2048}
-    fast = fast_plan(SMALL, **many)
-    chunk = chunk_plan(SMALL, rows=8, cache_slots=64, hands_over=True, **many)
-    score = chunk_plan(SMALL, rows=8, cache_slots=64, likelihoods=True, **many)
-    batch = batch_plan(SMALL, sequences=3, capacity=64, **many)
-    normed = fast_plan(ModelConfig.from_options("family=qwen3,dim=32,heads=2,blocks=1,vocab=9,context=7"), **many)
-    listed = shortlist_plan(batch, kernels=Kernels(), max_texture_size=2048)
+    options = PlanOptions(SMALL, "f32", KernelOptions(), 2048)
+    fast = fast_plan(options)
+    chunk = chunk_plan(options, rows=8, cache_slots=64, export_residual=True)
+    score = chunk_plan(options, rows=8, cache_slots=64, likelihoods=True)
+    batch = batch_plan(options, sequences=3, capacity=64)
+    qwen = ModelConfig.from_options("family=qwen3,dim=32,heads=2,blocks=1,vocab=9,context=7")
+    normed = fast_plan(dataclasses.replace(options, config=qwen))
+    listed = shortlist_plan(batch, kernels=KernelOptions(), max_texture_size=2048)
     ops = [{draw.op for draw in plan.draws} for plan in (GOOD, fast, chunk, score, batch, listed, normed)]
     assert set.union(*ops) | flat_ops() == set(OPS)
     assert flat_ops(), "no kernels were found"

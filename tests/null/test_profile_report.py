@@ -30,8 +30,9 @@ from glinfer.inspect.profile.traffic import DrawTraffic, Read, TextureUse, draw_
 from glinfer.inspect.report import Spread
 from glinfer.models.choice import plan_for
 from glinfer.models.fast.rows import chunk_plan
+from glinfer.models.options import PlanOptions
 from glinfer.models.plan import Plan
-from glinfer.ops.kernels import Kernels
+from glinfer.ops.kernels import KernelOptions
 
 jsonschema = pytest.importorskip("jsonschema")
 SCHEMA = json.loads((Path(__file__).parent / "chrome_trace.schema.json").read_text(encoding="utf-8"))
@@ -49,7 +50,7 @@ def read_of(found: DrawTraffic, sampler: str) -> int:
 
 
 class TestBytesOfTheFastPlan:
-    PLAN = plan_for(GAB, "fast", kernels=Kernels())
+    PLAN = plan_for(GAB, "fast", kernels=KernelOptions())
 
     def at(self, place: int) -> dict[str, DrawTraffic]:
         return by_name(self.PLAN, self.PLAN.values_for(place))
@@ -86,14 +87,14 @@ class TestBytesOfTheFastPlan:
                 assert reads[tensor.name] == tensor.layout_within(EDGE).nbytes, tensor.name
 
     def test_what_blending_adds_to_is_read_too(self) -> None:
-        kernels = Kernels(part_steps=8, split_values=True, blends=True)
+        kernels = KernelOptions(part_steps=8, split_values=True, blends=True)
         plan = plan_for(GAB, "fast", kernels=kernels)
         found = by_name(plan, plan.values_for(1))
         assert read_of(found["h.0.mlp.fc_out"], "") == found["h.0.mlp.fc_out"].written == 512 * 4
         assert read_of(found["h.0.attn.values"], "") == 0  # what was cleared holds nothing
 
     def test_fewer_bits_are_fewer_bytes(self) -> None:
-        plan = plan_for(GAB, "fast", weights="q8", kernels=Kernels())
+        plan = plan_for(GAB, "fast", weights="q8", kernels=KernelOptions())
         found = by_name(plan, plan.values_for(1))["h.2.mlp.fc_in"]
         assert read_of(found, "weight") == 2048 * 512
         assert {read.format for read in found.reads if read.sampler == "weight"} == {"rgba32ui"}
@@ -101,9 +102,12 @@ class TestBytesOfTheFastPlan:
 
 class TestBytesOfOtherPlans:
     def test_a_chunk_reads_the_rows_that_it_has(self) -> None:
-        kernels = Kernels(targets=8)
+        kernels = KernelOptions(rows_per_draw=8)
         plan = chunk_plan(
-            GAB, weights="f32", kernels=kernels, max_texture_size=EDGE, rows=64, cache_slots=2048, hands_over=True
+            PlanOptions(GAB, weights="f32", kernels=kernels, max_texture_size=EDGE),
+            rows=64,
+            cache_slots=2048,
+            export_residual=True,
         )
         values = {**plan.values_for(20), "strip_first": 100, "last_row": 19, "score_slots": 3 * 2}
         found = by_name(plan, values)
@@ -130,7 +134,7 @@ class TestBytesOfOtherPlans:
     @pytest.mark.parametrize(("window", "seen"), [(0, 40), (16, 16)])
     def test_heads_that_share_keys_read_those_that_a_token_sees(self, window: int, seen: int) -> None:
         shape = f"family=mistral,blocks=1,heads=4,kv_heads=2,dim=64,inner=96,vocab=200,context=128,window={window}"
-        plan = plan_for(ModelConfig.from_options(shape), "fast", kernels=Kernels())
+        plan = plan_for(ModelConfig.from_options(shape), "fast", kernels=KernelOptions())
         found = by_name(plan, plan.values_for(40))
         # Two heads of keys, four of queries, 16 floats each.
         assert read_of(found["h.0.attn.scores"], "cache") == 2 * seen * 64 + 4 * 64
@@ -141,7 +145,7 @@ class TestBytesOfOtherPlans:
 
     def test_a_table_in_blocks_is_read_a_row_at_a_time(self) -> None:
         config = ModelConfig.from_options("family=llama,blocks=1,heads=2,dim=32,inner=64,vocab=256,context=64,tied=1")
-        plan = plan_for(config, "fast", formats={"model.embed_tokens.weight": "Q8_0"}, kernels=Kernels())
+        plan = plan_for(config, "fast", formats={"model.embed_tokens.weight": "Q8_0"}, kernels=KernelOptions())
         found = by_name(plan, plan.values_for(1))
         table = plan.table["lm_head.weight"].layout_within(EDGE).nbytes
         assert read_of(found["embed"], "weight") == table // 256

@@ -10,11 +10,12 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from glinfer.errors import PlanError
-from glinfer.gl.layouts.packing import PIECES
-from glinfer.ops.quantise import BITS, ENCODINGS, FILE_BITS, GROUPS, decode, encode, integer_words
+from glinfer.quant.formats import WORD_FORMATS
+from glinfer.quant.words import ENCODINGS, FILE_INTEGERS, GROUPS, decode, encode, integer_words
 
 Array = np.ndarray[Any, Any]
-INTEGERS = pytest.mark.parametrize("name", sorted(BITS))
+BITS = {"q16": 16, "q8": 8}
+INTEGERS = pytest.mark.parametrize("name", BITS)
 
 
 @st.composite
@@ -51,7 +52,7 @@ def there_and_back(weights: Array, name: str) -> Array:
 def test_words_have_the_size_that_their_format_says(weights: Array, name: str) -> None:
     words, scales = encode(weights / 1000, name)
     # A piece of 4 inputs of 4 outputs takes so many texels of four words.
-    assert words.shape == (weights.shape[0], -(-weights.shape[1] // 4) * PIECES[name])
+    assert words.shape == (weights.shape[0], -(-weights.shape[1] // 4) * WORD_FORMATS[name].piece_texels)
     assert words.dtype == {"f32": np.float32, "f16": np.float16}.get(name, np.uint32)
     assert words.flags.c_contiguous
     if name in BITS:
@@ -97,15 +98,15 @@ def test_ties_go_to_the_even_bfloat16(bits: int, expected: int) -> None:
     assert words.tolist() == [[expected << 16, 0]]
 
 
-@pytest.mark.parametrize("name", FILE_BITS)
+@pytest.mark.parametrize("name", FILE_INTEGERS)
 @given(st.integers(1, 9), st.sampled_from([1, 2, 3, 4, 5, 17, 63, 70]), st.integers(0, 2**32))
 def test_integers_of_a_file_come_back_as_they_are(name: str, outputs: int, inputs: int, seed: int) -> None:
-    random, bits = np.random.default_rng(seed), FILE_BITS[name]
+    random, bits = np.random.default_rng(seed), WORD_FORMATS[name].bits
     numbers = random.integers(-(2 ** (bits - 1)), 2 ** (bits - 1), (outputs, inputs)).astype(f"<i{bits // 8}")
     scales = random.uniform(-1, 1, outputs).astype(np.float32)
     words, by_group = integer_words(numbers, scales, name)
     assert words.dtype == np.uint32
-    assert words.shape == (outputs, -(-inputs // 4) * PIECES[name])
+    assert words.shape == (outputs, -(-inputs // 4) * WORD_FORMATS[name].piece_texels)
     assert np.array_equal(decode(words, by_group, name, inputs), numbers * scales.astype(np.float64)[:, None])
     padding = -inputs % 4
     assert not decode(words, by_group, name, inputs + padding)[:, inputs:].any()

@@ -22,7 +22,7 @@ from glinfer.models.oracle import final_tensors
 from glinfer.models.plan import Plan, PlanLimits, draw_table
 from glinfer.models.reference.gab import reference_plan
 from glinfer.models.reference.parts import DecoderWeights, stored_formats
-from glinfer.ops.kernels import Kernels
+from glinfer.ops.kernels import KernelOptions
 
 ROOT = Path(__file__).resolve().parents[2]
 Array = np.ndarray[Any, Any]
@@ -35,7 +35,7 @@ BILLION = 4 * 1_235_814_400  # bytes of float32: parameters with the tied vocabu
 
 
 def plans(config: ModelConfig, formats: Mapping[str, str] | None = None, weights: str = "file") -> ReferencePlans:
-    return reference_plans(config, weights, formats, Kernels(), EDGE)
+    return reference_plans(config, weights, formats, KernelOptions(), EDGE)
 
 
 def kinds(plan: Plan) -> dict[str, int]:
@@ -194,7 +194,7 @@ def test_a_packed_model_is_the_model_of_its_weights(family: str, form: str) -> N
     found = []
     for each in (checkpoint, unpacked(checkpoint)):
         stored = stored_formats(each.config, "file", each.formats())
-        plan = reference_plans(each.config, "file", each.formats(), Kernels(), 256).of(12)
+        plan = reference_plans(each.config, "file", each.formats(), KernelOptions(), 256).of(12)
         ((inputs, values),) = runs(plan, [3, 1, 4, 1, 5])
         found.append(final_tensors(plan, DecoderWeights(each, stored), inputs, values)["logits"])
     assert np.ptp(found[0]) > 0.1
@@ -217,12 +217,12 @@ def test_gpt2_by_both_reference_plans() -> None:
 def test_reference_plans_need_no_opengl() -> None:
     code = (
         "import sys\nfrom glinfer.config import ModelConfig\n"
-        "from glinfer.models.reference.parts import Setting, stored_formats\n"
+        "from glinfer.models.reference.parts import ReferenceOptions, stored_formats\n"
         "from glinfer.models.reference.decoder import reference_decoder_plan\n"
-        "from glinfer.ops.kernels import Kernels\n"
+        "from glinfer.ops.kernels import KernelOptions\n"
         "config = ModelConfig(31, 20, 2, 2, 48, 24, model_type='llama', hidden_act='silu')\n"
-        "setting = Setting(config, stored_formats(config, 'f32'), Kernels(), 2048)\n"
-        "assert len(reference_decoder_plan(setting, rows=48).draws) == 55\n"
+        "options = ReferenceOptions(config, stored_formats(config, 'f32'), KernelOptions(), 2048)\n"
+        "assert len(reference_decoder_plan(options, rows=48).draws) == 55\n"
         "print(sorted({'moderngl', 'glcontext'} & set(sys.modules)))\n"
     )
     done = subprocess.run([sys.executable, "-c", code], cwd=ROOT, capture_output=True, text=True, check=False)

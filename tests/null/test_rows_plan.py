@@ -6,7 +6,7 @@ Their float64 oracles are compared with those of the fast and the reference plan
 from __future__ import annotations
 
 import dataclasses
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from functools import cached_property
 from typing import Any
 
@@ -14,6 +14,7 @@ import numpy as np
 import pytest
 from hypothesis import assume, given
 from hypothesis import strategies as st
+from tiers import tiered
 from tiny_models import in_floats, in_formats, tiny
 
 from glinfer.config import ModelConfig
@@ -26,17 +27,19 @@ from glinfer.gl.replay import Cells
 from glinfer.models.fast.rows import LOGITS, PICKS, ROWS, SCORES, batch_plan, chunk_plan, fitting_chunk_plan, slots_for
 from glinfer.models.fast.token import HIDDEN, fast_plan
 from glinfer.models.feed import TOKENS, chunk_feed, runs
+from glinfer.models.options import PlanOptions
 from glinfer.models.oracle import final_tensors, run_plan
 from glinfer.models.plan import Plan, PlanBuilder, PlanLimits, draw_table
 from glinfer.models.reference.gab import LOGITS as REFERENCE_LOGITS
 from glinfer.models.reference.gab import reference_plan
 from glinfer.models.transforms.fold import FoldedWeights
-from glinfer.models.transforms.recipe import WEIGHT_FORMATS, Recipes
+from glinfer.models.transforms.recipe import Recipes
 from glinfer.ops import DrawSpec
-from glinfer.ops.embed import embed_rows
 from glinfer.ops.fused.cached import Heads, cached_scores, score_slots
 from glinfer.ops.fused.dense import Matrix, Turning
+from glinfer.ops.fused.embed import embed_rows
 from glinfer.ops.fused.gemm import gemm
+from glinfer.ops.fused.norms import row_norms
 from glinfer.ops.fused.rows import (
     BASE,
     CHOSEN,
@@ -45,7 +48,7 @@ from glinfer.ops.fused.rows import (
     TARGETS,
     TOKEN,
     WANTED,
-    Dealt,
+    RowInterleaved,
     interleaved,
     row_table,
     table_layout,
@@ -53,22 +56,22 @@ from glinfer.ops.fused.rows import (
 from glinfer.ops.fused.sample import best_candidate, pick_rows
 from glinfer.ops.fused.score import log_probabilities
 from glinfer.ops.fused.tiles import store_rows, tile_scores, tile_values
-from glinfer.ops.kernels import Kernels, default_kernels
-from glinfer.ops.norm import row_norms
+from glinfer.ops.kernels import KernelOptions, default_kernels
 from glinfer.ops.spec import TensorSpec
+from glinfer.quant.formats import WEIGHT_FORMATS
 
 Array = np.ndarray[Any, Any]
 GAB = ModelConfig.from_options("")
 SMALL = ModelConfig(37, 15, 3, 2, 70)
 WEBGL2 = PlanLimits(2048, 4, 16, 1.0)
-NARROW = Kernels(targets=4, largest_cell=4)
+NARROW = KernelOptions(rows_per_draw=4, largest_cell=4)
 KERNELS = {
-    "plain": Kernels(),
+    "plain": KernelOptions(),
     "narrow": NARROW,
     "llvmpipe": default_kernels("llvmpipe (LLVM 15.0.6, 256 bits)", 64.0),
     "a GPU": default_kernels("NVIDIA H100", 2047.0),
-    "one by one": Kernels(quad=False, targets=1),
-    "mantissa": Kernels(tiles=8, pitch=16, mantissa=True, targets=2, part_steps=2, split_values=True),
+    "one by one": KernelOptions(quad=False, rows_per_draw=1),
+    "mantissa": KernelOptions(tiles=8, pitch=16, mantissa=True, rows_per_draw=2, part_steps=2, split_values=True),
 }
 every_kernel = pytest.mark.parametrize("kernels", KERNELS.values(), ids=KERNELS)
 every_format = pytest.mark.parametrize("weights", sorted(WEIGHT_FORMATS))
@@ -77,22 +80,16 @@ every_format = pytest.mark.parametrize("weights", sorted(WEIGHT_FORMATS))
 def chunk_of(
     config: ModelConfig = SMALL,
     weights: str = "f32",
-    kernels: Kernels | None = None,
+    kernels: KernelOptions | None = None,
     *,
     rows: int = 20,
     cache_slots: int = 128,
     edge: int = 2048,
-    **options: Any,
+    formats: Mapping[str, str] | None = None,
+    **further: Any,
 ) -> Plan:
-    return chunk_plan(
-        config,
-        weights=weights,
-        kernels=kernels or Kernels(),
-        max_texture_size=edge,
-        rows=rows,
-        cache_slots=cache_slots,
-        **options,
-    )
+    options = PlanOptions(config, weights, kernels or KernelOptions(), edge, formats)
+    return chunk_plan(options, rows=rows, cache_slots=cache_slots, **further)
 
 
 def score_of(*arguments: Any, **options: Any) -> Plan:
@@ -102,22 +99,15 @@ def score_of(*arguments: Any, **options: Any) -> Plan:
 def batch_of(
     config: ModelConfig = SMALL,
     weights: str = "f32",
-    kernels: Kernels | None = None,
+    kernels: KernelOptions | None = None,
     *,
     sequences: int = 3,
     capacity: int = 128,
     edge: int = 2048,
-    **options: Any,
+    formats: Mapping[str, str] | None = None,
 ) -> Plan:
-    return batch_plan(
-        config,
-        weights=weights,
-        kernels=kernels or Kernels(),
-        max_texture_size=edge,
-        sequences=sequences,
-        capacity=capacity,
-        **options,
-    )
+    options = PlanOptions(config, weights, kernels or KernelOptions(), edge, formats)
+    return batch_plan(options, sequences=sequences, capacity=capacity)
 
 
 MAKERS: dict[str, Callable[..., Plan]] = {"chunk": chunk_of, "score": score_of, "batch": batch_of}
@@ -168,7 +158,7 @@ def test_the_draws_of_every_family(make: Callable[..., Plan], family: str, layer
     for config in (tiny(family, 6, num_hidden_layers=layers), tiny(family, 64, num_hidden_layers=layers, **shared)):
         plan = make(config)
         assert len(plan.draws) == draws_of(plan.name, layers, turns) == draw_table(plan, 1).total
-        fast = fast_plan(config, weights="f32", kernels=Kernels(), max_texture_size=2048)
+        fast = fast_plan(PlanOptions(config, weights="f32", kernels=KernelOptions(), max_texture_size=2048))
         assert len(batch_of(config).draws) == len(fast.draws) + layers
 
 
@@ -182,10 +172,10 @@ def test_files_of_every_format_take_no_more_draws(make: Callable[..., Plan], for
 
 
 def test_handing_over_takes_one_draw_more() -> None:
-    plan = chunk_of(hands_over=True)
+    plan = chunk_of(export_residual=True)
     assert len(plan.draws) == draws_of("chunk", 2) + 1
     assert [(draw.op, draw.outputs) for draw in plan.draws[-1:]] == [("take_row", (HIDDEN,))]
-    fast = fast_plan(SMALL, weights="f32", kernels=Kernels(), max_texture_size=2048)
+    fast = fast_plan(PlanOptions(SMALL, weights="f32", kernels=KernelOptions(), max_texture_size=2048))
     assert plan.table[HIDDEN] == fast.table[HIDDEN], "so that it can be the same texture"
     assert HIDDEN not in GOOD.table
 
@@ -208,7 +198,7 @@ def test_the_order_of_passes() -> None:
 
 @every_plan
 @every_kernel
-def test_gab_compiles_fewer_than_20_programs(make: Callable[..., Plan], kernels: Kernels) -> None:
+def test_gab_compiles_fewer_than_20_programs(make: Callable[..., Plan], kernels: KernelOptions) -> None:
     distinct = {
         (draw.shader, draw.vertex, draw.cover, draw.largest_cell, tuple(sorted(draw.defines)), len(draw.inputs))
         for draw in make(GAB, "q8", kernels).draws
@@ -219,7 +209,7 @@ def test_gab_compiles_fewer_than_20_programs(make: Callable[..., Plan], kernels:
 @every_plan
 @pytest.mark.parametrize("targets", TARGETS)
 def test_a_row_in_each_target(make: Callable[..., Plan], targets: int) -> None:
-    plan = make(kernels=Kernels(targets=targets))
+    plan = make(kernels=KernelOptions(rows_per_draw=targets))
     assert {len(draw.outputs) for draw in plan.draws} <= {1, targets}
     assert len(plan.draws[0].outputs) == targets
     slots = slots_for(plan.max_rows, targets)
@@ -235,7 +225,7 @@ def test_rows_fill_up_slots() -> None:
 @every_plan
 @pytest.mark.parametrize("blends", [False, True])
 def test_the_stream_is_added_to_in_place_where_blending_may(make: Callable[..., Plan], blends: bool) -> None:
-    plan = make(kernels=Kernels(blends=blends))
+    plan = make(kernels=KernelOptions(blends=blends))
     into = {draw.name: draw for draw in plan.draws if draw.kind in ("attn.out_proj", "mlp.fc_out")}
     assert {draw.adds for draw in into.values()} == {blends}
     assert ("row.hidden.b.0" in plan.table) is not blends
@@ -244,11 +234,11 @@ def test_the_stream_is_added_to_in_place_where_blending_may(make: Callable[..., 
 
 def test_only_the_batch_shares_out_sums() -> None:
     """As the fast plan does, whose bits it gives; a chunk has work enough for all cores."""
-    kernels = Kernels(blends=True, part_steps=2, split_values=True)
+    kernels = KernelOptions(blends=True, part_steps=2, split_values=True)
     assert {draw.instances for draw in chunk_of(kernels=kernels).draws} == {1}
     shared = {draw.kind: draw.instances for draw in batch_of(kernels=kernels).draws if draw.instances != 1}
     assert shared == {"attn.out_proj": 2, "mlp.fc_out": 2, "attn.values": "groups"}
-    fast = fast_plan(SMALL, weights="f32", kernels=kernels, max_texture_size=2048)
+    fast = fast_plan(PlanOptions(SMALL, weights="f32", kernels=kernels, max_texture_size=2048))
     alone = {draw.kind: draw.instances for draw in fast.draws if draw.instances != 1}
     assert {**shared, "attn.values": alone["attn.values"]} == alone
 
@@ -296,7 +286,7 @@ def test_run_values_are_checked(make: Callable[..., Plan], name: str, good: list
 def test_there_is_room_for_what_fills_up_the_last_slot(targets: int, context: int) -> None:
     """The rows of a slot are run together, and those behind the last real one look back furthest."""
     config = ModelConfig(7, 16, 1, 2, context)
-    plan = chunk_of(config, kernels=Kernels(targets=targets), rows=64, cache_slots=128)
+    plan = chunk_of(config, kernels=KernelOptions(rows_per_draw=targets), rows=64, cache_slots=128)
     allowed = {value.name: value for value in plan.run_values}["score_slots"]
     for position in range(context):
         rows = min(64, context - position)
@@ -317,23 +307,23 @@ def test_gab_runs_within_what_webgl2_guarantees(make: Callable[..., Plan], weigh
 
 @every_plan
 def test_more_targets_than_a_renderer_has_are_refused(make: Callable[..., Plan]) -> None:
-    plan = make(kernels=Kernels(targets=8))
+    plan = make(kernels=KernelOptions(rows_per_draw=8))
     with refused("draw embed writes 8 targets; this renderer allows 4"):
         plan.validate(WEBGL2)
     eight = dataclasses.replace(WEBGL2, max_draw_buffers=8)
     with refused(r"draw h\.0\.(attn\.out_proj|mlp\.fc_out) samples 18 textures; this renderer allows 16"):
         plan.validate(eight)
-    blending = make(kernels=Kernels(targets=8, blends=True))
+    blending = make(kernels=KernelOptions(rows_per_draw=8, blends=True))
     assert blending.validate(eight) is blending, "nothing samples the residual stream to add to it"
 
 
 @every_plan
 def test_points_of_several_blocks_are_refused_where_they_are_too_large(make: Callable[..., Plan]) -> None:
-    plan = make(kernels=Kernels(cover="points", largest_cell=4))
+    plan = make(kernels=KernelOptions(cover="points", largest_cell=4))
     with refused("draw embed draws points of 16×16 pixels; this renderer allows 4"):
         plan.validate(dataclasses.replace(WEBGL2, max_point_size=4.0))
     assert plan.validate(dataclasses.replace(WEBGL2, max_point_size=16.0)) is plan
-    single = make(kernels=Kernels(cover="points"))
+    single = make(kernels=KernelOptions(cover="points"))
     assert single.validate(dataclasses.replace(WEBGL2, max_point_size=4.0)) is single
     with refused("draw embed draws points of 4×4 pixels; this renderer allows 3.5"):
         single.validate(dataclasses.replace(WEBGL2, max_point_size=3.5))
@@ -343,7 +333,7 @@ def test_points_of_several_blocks_are_refused_where_they_are_too_large(make: Cal
 @every_format
 def test_weights_and_caches_lie_as_in_the_fast_plan(make: Callable[..., Plan], weights: str) -> None:
     """So that the textures can be shared. A batch's caches are its own, and the chunk's of as many slots as they."""
-    fast = fast_plan(SMALL, weights=weights, kernels=NARROW, max_texture_size=2048)
+    fast = fast_plan(PlanOptions(SMALL, weights=weights, kernels=NARROW, max_texture_size=2048))
     plan = make(weights=weights, kernels=NARROW)
     ours = {tensor.name: tensor for tensor in plan.of_kind("weight")}
     theirs = {tensor.name: tensor for tensor in fast.of_kind("weight")}
@@ -369,7 +359,7 @@ def test_weights_and_caches_lie_as_in_the_fast_plan(make: Callable[..., Plan], w
 def test_every_family_shares_its_textures(family: str, form: str) -> None:
     checkpoint = in_formats(tiny(family, 16, hidden_size=32, intermediate_size=64), form)
     options: dict[str, Any] = {"weights": "file", "kernels": NARROW, "formats": checkpoint.formats()}
-    fast = fast_plan(checkpoint.config, max_texture_size=2048, **options)
+    fast = fast_plan(PlanOptions(checkpoint.config, max_texture_size=2048, **options))
     theirs = {tensor.name: tensor for tensor in fast.tensors if tensor.kind in ("weight", "cache")}
     for make, sizes in ((chunk_of, {"cache_slots": 64}), (score_of, {"cache_slots": 64}), (batch_of, {})):
         plan = make(checkpoint.config, **options, **sizes)
@@ -508,16 +498,16 @@ def test_a_plan_that_cannot_be_is_refused(make: Callable[[], Plan], message: str
 @pytest.mark.parametrize(
     ("options", "message"),
     [
-        ({"targets": 3}, "targets is 3; expected 1, 2, 4 or 8"),
-        ({"targets": 0}, "targets is 0; expected 1, 2, 4 or 8"),
-        ({"targets": 16}, "targets is 16; expected 1, 2, 4 or 8"),
+        ({"rows_per_draw": 3}, "rows_per_draw is 3; expected 1, 2, 4 or 8"),
+        ({"rows_per_draw": 0}, "rows_per_draw is 0; expected 1, 2, 4 or 8"),
+        ({"rows_per_draw": 16}, "rows_per_draw is 16; expected 1, 2, 4 or 8"),
         ({"largest_cell": 0}, "largest_cell is 0; expected at least 1"),
         ({"chunk": 0}, "chunk is 0; expected at least 1"),
     ],
 )
 def test_kernels_that_cannot_be(options: dict[str, Any], message: str) -> None:
     with refused(message):
-        Kernels(**options)
+        KernelOptions(**options)
 
 
 @pytest.mark.parametrize("renderer", ["llvmpipe (LLVM 15)", "NVIDIA H100", ""])
@@ -526,7 +516,7 @@ def test_cells_are_of_several_blocks_only_where_points_are_large_enough(renderer
     assert cells == {1.0: 4, 4.0: 1, 15.9: 1, 16.0: 4, 2047.0: 4}, "at 1.0 they are triangles"
     for size in cells:
         made = default_kernels(renderer, size)
-        assert (made.targets, made.blends) == (8, True)
+        assert (made.rows_per_draw, made.blends) == (8, True)
         limits = PlanLimits(16384, 8, 32, size)
         for make in MAKERS.values():
             make(kernels=made).validate(limits)
@@ -542,22 +532,22 @@ BLOCKS = BlockLayout.of((5, 64), 2048)
 
 def test_a_matrix_is_dealt_to_tensors_of_one_layout() -> None:
     with refused(r"found 3 tensors for one matrix; expected one of \(1, 2, 4, 8\)"):
-        Dealt(tensors(BLOCKS, BLOCKS, BLOCKS))
+        RowInterleaved(tensors(BLOCKS, BLOCKS, BLOCKS))
     with refused(r"found 0 tensors for one matrix; expected one of \(1, 2, 4, 8\)"):
-        Dealt(())
+        RowInterleaved(())
     with refused("t0 and those beside it do not lie in blocks of one layout"):
-        Dealt(tensors(BLOCKS, BlockLayout.of((6, 64), 2048)))
+        RowInterleaved(tensors(BLOCKS, BlockLayout.of((6, 64), 2048)))
     table = RowLayout.of((5, 64), "rgba32f", 2048)
     with refused("t0 and those beside it do not lie in blocks of one layout"):
-        Dealt(tensors(table, table))
-    good = Dealt(tensors(BLOCKS, BLOCKS))
+        RowInterleaved(tensors(table, table))
+    good = RowInterleaved(tensors(BLOCKS, BLOCKS))
     assert (good.slots, good.cols, good.names, good.layout) == (5, 64, ("t0", "t1"), BLOCKS)
     assert good.inputs("r") == (("r0", "t0"), ("r1", "t1"))
 
 
 def test_builders_refuse_tensors_that_do_not_fit() -> None:
-    plan, kernels = PlanBuilder("p", 5, []), Kernels()
-    block, cache = Dealt(tensors(BLOCKS)), tensors(BlockLayout.by_block((64, 192), 2048))[0]
+    plan, kernels = PlanBuilder("p", 5, []), KernelOptions()
+    block, cache = RowInterleaved(tensors(BLOCKS)), tensors(BlockLayout.by_block((64, 192), 2048))[0]
     flat = plan.input("flat", 5, 64, "r32f")
     rows, bad = (
         plan.laid_out(name, "input", RowLayout.of((5, cols), "rgba32ui", 2048))
@@ -741,11 +731,13 @@ class Model:
     def stepped(self, ids: Sequence[int]) -> tuple[dict[str, Array], list[Array]]:
         """The caches and the logits after each token, a token at a time."""
         plan = fast_plan(
-            self.config,
-            weights=self.weights,
-            kernels=Kernels(),
-            max_texture_size=2048,
-            formats=self.checkpoint.formats(),
+            PlanOptions(
+                self.config,
+                weights=self.weights,
+                kernels=KernelOptions(),
+                max_texture_size=2048,
+                formats=self.checkpoint.formats(),
+            )
         )
         caches: dict[str, Array] = {}
         logits = [final_tensors(plan, self.arrays, *given, caches)["logits"][0] for given in runs(plan, ids)]
@@ -778,7 +770,7 @@ def chunk_inputs(plan: Plan, ids: Sequence[int], position: int, targets: int) ->
 
 def check_chunks(model: Model, targets: int) -> None:
     expected, _ = model.stepped(IDS)
-    plan = model.plan(chunk_of, kernels=Kernels(targets=targets, blends=targets > 2), rows=40)
+    plan = model.plan(chunk_of, kernels=KernelOptions(rows_per_draw=targets, blends=targets > 2), rows=40)
     caches: dict[str, Array] = {}
     for start, end in ((0, 1), (1, 33), (33, 70)):
         inputs, values = chunk_inputs(plan, IDS[start:end], start, targets)
@@ -805,11 +797,11 @@ def test_chunks_of_every_family_leave_the_caches_that_single_tokens_leave(model:
 def test_what_is_handed_over_is_the_stream_before_the_last_block(last: int) -> None:
     """Of the row that is named: the fast plan's last block goes on from there to the same logits."""
     model = MODELS["qwen3"]
-    plan = model.plan(chunk_of, rows=40, hands_over=True)
+    plan = model.plan(chunk_of, rows=40, export_residual=True)
     caches: dict[str, Array] = {}
     inputs, values = chunk_inputs(plan, IDS[: last + 1], 0, 4)
     stream = final_tensors(plan, model.arrays, inputs, values, caches)[HIDDEN]
-    fast = fast_plan(model.config, weights="q8", kernels=Kernels(), max_texture_size=2048)
+    fast = fast_plan(PlanOptions(model.config, weights="q8", kernels=KernelOptions(), max_texture_size=2048))
     held: dict[str, Array] = {}
     for inputs, values in runs(fast, IDS[: last + 1]):
         ran = run_plan(fast, model.arrays, inputs, values, held)
@@ -849,8 +841,8 @@ def test_likelihoods_of_every_family_are_those_of_single_tokens(model: Model) ->
 
 
 @every_model
-@pytest.mark.parametrize("kernels", [Kernels(), Kernels(targets=2, blends=True, part_steps=2, split_values=True)])
-def test_a_batch_gives_each_sequence_what_it_gives_alone(model: Model, kernels: Kernels) -> None:
+@tiered("kernels", [KernelOptions(), KernelOptions(rows_per_draw=2, blends=True, part_steps=2, split_values=True)])
+def test_a_batch_gives_each_sequence_what_it_gives_alone(model: Model, kernels: KernelOptions) -> None:
     """Three sequences of their own lengths and tokens, the longest over more than one group of 64."""
     plan, ids = model.plan(batch_of, kernels=kernels), [IDS, IDS[::-1], IDS[3:40]]
     starts, caches = (62, 5, 0), {}
@@ -866,7 +858,7 @@ def test_a_batch_gives_each_sequence_what_it_gives_alone(model: Model, kernels: 
         groups = score_slots(starts[0] + step + 1)
         values = {"rows": 3, "groups": groups, "score_slots": groups * len(table)}
         found = final_tensors(plan, model.arrays, {ROWS: table}, values, caches)
-        logits = interleaved([found[f"{LOGITS}.{target}"] for target in range(kernels.targets)])
+        logits = interleaved([found[f"{LOGITS}.{target}"] for target in range(kernels.rows_per_draw)])
         for row, start in enumerate(starts):
             expected = alone[row][1][start + step]
             assert np.allclose(logits[row], expected, rtol=1e-9, atol=1e-10)
@@ -882,12 +874,13 @@ def test_a_batch_gives_each_sequence_what_it_gives_alone(model: Model, kernels: 
 
 
 def test_the_rows_of_a_chunk_are_halved_until_their_scores_fit() -> None:
-    config, kernels = ModelConfig(7, 32, 8, 1, 300), Kernels()
-    options: dict[str, Any] = {"weights": "f32", "kernels": kernels, "likelihoods": True, "cache_slots": 512}
+    config, kernels = ModelConfig(7, 32, 8, 1, 300), KernelOptions()
+    options, narrow = (PlanOptions(config, "f32", kernels, edge) for edge in (256, 16))
+    scored: dict[str, Any] = {"likelihoods": True, "cache_slots": 512}
     with refused(r"640 vectors of 512 floats need \d+×\d+ texels; the largest texture here is 256×256"):
-        chunk_plan(config, rows=512, max_texture_size=256, **options)
-    plan = fitting_chunk_plan(config, rows=512, max_texture_size=256, **options)
+        chunk_plan(options, rows=512, **scored)
+    plan = fitting_chunk_plan(options, rows=512, **scored)
     assert (plan.max_rows, plan.name) == (256, "score")
-    assert fitting_chunk_plan(config, rows=256, max_texture_size=256, **options).max_rows == 256
+    assert fitting_chunk_plan(options, rows=256, **scored).max_rows == 256
     with refused(r".*; the largest texture here is 16×16"):
-        fitting_chunk_plan(config, rows=64, max_texture_size=16, **options)
+        fitting_chunk_plan(narrow, rows=64, **scored)

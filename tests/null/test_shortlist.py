@@ -19,7 +19,7 @@ from glinfer.ops import OPS
 from glinfer.ops.fused.rows import row_table
 from glinfer.ops.fused.sample import NO_SCORE
 from glinfer.ops.fused.shortlist import Shortlist, pieces_for
-from glinfer.ops.kernels import Kernels
+from glinfer.ops.kernels import KernelOptions
 
 Floats = np.ndarray[Any, Any]
 VOCABS = (1, 2, 3, 4, 5, 63, 64, 65, 257, 500, 2047, 2048, 2049, 3001, 5256, 49152, 151_936)
@@ -265,19 +265,19 @@ def plan_of(vocab: int) -> Any:
 
 def test_the_plan_is_one_draw_over_the_logits_of_another() -> None:
     plan = plan_of(300)
-    made = shortlist_plan(plan, kernels=Kernels(), max_texture_size=2048)
+    made = shortlist_plan(plan, kernels=KernelOptions(), max_texture_size=2048)
     assert [draw.op for draw in made.draws] == ["shortlist"]
     assert made.table["logits"].layout == plan.table["logits"].layout
     assert made.table[BEST].shape == (1, 4 * 512)
-    both = with_shortlist(plan, kernels=Kernels(), max_texture_size=2048)
+    both = with_shortlist(plan, kernels=KernelOptions(), max_texture_size=2048)
     assert [draw.name for draw in both.draws] == [*(draw.name for draw in plan.draws), "shortlist"]
 
 
 def test_a_row_takes_sixteen_kilobytes() -> None:
-    made = shortlist_plan(plan_of(49152), kernels=Kernels(), max_texture_size=2048)
+    made = shortlist_plan(plan_of(49152), kernels=KernelOptions(), max_texture_size=2048)
     assert made.texture_bytes(2048, "activation") == 16384
 
 
 def test_lists_that_fit_no_texture_are_refused() -> None:
     with pytest.raises(PlanError, match="the largest texture here is 8×8"):
-        shortlist_plan(plan_of(300), kernels=Kernels(), max_texture_size=8)
+        shortlist_plan(plan_of(300), kernels=KernelOptions(), max_texture_size=8)

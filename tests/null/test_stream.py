@@ -13,9 +13,8 @@ from hypothesis import strategies as st
 
 from glinfer.config import ModelConfig
 from glinfer.engine.decode import RecomputeSession
-from glinfer.engine.loop import TokenStream
 from glinfer.engine.sampler import SamplingOptions
-from glinfer.engine.stream import TextStream
+from glinfer.engine.stream import TextStream, TokenStream
 from glinfer.errors import InputError
 from glinfer.formats import BpeModel
 from glinfer.text.tokenizer import Tokenizer

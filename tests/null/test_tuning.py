@@ -26,10 +26,10 @@ from glinfer.models.tuning import (
     runs_on,
     save_kernels,
 )
-from glinfer.ops.kernels import Kernels
+from glinfer.ops.kernels import KernelOptions
 
 KEY = TuningKey("llvmpipe (LLVM 15.0.6, 256 bits)", "OpenGL ES 3.2 Mesa 22.3.6", "width=512,weights=q8")
-KERNELS = Kernels(tiles=16, cover="quads", quad=False, unroll=8, part_steps=4)
+KERNELS = KernelOptions(tiles=16, cover="quads", quad=False, unroll=8, part_steps=4)
 TUNED = Tuned(KERNELS, 2.5, 3.0)
 CONFIG = ModelConfig.from_options("")
 Patch = pytest.MonkeyPatch
@@ -63,7 +63,7 @@ def test_what_was_kept_comes_back(cache: Path) -> None:
     assert path.name.startswith("llvmpipe-llvm-15-0-6-256-bits-q8-")
     assert load_tuned(KEY) == TUNED
     assert load_kernels(KEY) == KERNELS
-    better = dataclasses.replace(TUNED, kernels=Kernels())
+    better = dataclasses.replace(TUNED, kernels=KernelOptions())
     save_kernels(KEY, better)
     assert load_tuned(KEY) == better
     assert [file.name for file in path.parent.iterdir()] == [path.name]
@@ -74,7 +74,7 @@ def test_another_key_finds_nothing(field: str) -> None:
     save_kernels(KEY, TUNED)
     other = dataclasses.replace(KEY, **{field: "something else"})
     assert load_kernels(other) is None
-    save_kernels(other, dataclasses.replace(TUNED, kernels=Kernels()))
+    save_kernels(other, dataclasses.replace(TUNED, kernels=KernelOptions()))
     assert load_kernels(KEY) == KERNELS
 
 

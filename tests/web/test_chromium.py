@@ -17,7 +17,7 @@ from glinfer.engine.model import Model
 from glinfer.export.site import Exported, export_web
 from glinfer.formats import Checkpoint, random_checkpoint, save_checkpoint
 from glinfer.formats.packed import PackedTensor
-from glinfer.tools.kernel_cases.embedding import random_blocks
+from qa.kernels.cases.embedding import random_blocks
 
 PROMPT = "ROMEO:\nWhat light"
 TOKENS, COMPARED = 50, 5

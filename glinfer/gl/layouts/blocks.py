@@ -1,13 +1,13 @@
-"""Vectors and caches packed four floats a texel, in blocks of 4×4 texels: pure NumPy, no GL.
+"""The layout of vectors and caches, four floats a texel in blocks of 4×4 texels; pure NumPy, no GL.
 
-GPUs shade 2×2 quads of fragments and llvmpipe 4×4 stamps, so a vector in a texture one texel high wastes most
-of the work. A **block** is 4×4 texels of RGBA, 64 floats; inside it the floats run quad by quad, so that the
-four fragments of a quad hold 16 consecutive floats. A matrix [slots, cols] gives each slot (a vector, a token
-of a cache) as many whole blocks as it needs; the rest of the last block is padding and stays zero.
+GPUs shade 2×2 quads of fragments and llvmpipe 4×4 stamps, so a texture one texel high would waste most of the work. A
+**block** is 4×4 texels of RGBA, 64 floats, which run quad by quad: the four fragments of a quad hold 16 consecutive
+floats. In a matrix [slots, cols] each slot (a vector, or a token of a cache) has as many whole blocks as it needs; the
+rest of the last block is padding and stays zero.
 
-Block b of a slot lies in **tile** ``b mod tiles``. llvmpipe gives one thread to each 64×64 tile, so spreading
-the blocks of one vector over several tiles is what spreads its work over the cores; on a GPU one tile will do.
-Shaders compute the same places through shaders/common/blocks.glsl.
+Block b of a slot lies in **tile** ``b mod tiles``. llvmpipe gives one thread to each tile of 64×64 texels, so several
+tiles spread the work on one vector over the cores; a GPU needs one tile. shaders/common/blocks.glsl computes the same
+places.
 """
 
 from __future__ import annotations
@@ -27,7 +27,7 @@ BLOCK_FLOATS = 4 * BLOCK_TEXELS
 
 
 def blocks_for(floats: int) -> int:
-    """How many blocks hold so many floats."""
+    """Blocks of a slot of ``floats`` floats."""
     return -(-floats // BLOCK_FLOATS)
 
 
@@ -46,19 +46,19 @@ def lane_offsets() -> tuple[npt.NDArray[np.intp], npt.NDArray[np.intp]]:
 
 @dataclass(frozen=True)
 class BlockLayout:
-    """A [rows, cols] matrix, a row a slot of ``blocks`` blocks.
+    """A [rows, cols] matrix whose every row is a slot of ``blocks`` blocks.
 
     Attributes:
         rows: slots.
         cols: floats of a slot.
-        tiles: how many tiles the blocks of one slot are dealt to.
+        tiles: tiles that the blocks of one slot are spread over in turn.
         pitch: texels from tile to tile.
         columns: blocks side by side within a tile.
-        slot_step, block_step: how far apart, in blocks of a tile, two slots and two blocks of one slot are: either
-            a slot's blocks follow each other, or those of all slots do.
-        aside: the last so many blocks of a slot are kept once for each ``every`` slots, of the one written last: a
-            cache's queries, which nobody reads again.
-        every: slots that share them.
+        slot_step, block_step: distance in blocks of a tile between two slots, and between two blocks of one slot:
+            either the blocks of a slot lie together, or one block of all slots does.
+        aside: blocks at the end of a slot that ``every`` slots share, where the slot written last wins: a cache's
+            queries, which no later run reads.
+        every: slots that share the blocks aside.
         format_name: ``rgba32f`` or ``rgba16f``.
     """
 
@@ -83,9 +83,9 @@ class BlockLayout:
         pitch: int = 64,
         format_name: str = "rgba32f",
     ) -> BlockLayout:
-        """A layout that fits textures of ``max_texture_size`` texels a side, a slot's blocks dealt to tiles.
+        """A layout within ``max_texture_size`` texels a side that spreads the blocks of a slot over tiles.
 
-        There are no more ``tiles`` than stand side by side in one, and twice as many until all blocks fit.
+        It has at most as many ``tiles`` as a texture holds side by side, and doubles them until all blocks fit.
 
         Raises:
             PlanError: the matrix is empty or too large, or the pitch is no whole number of blocks.
@@ -110,10 +110,10 @@ class BlockLayout:
         every: int = 1,
         format_name: str = "rgba32f",
     ) -> BlockLayout:
-        """The same block of all slots together: for a cache that is read one block at a time over many slots.
+        """A layout with the same block of all slots together, for a cache that is read block by block over many slots.
 
-        Every line holds a multiple of 16 slots, so 16 slots from a multiple of 16 on lie side by side. What is kept
-        ``aside`` lies in lines of its own behind all others.
+        Every line holds a multiple of 16 slots, so 16 slots from a multiple of 16 on lie side by side. The blocks kept
+        ``aside`` lie in lines of their own behind all others.
 
         Raises:
             PlanError: the matrix is empty or too large.
@@ -127,7 +127,7 @@ class BlockLayout:
         return made.checked(max_texture_size)
 
     def checked(self, max_texture_size: int) -> BlockLayout:
-        """This layout.
+        """Return this layout if it fits.
 
         Raises:
             PlanError: it does not fit a texture of this size.
@@ -141,12 +141,12 @@ class BlockLayout:
 
     @property
     def format(self) -> TexelFormat:
-        """Of the texture."""
+        """The texture's format."""
         return FORMATS[self.format_name]
 
     @property
     def in_one_line(self) -> bool:
-        """Whether a block of all slots lies in one line, slot after slot, and every block in a line of its own."""
+        """Whether every line holds one block of all slots, slot after slot."""
         return self.tiles == 1 and self.slot_step == 1 and self.block_step == self.columns
 
     @property
@@ -156,26 +156,26 @@ class BlockLayout:
 
     @property
     def kept_blocks(self) -> int:
-        """Blocks of one slot that are kept of every slot."""
+        """Blocks that every slot has of its own."""
         return self.blocks - self.aside
 
     @property
     def kept_cols(self) -> int:
-        """Columns of the matrix that are kept of every slot, padding among them."""
+        """Columns that every slot has of its own, padding included."""
         return BLOCK_FLOATS * self.kept_blocks
 
     @property
     def aside_slots(self) -> int:
-        """How many times what is kept aside is there."""
+        """Copies of the blocks aside, one for each ``every`` slots."""
         return -(-self.rows // self.every)
 
     @property
     def kept_height(self) -> int:
-        """Lines of what is kept of every slot."""
+        """Lines of the blocks that every slot has of its own."""
         return BLOCK_EDGE * -(-self.places_of(self.rows) // self.columns)
 
     def places_of(self, rows: int) -> int:
-        """Blocks of one tile from its first to the last of ``rows`` slots, without what is kept aside."""
+        """Blocks of one tile from its first to the last of ``rows`` slots, without the blocks aside."""
         return (rows - 1) * self.slot_step + (-(-self.kept_blocks // self.tiles) - 1) * self.block_step + 1
 
     @property
@@ -195,7 +195,7 @@ class BlockLayout:
         return self.width * self.height * self.format.bytes_per_texel
 
     def defines(self, name: str) -> list[tuple[str, int]]:
-        """The numbers that blocks.glsl needs of this tensor, under the prefix ``name``."""
+        """The tensor's defines for blocks.glsl, under the prefix ``name``."""
         aside = [
             (f"{name}_ASIDE", self.kept_blocks),
             (f"{name}_ASIDE_LINE", self.kept_height),
@@ -273,10 +273,10 @@ class BlockLayout:
 def copied_rectangles(
     source: TexelLayout, target: TexelLayout, first: int, to: int, rows: int
 ) -> list[tuple[int, int, int, int, int, int]]:
-    """Rectangles (x, y, x there, y there, width, height) that hold ``rows`` slots, in texels, without what is aside.
+    """Rectangles (x, y, target x, target y, width, height) in texels that hold ``rows`` slots, without blocks aside.
 
     Raises:
-        PlanError: the layouts are not such as :meth:`BlockLayout.by_block` makes, of equal blocks.
+        PlanError: one layout was not made by :meth:`BlockLayout.by_block`, or the two have different blocks.
     """
     for layout in (source, target):
         if not isinstance(layout, BlockLayout) or layout.slot_step != 1 or layout.tiles != 1:
@@ -291,7 +291,7 @@ def copied_rectangles(
     found = []
     for block in range(source.kept_blocks):
         done = 0
-        while done < rows:  # to the end of a line, here or there
+        while done < rows:  # one rectangle ends where a line of the source or the target ends
             y, x = divmod(first + done + block * source.block_step, source.columns)
             to_y, to_x = divmod(to + done + block * target.block_step, target.columns)
             count = min(rows - done, source.columns - x, target.columns - to_x)
@@ -303,10 +303,10 @@ def copied_rectangles(
 
 @dataclass(frozen=True)
 class RowLayout:
-    """A [rows, cols] table read a row at a time: four numbers a texel, rows below each other, in stacks where they
-    are more than a texture is high.
+    """A [rows, cols] table that is read a row at a time, four numbers a texel.
 
-    ``format_name`` is ``rgba32f`` or ``rgba16f``; the matrix is float32 or float16 accordingly.
+    Rows lie below each other, in stacks side by side where they exceed the texture's height. ``format_name`` is a key
+    of :data:`glinfer.gl.layouts.matrix.FORMATS` with four channels, and the matrix is of its type.
     """
 
     rows: int
@@ -331,7 +331,7 @@ class RowLayout:
 
     @property
     def format(self) -> TexelFormat:
-        """Of the texture."""
+        """The texture's format."""
         return FORMATS[self.format_name]
 
     @property
@@ -355,7 +355,7 @@ class RowLayout:
         return self.width * self.height * self.format.bytes_per_texel
 
     def defines(self, name: str) -> list[tuple[str, int]]:
-        """The numbers that shaders need of this table, under the prefix ``name``."""
+        """The table's defines, under the prefix ``name``."""
         return [
             (f"{name}_TEXELS", self.texels),
             (f"{name}_STACK", self.stack),

@@ -1,11 +1,10 @@
-"""Tensors of any shape, four elements a texel: pure NumPy, no GL.
+"""The layout of tensors of any shape, four elements a texel; pure NumPy, no GL.
 
-A tensor is a matrix [rows, cols], its last axis along the columns and all others, row-major, along the rows. Each row
-is padded with zeros to whole texels of four elements, and the texels of all rows are numbered through: texel t lies
-at (t mod width, t div width), where the width is a power of two. A vector of 4096 elements and a matrix of 64×64
-look the same then, every fragment of a pass has work to do, and an edge longer than the largest texture is nothing
-special. Lines are short, so that the tiles of 64×64 texels that llvmpipe deals to its threads are many.
-Shaders compute the same places through shaders/common/flat.glsl.
+A tensor is a matrix [rows, cols]: its last axis runs along the columns, all other axes, row-major, along the rows. Each
+row is padded with zeros to whole texels of four elements, and the texels of all rows are numbered in order: texel t
+lies at (t mod width, t div width), and the width is a power of two. So a vector of 4096 elements lies like a matrix of
+64×64, every fragment of a pass has work to do, and an edge may be longer than the largest texture. Short lines give
+llvmpipe many tiles of 64×64 texels for its threads. shaders/common/flat.glsl computes the same places.
 """
 
 from __future__ import annotations
@@ -20,23 +19,23 @@ from glinfer.errors import PlanError
 from glinfer.gl.layouts.matrix import FORMATS, TexelFormat, check_part, check_rows
 
 LANES = 4
-_LINE = 256
-_LEAST = 4
+_MAX_WIDTH = 256  # where the texture's height allows it
+_MIN_WIDTH = 4
 
 
 def texels_for(elements: int) -> int:
-    """How many texels hold a row of so many elements."""
+    """Texels of a row of ``elements`` elements."""
     return -(-elements // LANES)
 
 
 def _power_of_two(number: int) -> int:
-    """The smallest power of two that is no less."""
+    """The smallest power of two that is at least ``number``."""
     return 1 << max(0, number - 1).bit_length()
 
 
 @dataclass(frozen=True)
 class FlatLayout:
-    """The place of a [rows, cols] matrix in a width × height texture of four channels.
+    """A [rows, cols] matrix in a width × height texture of four channels.
 
     Attributes:
         rows, cols: the matrix, in elements.
@@ -62,7 +61,7 @@ class FlatLayout:
             raise PlanError(f"found a {rows}×{cols} matrix; every edge must be at least 1")
         texels = rows * texels_for(cols)
         largest = _power_of_two(max_texture_size + 1) // 2
-        width = min(_LINE, largest, max(_LEAST, _power_of_two(-(-texels // _LEAST))))
+        width = min(_MAX_WIDTH, largest, max(_MIN_WIDTH, _power_of_two(-(-texels // _MIN_WIDTH))))
         while -(-texels // width) > max_texture_size and width < largest:
             width *= 2
         if -(-texels // width) > max_texture_size:
@@ -93,7 +92,7 @@ class FlatLayout:
         return replace(self, rows=rows, cols=cols)
 
     def defines(self, name: str) -> list[tuple[str, int]]:
-        """The numbers that shaders need of this tensor, under the prefix ``name``."""
+        """The tensor's defines for flat.glsl, under the prefix ``name``."""
         return [(f"{name}_TEXELS", self.row_texels), (f"{name}_WIDTH", self.width), (f"{name}_HEIGHT", self.height)]
 
     def region(self, rows: int, cols: int) -> tuple[int, int]:

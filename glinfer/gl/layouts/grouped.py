@@ -1,10 +1,10 @@
-"""How matrices in GGML's blocks lie in a texture for products: sorted by groups of 32 weights, pure NumPy, no GL.
+"""The layout of matrices in GGML's blocks for products, sorted into groups of 32 weights; pure NumPy, no GL.
 
-A line is half a block of outputs (8 lanes, see :mod:`glinfer.gl.layouts.blocks`) and one round, 32 outputs × 128
-inputs, which are four groups. Its texels come in the order in which shaders/common/grouped.glsl reads them: the
-numbers, word by word; then what they have above the lowest four bits; then the scales. A texel holds a word of each of
-four outputs. With ``quad`` each fragment of a quad takes one of the four groups, for all 16 outputs of the quad;
-otherwise each fragment takes all groups, for its own four outputs.
+A line holds half a block of outputs (8 lanes, see :mod:`glinfer.gl.layouts.blocks`) and one round: 32 outputs × 128
+inputs, which are four groups. Its texels follow the order in which shaders/common/grouped.glsl reads them: the low bits
+of the numbers, word by word; then the bits above; then the scales. A texel holds a word of each of four outputs. With
+``quad`` each fragment of a quad takes one of the four groups for all 16 outputs of the quad; otherwise each fragment
+takes all groups for its own four outputs.
 """
 
 from __future__ import annotations
@@ -18,16 +18,17 @@ import numpy.typing as npt
 from glinfer.errors import PlanError
 from glinfer.gl.layouts.blocks import BLOCK_FLOATS, blocks_for
 from glinfer.gl.layouts.matrix import FORMATS, TexelFormat
-from glinfer.gl.layouts.packing import Lines, Packed
-from glinfer.quant.ggml import GROUP, block_format, blocks_of, words_of
-from glinfer.quant.groups import WIDE, GroupForm, Groups, Words, blocks_from, group_form, groups_of, groups_of_wide
+from glinfer.gl.layouts.packing import LineLayout, Lines
+from glinfer.quant.formats import GROUP, WIDE, WIDE_WORDS, GroupForm, block_format, group_form
+from glinfer.quant.ggml import blocks_of, words_of
+from glinfer.quant.groups import Groups, Words, blocks_from, groups_of, groups_of_wide
 
 ROUND_GROUPS = 4
 _LANES = 8
 
 
 def rounds_for(inputs: int) -> int:
-    """Rounds of four groups that so many inputs take."""
+    """Rounds of four groups in a row of ``inputs`` weights."""
     return -(-inputs // (GROUP * ROUND_GROUPS))
 
 
@@ -37,21 +38,21 @@ def line_texels(form: GroupForm) -> int:
 
 
 def words_for(weights: str, inputs: int) -> int:
-    """Words of a row of so many weights, as a plan's tensor has it."""
+    """Words of a row of ``inputs`` weights in a plan's tensor."""
     if weights == WIDE:
-        return 12 * -(-inputs // GROUP)
+        return WIDE_WORDS * -(-inputs // GROUP)
     return 4 * sum(block_format(weights).section_texels(inputs))
 
 
 @dataclass(frozen=True)
-class GroupedLayout(Packed):
+class GroupedLayout(LineLayout):
     """The words [rows, cols] of a matrix in blocks, as :func:`glinfer.quant.ggml.words_of` makes them, or
     ``wide_words``.
 
     Attributes:
         rows: outputs; padded to whole blocks of 64.
         cols: words of a row.
-        weights: the format, a key of :data:`glinfer.quant.groups.FORMS`, or ``wide``.
+        weights: the format, a key of :data:`glinfer.quant.formats.GROUP_FORMS`, or ``wide``.
         inputs: weights of a row; padded to whole rounds of 128 with numbers whose scale is zero.
         quad: how the fragments of a quad share the work.
     """
@@ -96,7 +97,7 @@ class GroupedLayout(Packed):
 
     @property
     def _outputs(self) -> tuple[int, ...]:
-        """(block, half of it, quad, third, four outputs): the third is the member that owns the outputs."""
+        """Axes of the outputs: block, half of it, quad of it, the member that owns four outputs, its outputs."""
         return (self._lines.blocks, 2, 2, 4, 4)
 
     @property
@@ -133,7 +134,7 @@ class GroupedLayout(Packed):
         return words_of(blocks_from(groups, self.weights), self.weights)[:rows, :cols]
 
     def _places(self) -> list[slice]:
-        """Which texels of a lane hold the numbers, their upper bits, the scales, and what blocks share."""
+        """The texels of a lane that hold the low bits, the bits above, the scales, and the scales of blocks."""
         form = self.form
         counts = [4 * form.low_words, 4 * form.high_words, form.scale_texels, int(form.shared)]
         ends = np.cumsum(counts).tolist()
@@ -150,7 +151,7 @@ class GroupedLayout(Packed):
         return ordered.reshape(*self._outputs[:2], self._rounds, words, 4, _LANES, 4)
 
     def _restored(self, ordered: Words, words: int) -> Words:
-        """The reverse."""
+        """The reverse of :meth:`_ordered`."""
         shaped = ordered.reshape(*self._outputs[:2], self._rounds, words, 4, 2, 4, 4)
         back = shaped.transpose(0, 1, 5, 4, 7, 2, 6, 3) if self.quad else shaped.transpose(0, 1, 5, 6, 7, 2, 4, 3)
         groups = -(-self.inputs // GROUP)

@@ -1,4 +1,4 @@
-"""How a matrix lies in a texture: pure NumPy, no GL.
+"""The layout of a matrix in a texture, one element a texel; pure NumPy, no GL.
 
 A matrix [rows, cols] is stored row-major, one element a texel. Where both edges fit the renderer's largest
 texture the texel of element (r, c) is simply (x=c, y=r). Where one does not (WebGL2 guarantees 2048 texels a
@@ -58,8 +58,8 @@ FORMATS = {
 class TexelLayout(Protocol):
     """Where the elements of a [rows, cols] matrix lie in a texture.
 
-    :class:`Layout` is one element a texel; :mod:`glinfer.gl.layouts.flat` has four of them, in tensors of any shape,
-    and :mod:`glinfer.gl.layouts.blocks` the layouts of packed vectors and weights.
+    :class:`Layout` keeps one element a texel, :mod:`glinfer.gl.layouts.flat` four elements of a tensor of any shape;
+    the other modules beside it hold the layouts of blocked vectors and packed weights.
     """
 
     @property
@@ -80,7 +80,7 @@ class TexelLayout(Protocol):
 
     @property
     def format(self) -> TexelFormat:
-        """Of the texture."""
+        """The texture's format."""
 
     @property
     def nbytes(self) -> int:
@@ -97,7 +97,7 @@ class TexelLayout(Protocol):
 
 
 def check_part(layout: TexelLayout, rows: int, cols: int) -> None:
-    """Accept a part [0:rows, 0:cols] of a matrix.
+    """Refuse a part [0:rows, 0:cols] that the matrix lacks.
 
     Raises:
         PlanError: the matrix has no such part.
@@ -107,7 +107,7 @@ def check_part(layout: TexelLayout, rows: int, cols: int) -> None:
 
 
 def check_rows(layout: TexelLayout, matrix: npt.NDArray[Any]) -> None:
-    """Accept the first rows of a matrix, of the type that its texture holds.
+    """Refuse rows that the layout cannot hold.
 
     Raises:
         PlanError: it has other columns, no or too many rows, or another type than the layout.
@@ -121,7 +121,7 @@ def check_rows(layout: TexelLayout, matrix: npt.NDArray[Any]) -> None:
 
 @dataclass(frozen=True)
 class Layout:
-    """The place of a [rows, cols] matrix in a width × height texture of one format."""
+    """A [rows, cols] matrix in a width × height texture, one element a texel."""
 
     rows: int
     cols: int
@@ -151,7 +151,7 @@ class Layout:
 
     @property
     def wrapped(self) -> bool:
-        """Whether elements are wrapped at the texture's edge (see the module's text)."""
+        """Whether elements are wrapped at the texture's edge, as the module's docstring tells."""
         return self.width != self.cols
 
     @property

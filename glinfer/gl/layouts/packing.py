@@ -1,12 +1,12 @@
-"""How the weights of a matrix–vector product lie in a texture: pure NumPy, no GL.
+"""The layout of a matrix of packed words for products; pure NumPy, no GL.
 
-A fragment of shaders/gemv.frag gathers the products of 4×4 pieces (4 outputs × 4 inputs), four of them a step. The
-texture holds them in the very order in which they are read: a line is half a block (8 lanes, see
+A fragment of shaders/gemv.frag adds up the products of 4×4 pieces (4 outputs × 4 inputs), four pieces a step. The
+texture holds the pieces in the order in which they are read: a line is half a block (8 lanes, see
 :mod:`glinfer.gl.layouts.blocks`; llvmpipe computes 8 at once) and one step, 32 outputs × 16 inputs, and the lines of
 all steps of a half follow each other, so that a renderer streams the weights from memory once, front to back.
 
 A **word** is one float32 or half float, or 32 bits with two 16-bit or four 8-bit weights, along the inputs. Word e of
-the 4 inputs of a piece, of its 4 outputs, is one RGBA texel. ``texels`` is how many such texels a piece takes.
+the 4 inputs of a piece, for its 4 outputs, is one RGBA texel; ``texels`` counts the texels of a piece.
 """
 
 from __future__ import annotations
@@ -20,16 +20,14 @@ import numpy.typing as npt
 from glinfer.errors import PlanError
 from glinfer.gl.layouts.blocks import BLOCK_FLOATS, BLOCK_TEXELS, blocks_for
 from glinfer.gl.layouts.matrix import FORMATS, TexelFormat
-
-PIECES = {"f32": 4, "f16": 4, "q16": 2, "q8": 1, "bf16": 2, "i16": 2, "i8": 1}
-"""Texels of a 4×4 piece by weight format."""
+from glinfer.quant.formats import WORD_FORMATS
 
 
 @dataclass(frozen=True)
 class Lines:
-    """Lines of equal width, in rows of ``columns`` lines: as few as leave no more rows than a texture is high.
+    """Lines of equal width, ``columns`` of them side by side: the fewest that keep within the texture's height.
 
-    A renderer that keeps a texture row by row reads them from memory front to back, however many stand in a row.
+    A renderer that keeps a texture row by row reads the lines from memory front to back, whatever ``columns`` is.
     """
 
     blocks: int
@@ -39,10 +37,10 @@ class Lines:
 
     @classmethod
     def of(cls, blocks: int, lines_per_block: int, line: int, max_texture_size: int, what: str) -> Lines:
-        """Lines of ``line`` texels that fit a texture.
+        """Lines of ``line`` texels within a texture.
 
         Raises:
-            PlanError: they do not; ``what`` needs them.
+            PlanError: they do not fit; the message says that ``what`` needs them.
         """
         columns = -(-blocks * lines_per_block // max_texture_size)
         if (rounded := 1 << (columns - 1).bit_length()) * line <= max_texture_size:
@@ -79,8 +77,8 @@ class Lines:
 
 
 @dataclass(frozen=True)
-class Packed:
-    """What is laid out in lines: the sizes that follow from them."""
+class LineLayout:
+    """A matrix laid out in lines, and the sizes that follow from them."""
 
     rows: int
     cols: int
@@ -107,21 +105,21 @@ class Packed:
         return self.width * self.height * self.format.bytes_per_texel
 
     def defines(self, name: str) -> list[tuple[str, int]]:
-        """The numbers that gemv.frag needs of this texture, under the prefix ``name``."""
+        """The texture's defines for gemv.frag, under the prefix ``name``."""
         values = {"COLUMNS": self._lines.columns, "WIDTH": self.width, "HEIGHT": self.height}
         return [(f"{name}_{key}", value) for key, value in values.items()]
 
 
 @dataclass(frozen=True)
-class GemvLayout(Packed):
+class GemvLayout(LineLayout):
     """The weight words [rows, cols] of a product: rows outputs, cols words along the inputs.
 
     Attributes:
         rows: outputs; padded to whole blocks of 64.
         cols: words of one output, a multiple of ``texels``; inputs are padded to whole blocks of 64.
-        weights: a key of :data:`PIECES`.
-        quad: whether the four fragments of a quad share the inputs out and each gathers for all 16 outputs of the
-            quad (adding up at the end), or each gathers all inputs of its own 4 outputs.
+        weights: a key of :data:`glinfer.quant.formats.WORD_FORMATS`.
+        quad: whether each fragment of a quad takes a quarter of the inputs for all 16 outputs of the quad, to be added
+            up at the end; otherwise each takes all inputs for its own 4 outputs.
     """
 
     weights: str
@@ -134,7 +132,7 @@ class GemvLayout(Packed):
         Raises:
             PlanError: it does not fit one texture.
         """
-        texels = PIECES[weights]
+        texels = WORD_FORMATS[weights].piece_texels
         lines = Lines.of(
             blocks_for(outputs),
             2 * 4 * blocks_for(inputs),
@@ -147,12 +145,12 @@ class GemvLayout(Packed):
     @property
     def texels(self) -> int:
         """Texels of a 4×4 piece."""
-        return PIECES[self.weights]
+        return WORD_FORMATS[self.weights].piece_texels
 
     @property
     def format(self) -> TexelFormat:
-        """Floats where a weight is one, else 32-bit words."""
-        return FORMATS[{"f32": "rgba32f", "f16": "rgba16f"}.get(self.weights, "rgba32ui")]
+        """The texture format of the words."""
+        return FORMATS[WORD_FORMATS[self.weights].texture]
 
     def region(self, rows: int, cols: int) -> tuple[int, int]:
         """The whole texture: no smaller rectangle holds the first rows."""
@@ -161,7 +159,7 @@ class GemvLayout(Packed):
         return self.width, self.height
 
     def _pieces(self) -> tuple[int, ...]:
-        """(out block, half, quad of it, member, 4 outputs, steps, member of the inputs, words of a piece)."""
+        """Axes of the words: output block, half, quad of it, member, 4 outputs; steps, member of the inputs, words."""
         return (self._lines.blocks, 2, 2, 4, 4, self._lines.lines_per_block // 2, 4, self.texels)
 
     @property
@@ -200,12 +198,12 @@ class GemvLayout(Packed):
 
 
 @dataclass(frozen=True)
-class ConstantLayout(Packed):
-    """Per-output constants of a product: [rows, 1] = the bias; before it, with ``sums``, the sum of the output's
-    weights, and before that, with ``scales``, four scales, one for each of four groups of inputs.
+class ConstantLayout(LineLayout):
+    """The constants of each output of a product, [rows, 1 to 6]: scales, sum of weights, bias, in this order.
 
-    Group g holds the inputs i with ``(i div 4) mod 4 == g``: those that member g of a quad gathers, so that a scale
-    for each group costs no more than one a row.
+    With ``scales`` there are four scales, one for each group of inputs; with ``sums`` the sum of the output's weights;
+    the bias always. Group g holds the inputs i with ``(i div 4) mod 4 == g``, which member g of a quad reads, so that
+    four scales cost no more than one a row.
     """
 
     quad: bool
@@ -214,7 +212,7 @@ class ConstantLayout(Packed):
 
     @classmethod
     def of(cls, outputs: int, scales: bool, quad: bool, max_texture_size: int, *, sums: bool = False) -> ConstantLayout:
-        """The layout for so many outputs.
+        """The layout for ``outputs`` outputs.
 
         Raises:
             PlanError: it does not fit one texture.

@@ -26,7 +26,7 @@ from glinfer.inspect.ceiling import CeilingReport
 from glinfer.inspect.draws import example_ids
 from glinfer.inspect.report import Report, Spread
 from glinfer.models.plan import Plan
-from glinfer.models.transforms.recipe import DEFAULT_CACHE
+from glinfer.quant.formats import DEFAULT_CACHE
 
 _TABLES = {"wte", "wpe", "rope", "weight"}
 """Samplers of embedding tables: a token reads one row, unless a product reads the whole."""

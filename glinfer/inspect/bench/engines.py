@@ -8,11 +8,13 @@ from typing import Protocol
 import numpy as np
 
 from glinfer.config import ModelConfig
-from glinfer.engine.batch import MEMORY, BatchRequest, places_for, sequence_bytes
+from glinfer.engine.batch import MAX_CACHE_BYTES, places_for, sequence_bytes
 from glinfer.engine.decode import DecodeSession
 from glinfer.engine.model import Model
+from glinfer.engine.options import SchedulerOptions
+from glinfer.engine.requests import BatchRequest
 from glinfer.errors import InputError
-from glinfer.models.transforms.recipe import DEFAULT_CACHE
+from glinfer.quant.formats import DEFAULT_CACHE
 
 
 class Decoder(Protocol):
@@ -30,6 +32,13 @@ class Decoder(Protocol):
 
     def rewind(self, length: int) -> None:
         """Truncate the cache to its first ``length`` tokens."""
+
+
+class OpenedDecoder(Decoder, Protocol):
+    """A decoder that holds resources until it is closed."""
+
+    def close(self) -> None:
+        """Release the resources; harmless when repeated."""
 
 
 class FastDecoder:
@@ -70,7 +79,7 @@ class BatchDecoder:
             PlanError: it does not fit the renderer.
         """
         self.sequences = sequences
-        self._scheduler = model.scheduler(slots=sequences, longest=capacity, memory=MEMORY)
+        self._scheduler = model.scheduler(slots=sequences, longest=capacity, memory=MAX_CACHE_BYTES)
         self._prompts: list[list[int]] = []
 
     def prefill(self, ids: Sequence[int]) -> None:
@@ -117,11 +126,12 @@ def room_for(
     Raises:
         InputError: a size is below 1, or memory does not suffice.
     """
-    left, capacity = MEMORY, context
+    left, capacity = MAX_CACHE_BYTES, context
     for size in sizes:
         if size < 1:
             raise InputError(f"found a batch of {size} sequences; expected at least 1")
-        count, capacity = places_for(config, context, size, left, max_texture_size, cache)
+        limits = SchedulerOptions(slots=size, memory=left, longest=context)
+        count, capacity = places_for(config, limits, max_texture_size, cache)
         if count < size:
             raise InputError(
                 f"found room for {count} sequences of {capacity} tokens, expected {size}: {left / 1e6:.1f} MB are left "

@@ -32,10 +32,10 @@ from glinfer.gl.context import Device, Limits, open_device
 from glinfer.inspect.diff.report import DiffReport, ElementPosition, NextToken, Predictions, RunFacts, TensorError
 from glinfer.inspect.diff.weights import diff_weights
 from glinfer.limits import MAX_DIFF_LOGITS
-from glinfer.models.capture.names import CENTRED, probes_of
+from glinfer.models.capture.names import CENTRED, capture_points
 from glinfer.models.choice import AUTO, DEFAULT_PLAN, DEFAULT_WEIGHTS, check_choice
 from glinfer.models.oracle import relative_errors
-from glinfer.models.transforms.recipe import DEFAULT_CACHE, FROM_FILE
+from glinfer.quant.formats import DEFAULT_CACHE, FROM_FILE
 from glinfer.text.tokenizer import Tokenizer, find_tokenizer
 
 Floats = npt.NDArray[np.float32]
@@ -246,7 +246,7 @@ def _run(
     side = known.side
     options: dict[str, Any] = {name: getattr(side, name) for name in ("plan", "weights", "cache", "gelu", "context")}
     with _named(known.name), load_model(known.path, tokenizer=known.tokenizer, device=device, **options) as model:
-        plan, probes = model.plan, probes_of(model.plan, model.config)
+        plan, points = model.plan, capture_points(model.plan, model.config)
         kept = _kept(model.config, model.weights, known.formats)
         matrices = {kept[name] for name, shape in weight_shapes(model.config).items() if len(shape) == 2}
         facts = RunFacts(
@@ -263,8 +263,8 @@ def _run(
         first = ids[:trace]
         named = CapturedRun(
             arrays=model.capture("*", first),
-            axes={name: probe.axis for name, probe in probes.items()},
-            sites={name: tuple(draw for draw, _ in probe.sites) for name, probe in probes.items()},
+            axes={name: point.axis for name, point in points.items()},
+            sites={name: tuple(draw for draw, _ in point.sites) for name, point in points.items()},
             draws=tuple(draw.name for draw in plan.draws),
             tokens=len(first),
         )

@@ -12,7 +12,7 @@ import numpy as np
 from glinfer.config import ModelConfig
 from glinfer.inspect.diff.weights import WeightsDiff
 from glinfer.inspect.report import Report, plain
-from glinfer.models.transforms.recipe import DEFAULT_CACHE
+from glinfer.quant.formats import DEFAULT_CACHE
 
 
 @dataclass(frozen=True)

@@ -25,7 +25,7 @@ from glinfer.models.oracle import final_tensors
 from glinfer.models.plan import PlanBuilder
 from glinfer.ops import OPS
 from glinfer.ops.flat.normalize import Norm, normalized
-from glinfer.ops.kernels import Kernels
+from glinfer.ops.kernels import KernelOptions
 from glinfer.ops.published.linear import ACTIVATIONS
 from glinfer.ops.spec import TensorSpec
 
@@ -138,7 +138,7 @@ def final_norm(checkpoint: Checkpoint, rows: Floats) -> Floats:
         offset=family.norm_offset,
     )
     x, out = declare("x", *shape, "input"), declare("normed", *shape)
-    plan.draw(*normalized("norm", "norm", x, out, norm, scratch=declare, kernels=Kernels()))
+    plan.draw(*normalized("norm", "norm", x, out, norm, scratch=declare, kernels=KernelOptions()))
     return np.asarray(final_tensors(plan.build(), used, {"x": rows}, {})["normed"])
 
 

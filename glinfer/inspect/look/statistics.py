@@ -19,7 +19,7 @@ from glinfer.limits import PIECE_ELEMENTS
 from glinfer.models.choice import is_published, plan_for, reference_plans
 from glinfer.models.oracle import MASK_LIMIT
 from glinfer.models.plan import Plan
-from glinfer.ops.kernels import Kernels
+from glinfer.ops.kernels import KernelOptions
 
 Floats = npt.NDArray[np.floating]
 Stats = dict[str, float | int | None]
@@ -158,7 +158,7 @@ def texture_sizes(checkpoint: Checkpoint, edge: int) -> dict[str, tuple[int, int
     if is_published(config, formats):
         plan = plan_for(config, "reference", max_texture_size=edge)
     else:  # weights lie alike for any number of rows
-        plan = reference_plans(config, "file", formats, Kernels(), edge).of(1)
+        plan = reference_plans(config, "file", formats, KernelOptions(), edge).of(1)
     layouts = {tensor.name: tensor.layout_within(edge) for tensor in plan.of_kind("weight")}
     return {name: (layout.width, layout.height, layout.format.name) for name, layout in layouts.items()}
 

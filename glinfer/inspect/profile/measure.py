@@ -102,10 +102,10 @@ def profile(
         ceilings = measure_fetch_rates(costs, device, partial(on_progress, "ceilings")) if ceiling else []
         return ProfileReport(
             model=label,
-            config=engine.config.to_dict(),
+            config=engine.options.config.to_dict(),
             renderer=device.description,
             plan=plan_run.session.plan.name,
-            weights=engine.weights,
+            weights=engine.options.weights,
             what=plan_run.what,
             tokens=plan_run.tokens,
             timing=measured.method,
@@ -218,7 +218,7 @@ class PlanRuns:
     @property
     def context(self) -> int:
         """Length of the longest sequence."""
-        return self.engine.config.max_position_embeddings
+        return self.engine.options.config.max_position_embeddings
 
     def at(self, tokens: int | None = None) -> PlanRun:
         """Make the run of one token at a position, counted from 1; with the reference plan, of the sequence up to it.
@@ -228,7 +228,7 @@ class PlanRuns:
         """
         place = min(DEFAULT_TOKENS, self.context) if tokens is None else tokens
         self._check("tokens", place)
-        ids = [int(token) for token in example_ids(self.engine.config, place)]
+        ids = [int(token) for token in example_ids(self.engine.options.config, place)]
         engine, bound = self.engine, self._bound
         if not isinstance(engine, WholeEngine):
             inputs, values = runs(bound.plan, ids)[-1]
@@ -250,11 +250,11 @@ class PlanRuns:
         engine = self.engine
         if not isinstance(engine, FastEngine):
             return self.at(tokens)
-        prefill = Prefill(engine.config, engine.weights, engine.kernels, engine.formats, engine.cache)
+        prefill = Prefill(engine.options)
         session = prefill.into(self._bound).session
         self._held.callback(session.release)
         rows = min(tokens, session.plan.max_rows)
-        ((inputs, values),) = runs(session.plan, example_ids(engine.config, rows).tolist())
+        ((inputs, values),) = runs(session.plan, example_ids(engine.options.config, rows).tolist())
         notes = []
         if rows < tokens:
             notes.append(f"a prompt of {tokens} tokens takes several runs: this is the first of them, of {rows}")
@@ -272,7 +272,7 @@ class PlanRuns:
         sessions: tuple[Session, ...],
         notes: Sequence[str] = (),
     ) -> PlanRun:
-        flush_every = 0 if what == SEQUENCE_RUN else self.engine.kernels.flush_every
+        flush_every = 0 if what == SEQUENCE_RUN else self.engine.options.kernels.flush_every
         return PlanRun(what, tokens, session, draws, values, inputs, flush_every, sessions, tuple(notes))
 
     def _check(self, name: str, tokens: int) -> None:

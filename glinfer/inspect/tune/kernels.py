@@ -29,14 +29,15 @@ from glinfer.inspect.draws import example_ids
 from glinfer.inspect.tune.search import Change, Search, Trial, descend
 from glinfer.limits import MAX_TUNE_SECONDS
 from glinfer.models.fast.token import LOGITS, PICKS, fast_plan
+from glinfer.models.options import PlanOptions
 from glinfer.models.session import Session
 from glinfer.models.transforms.fold import FoldedWeights
 from glinfer.models.transforms.recipe import Formats
 from glinfer.models.tuning import Tuned, TuningKey, default_for, runs_on
-from glinfer.ops.kernels import Kernels
+from glinfer.ops.kernels import KernelOptions
 from glinfer.ops.spec import Array
 
-PLAINEST = Kernels(quad=False)
+PLAINEST = KernelOptions(quad=False)
 """Options whose results all others must reproduce."""
 
 MOVES: Mapping[str, Sequence[Change]] = {
@@ -49,7 +50,7 @@ MOVES: Mapping[str, Sequence[Change]] = {
     "lookup_texture": [{"lookup_texture": True}, {"lookup_texture": False}],
     "mantissa": [{"mantissa": True}, {"mantissa": False}],
     "pitch": [{"pitch": texels} for texels in (64, 16, 32)],
-    "targets": [{"targets": rows} for rows in (8, 4, 2)],
+    "rows_per_draw": [{"rows_per_draw": rows} for rows in (8, 4, 2)],
     "row_tiles": [{"row_tiles": tiles} for tiles in (1, 2, 4, 8)],
     "largest_cell": [{"largest_cell": blocks} for blocks in (4, 2, 1)],
     "blends": [{"blends": True}, {"blends": False}],
@@ -59,8 +60,8 @@ MOVES: Mapping[str, Sequence[Change]] = {
 
 _CONTEXT = 128  # position of the timed token
 _DECODE_SHARE = 2 / 3  # share of the time for a single token's passes
-ROW_FIELDS = ("targets", "row_tiles", "largest_cell", "blends", "chunk")
-"""Options of passes over many rows, see :class:`glinfer.ops.kernels.Kernels`."""
+ROW_FIELDS = ("rows_per_draw", "row_tiles", "largest_cell", "blends", "chunk")
+"""Options of passes over many rows, see :class:`glinfer.ops.kernels.KernelOptions`."""
 PROMPT, LONG_PROMPT = 512, 1024
 """Tokens of the timed prompt, within the context; the long one is for ``chunk``, which no shorter prompt can judge."""
 
@@ -105,7 +106,7 @@ def tune(
     Args:
         device: the renderer.
         checkpoint: the model.
-        weights: a key of :data:`glinfer.models.transforms.recipe.WEIGHT_FORMATS`.
+        weights: a key of :data:`glinfer.quant.formats.WEIGHT_FORMATS`.
         seconds: approximate time limit, two thirds of it for single tokens; a trial that has begun is finished.
         shader_root: another folder of shader files, for trying out changed shaders.
         on_progress: receives (elapsed milliseconds, time limit in milliseconds).
@@ -129,7 +130,7 @@ def tune(
     # All candidates upload the same arrays.
     folded, formats = dict(FoldedWeights(checkpoint, weights)), checkpoint.formats()
 
-    def bind(kernels: Kernels) -> TokenCandidate:
+    def bind(kernels: KernelOptions) -> TokenCandidate:
         return TokenCandidate(device, checkpoint.config, weights, folded, kernels, shader_root, formats)
 
     search = Search(bind, default_for(device, weights), PLAINEST, started + _DECODE_SHARE * seconds)
@@ -170,7 +171,7 @@ class TokenCandidate:
         config: ModelConfig,
         weights: str,
         folded: Mapping[str, Array],
-        kernels: Kernels,
+        kernels: KernelOptions,
         shader_root: Path | None = None,
         formats: Formats | None = None,
     ) -> None:
@@ -182,7 +183,7 @@ class TokenCandidate:
         """
         self.kernels = kernels
         edge = device.limits.max_texture_size
-        plan = fast_plan(config, weights=weights, formats=formats, kernels=kernels, max_texture_size=edge)
+        plan = fast_plan(PlanOptions(config, weights=weights, formats=formats, kernels=kernels, max_texture_size=edge))
         self.session = Session(plan, folded, device, shader_root=shader_root)
         self.last = min(config.max_position_embeddings, _CONTEXT) - 1
         self.vocab = config.vocab_size
@@ -219,7 +220,7 @@ class PromptCandidate:
     """A chunk plan bound over a session of the fast plan, which can be checked and timed by a prompt."""
 
     def __init__(
-        self, config: ModelConfig, root: Session, weights: str, kernels: Kernels, formats: Formats | None = None
+        self, config: ModelConfig, root: Session, weights: str, kernels: KernelOptions, formats: Formats | None = None
     ) -> None:
         """Bind it.
 
@@ -229,7 +230,7 @@ class PromptCandidate:
         """
         self.kernels = kernels
         self._ids = [int(token) for token in example_ids(config, min(LONG_PROMPT, config.max_position_embeddings))]
-        prefill = Prefill(config, weights, kernels, formats)
+        prefill = Prefill(PlanOptions(config, weights, kernels, root.device.limits.max_texture_size, formats))
         self._scratch = prefill.into(root).session  # compiles; further sessions share its textures
         self._session = CachedSession(prefill, root, owns=False)
 
@@ -268,8 +269,8 @@ class PromptSearch(Search[PromptCandidate]):
         config: ModelConfig,
         root: Session,
         weights: str,
-        kernels: Kernels,
-        plainest: Kernels,
+        kernels: KernelOptions,
+        plainest: KernelOptions,
         deadline: float,
         formats: Formats | None = None,
     ) -> None:
@@ -281,7 +282,7 @@ class PromptSearch(Search[PromptCandidate]):
         self._context, self._tokens = config.max_position_embeddings, PROMPT
         plain = dataclasses.replace(kernels, **{name: getattr(plainest, name) for name in ROW_FIELDS})
 
-        def bind(kernels: Kernels) -> PromptCandidate:
+        def bind(kernels: KernelOptions) -> PromptCandidate:
             return PromptCandidate(config, root, weights, kernels, formats)
 
         super().__init__(bind, kernels, plain, deadline)
@@ -295,7 +296,7 @@ class PromptSearch(Search[PromptCandidate]):
         """Return the mean milliseconds of ``count`` prompts."""
         return candidate.milliseconds(count, self._tokens)
 
-    def try_out(self, kernels: Kernels, change: Change) -> Trial:
+    def try_out(self, kernels: KernelOptions, change: Change) -> Trial:
         """Measure a candidate, which replaces the best where it wins."""
         rows, before = (min(each.chunk, self._context) for each in (kernels, self.best.kernels))
         if "chunk" in change and rows == before:

@@ -12,7 +12,7 @@ from typing import Any, Generic, Protocol, TypeVar
 import numpy as np
 
 from glinfer.errors import GlinferError
-from glinfer.ops.kernels import Kernels
+from glinfer.ops.kernels import KernelOptions
 from glinfer.ops.spec import Array
 
 Change = Mapping[str, Any]
@@ -42,7 +42,7 @@ class Candidate(Protocol):
     """Kernel options bound to a device."""
 
     @property
-    def kernels(self) -> Kernels:
+    def kernels(self) -> KernelOptions:
         """The bound options."""
 
     def logits(self) -> Array:
@@ -83,11 +83,11 @@ def ratios(
 
 
 def descend(
-    start: Kernels,
+    start: KernelOptions,
     moves: Sequence[Sequence[Change]],
-    try_out: Callable[[Kernels, Change], Trial],
+    try_out: Callable[[KernelOptions, Change], Trial],
     may_go_on: Callable[[], bool],
-) -> tuple[Kernels, list[Trial], bool]:
+) -> tuple[KernelOptions, list[Trial], bool]:
     """Run coordinate descent; returns (best options, trials, whether it ended within the time).
 
     ``try_out`` measures a candidate: the best options so far with one change.
@@ -117,7 +117,9 @@ class Search(Generic[C]):
     patience = 2
     counts = (2, 32)  # fewest and most units in one side of a round
 
-    def __init__(self, bind: Callable[[Kernels], C], start: Kernels, plainest: Kernels, deadline: float) -> None:
+    def __init__(
+        self, bind: Callable[[KernelOptions], C], start: KernelOptions, plainest: KernelOptions, deadline: float
+    ) -> None:
         """Compute the expected logits by the plainest options, and bind those to start from.
 
         Where their logits differ, the search starts from the plainest.
@@ -139,7 +141,7 @@ class Search(Generic[C]):
             self.best = wanted
         self.start = self.best.kernels
 
-    def checked(self, kernels: Kernels) -> tuple[C | None, str]:
+    def checked(self, kernels: KernelOptions) -> tuple[C | None, str]:
         """Bind options and check their logits; returns the candidate, or None and the problem."""
         try:
             candidate = self.bind(kernels)
@@ -173,7 +175,7 @@ class Search(Generic[C]):
             self.patience,
         )
 
-    def try_out(self, kernels: Kernels, change: Change) -> Trial:
+    def try_out(self, kernels: KernelOptions, change: Change) -> Trial:
         """Measure a candidate, which replaces the best where it wins."""
         started = time.perf_counter()
         candidate, problem = self.checked(kernels)

@@ -18,14 +18,15 @@ from glinfer.models.choice import USUAL_TEXTURE_SIZE, is_published, weights_for
 from glinfer.models.fast.parts import cache_slots
 from glinfer.models.fast.rows import SCORES, chunk_plan, slots_for
 from glinfer.models.feed import runs
+from glinfer.models.options import PlanOptions
 from glinfer.models.oracle import final_tensors
 from glinfer.models.reference.gab import LOGITS, TOKENS, reference_plan
-from glinfer.models.transforms.recipe import DEFAULT_CACHE
 from glinfer.ops.fused.cached import SLOT_TOKENS
 from glinfer.ops.fused.rows import interleaved
 from glinfer.ops.fused.score import log_probabilities
-from glinfer.ops.kernels import Kernels
+from glinfer.ops.kernels import KernelOptions
 from glinfer.ops.spec import Array
+from glinfer.quant.formats import DEFAULT_CACHE
 
 
 @dataclass(frozen=True)
@@ -100,14 +101,9 @@ def _likeliest(checkpoint: Checkpoint, ids: Sequence[int], weights: str, cache: 
     """The likeliest token after each of the ids, by the oracle."""
     config, formats, rows = checkpoint.config, checkpoint.formats(), len(ids)
     if not is_published(config, formats):
-        edge, kernels = USUAL_TEXTURE_SIZE, Kernels()
+        edge, kernels = USUAL_TEXTURE_SIZE, KernelOptions()
         plan = chunk_plan(
-            config,
-            weights=weights,
-            cache=cache,
-            formats=formats,
-            kernels=kernels,
-            max_texture_size=edge,
+            PlanOptions(config, weights=weights, cache=cache, formats=formats, kernels=kernels, max_texture_size=edge),
             rows=rows,
             cache_slots=cache_slots(config) + SLOT_TOKENS,
             likelihoods=True,
@@ -115,7 +111,10 @@ def _likeliest(checkpoint: Checkpoint, ids: Sequence[int], weights: str, cache: 
         ((inputs, values),) = runs(plan, ids)
         arrays = weights_for(checkpoint, "fast", weights)
         found = final_tensors(plan, arrays, inputs, values)
-        parts = [found[f"{SCORES}.{number}"][: slots_for(rows, kernels.targets)] for number in range(kernels.targets)]
+        parts = [
+            found[f"{SCORES}.{number}"][: slots_for(rows, kernels.rows_per_draw)]
+            for number in range(kernels.rows_per_draw)
+        ]
         return np.asarray(log_probabilities(interleaved(parts)[:rows])[1])
     plan = reference_plan(config, all_rows=True)
     found = final_tensors(plan, checkpoint.tensors, {TOKENS: np.asarray(ids)[:, None]}, {"rows": rows})

@@ -12,9 +12,8 @@ from typing import Any
 
 from glinfer.inspect.verify.draws import DrawCheck
 from glinfer.inspect.verify.greedy import GreedyCheck
-from glinfer.inspect.verify.stress import StressCheck
 from glinfer.inspect.verify.textures import SpecialCheck, TextureCheck
-from glinfer.models.transforms.recipe import DEFAULT_CACHE
+from glinfer.quant.formats import DEFAULT_CACHE
 
 VERSION = 1
 """Of the JSON document; another number when something in it comes to mean something else."""
@@ -31,7 +30,6 @@ class VerifyRun:
         special: special values.
         draws: every draw against float64, where that was asked for.
         greedy: tokens against float64, likewise.
-        stress: what many repetitions gave, likewise.
         device: the number of the device that was asked for; None where nobody said which.
         api: ``es`` or ``desktop``.
         max_texture_size: what textures were laid out within, in texels a side.
@@ -46,7 +44,6 @@ class VerifyRun:
     special: tuple[SpecialCheck, ...]
     draws: tuple[DrawCheck, ...] = ()
     greedy: GreedyCheck | None = None
-    stress: StressCheck | None = None
     device: int | None = None
     api: str = ""
     max_texture_size: int = 0
@@ -74,8 +71,8 @@ class VerifyRun:
     def passed(self) -> bool:
         """Whether everything that was checked holds."""
         stored = all(check.stored for check in self.special)
-        further = all(check is None or check.passed for check in (self.greedy, self.stress))
-        return not self.problem and stored and further and not self.bad_textures and self.first_bad_draw is None
+        chosen = self.greedy is None or self.greedy.passed
+        return not self.problem and stored and chosen and not self.bad_textures and self.first_bad_draw is None
 
     def to_json(self) -> dict[str, Any]:
         """The run as plain JSON values; null stands for a difference or an error that is infinite or NaN."""
@@ -95,7 +92,6 @@ class VerifyRun:
             "draws": [{**dataclasses.asdict(check), "passed": check.passed} for check in self.draws],
             "first_bad_draw": None if first is None else first.name,
             "greedy": None if self.greedy is None else self.greedy.to_json(),
-            "stress": None if self.stress is None else self.stress.to_json(),
         }
         return {name: _finite(value) for name, value in found.items()}
 

@@ -1,8 +1,8 @@
 """Do textures hold exactly what was uploaded, and does every draw compute what it should? On one renderer, or on all.
 
 The parts are in modules of their own: :mod:`glinfer.inspect.verify.textures`, :mod:`~glinfer.inspect.verify.draws` with
-:mod:`~glinfer.inspect.verify.state`, :mod:`~glinfer.inspect.verify.greedy`, :mod:`~glinfer.inspect.verify.stress`, and
-:mod:`~glinfer.inspect.verify.report` for what they found. Here they are put together.
+:mod:`~glinfer.inspect.verify.state`, :mod:`~glinfer.inspect.verify.greedy`, and :mod:`~glinfer.inspect.verify.report`
+for what they found. Here they are put together.
 """
 
 from __future__ import annotations
@@ -21,7 +21,6 @@ from glinfer.inspect.verify.draws import DRAW_TOLERANCE, DrawCheck, verify_draws
 from glinfer.inspect.verify.greedy import GreedyCheck, verify_greedy
 from glinfer.inspect.verify.report import Unusable, VerifyReport, VerifyRun, schema
 from glinfer.inspect.verify.state import Finding
-from glinfer.inspect.verify.stress import StressCheck, StressFault, verify_stress
 from glinfer.inspect.verify.textures import (
     SPECIAL_BITS,
     SpecialCheck,
@@ -33,9 +32,8 @@ from glinfer.inspect.verify.textures import (
 from glinfer.models.choice import WEIGHTS, check_choice, plan_for, weights_for, weights_named
 from glinfer.models.fast.shortlist import with_shortlist
 from glinfer.models.plan import Plan
-from glinfer.models.transforms.recipe import DEFAULT_CACHE, FROM_FILE
 from glinfer.models.tuning import kernels_for
-from glinfer.tensors.device import Device as TensorDevice
+from glinfer.quant.formats import DEFAULT_CACHE, FROM_FILE
 
 __all__ = [
     "APIS",
@@ -47,8 +45,6 @@ __all__ = [
     "GreedyCheck",
     "Renderer",
     "SpecialCheck",
-    "StressCheck",
-    "StressFault",
     "TextureCheck",
     "Unusable",
     "VerifyReport",
@@ -60,7 +56,6 @@ __all__ = [
     "verify_everywhere",
     "verify_greedy",
     "verify_special_values",
-    "verify_stress",
     "verify_textures",
 ]
 
@@ -92,20 +87,11 @@ class Checks:
         draws: every draw against float64.
         ids: the tokens that draws and greedy tokens follow.
         greedy: how many tokens are compared with those that float64 finds likeliest; None for none.
-        stress: seconds of repetition under load; None for none.
-        seed: of that.
     """
 
     draws: bool = False
     ids: Sequence[int] = ()
     greedy: int | None = None
-    stress: float | None = None
-    seed: int = 0
-
-    @property
-    def run_the_model(self) -> bool:
-        """Whether the model itself is run, for which its weights have to be numbers."""
-        return self.draws or self.greedy is not None or self.stress is not None
 
 
 def every_renderer(api: str | None = None) -> list[Renderer]:
@@ -173,7 +159,7 @@ def verify_everywhere(
             for weights in formats:
                 made = _Run(checkpoint, device, renderer, plan, weights, cache, checks, on_step)
                 try:
-                    runs.append(made.run(limits))
+                    runs.append(made.run())
                 except PlanError as error:
                     unusable.append(Unusable(renderer.number, device.api, made.weights, str(error)))
     return VerifyReport(checkpoint.source, tuple(runs), tuple(unusable))
@@ -197,7 +183,7 @@ class _Run:
         self.plan, self.cache, self.checks, self.on_step = plan, cache, checks, on_step
         self.weights = weights_named(weights, checkpoint.formats())
 
-    def run(self, limits: Limits | None) -> VerifyRun:
+    def run(self) -> VerifyRun:
         device, edge = self.device, self.device.limits.max_texture_size
         made = VerifyRun(
             device.description,
@@ -211,13 +197,13 @@ class _Run:
             cache=self.cache,
         )
         try:
-            for found in self.found(edge, limits):
+            for found in self.found(edge):
                 made = replace(made, **found)
         except (GLError, ShaderError) as error:
             made = replace(made, problem=str(error))
         return made
 
-    def found(self, edge: int, limits: Limits | None) -> Iterator[dict[str, Any]]:
+    def found(self, edge: int) -> Iterator[dict[str, Any]]:
         """What is found, as attributes of a run, one after the other."""
         config, formats, weights = self.checkpoint.config, self.checkpoint.formats(), self.weights
         kernels = kernels_for(self.device, config, weights)
@@ -236,8 +222,6 @@ class _Run:
                 self.checkpoint, self.device, self.checks.ids, self.checks.greedy, plan=self.plan, **how
             )
             yield {"greedy": found}
-        if self.checks.stress is not None:
-            yield {"stress": self.stress(self.checks.stress, limits)}
 
     def textures(self, plan: Plan, arrays: Weights) -> tuple[TextureCheck, ...]:
         total, done = len(plan.of_kind("weight")), count(1)
@@ -253,17 +237,3 @@ class _Run:
 
         found = verify_draws(self.checkpoint, plan, self.device, self.checks.ids, weights=arrays, on_check=told)
         return tuple(found)
-
-    def stress(self, seconds: float, limits: Limits | None) -> StressCheck:
-        number, api = self.renderer.device, self.renderer.api
-        return verify_stress(
-            self.checkpoint,
-            self.device,
-            plan=self.plan,
-            weights=self.weights,
-            cache=self.cache,
-            seconds=seconds,
-            seed=self.checks.seed,
-            open_kernels=lambda: TensorDevice(number, api=api, limits=limits),
-            on_step=lambda gone: self.on_step("repeating under load", min(gone, seconds), seconds),
-        )

@@ -1,8 +1,8 @@
 """What the tensors of a plan mean: names that are the same in every plan, and where each plan has them.
 
 A plan's own names say how it computes (``hidden.a``, ``attn.cache``), and one texture holds many things in turn. A
-:class:`Probe` has the field's name of a thing, such as ``blocks.3.attn.probs``, and knows after which draw and in which
-texels it lies, how to read it into an array that is alike in all plans, and how to write such an array back.
+:class:`CapturePoint` has the field's name of a tensor, such as ``blocks.3.attn.probs``. It knows after which draw and
+in which texels the tensor lies, reads it into an array that has one shape in all plans, and writes such an array back.
 
 ========================== ======================== ==================================================================
 name                       array                    what it is
@@ -44,18 +44,19 @@ import numpy as np
 
 from glinfer.config import ModelConfig
 from glinfer.errors import InputError
-from glinfer.models.capture.point import Index, Probe, Span
+from glinfer.models.capture.point import CapturePoint, Index, Span
 from glinfer.models.plan import Plan
 from glinfer.models.reference.decoder import LAST_ROW
-from glinfer.models.transforms.recipe import FROM_FILE, Recipes
+from glinfer.models.transforms.recipe import Recipes
 from glinfer.ops.fused.cached import SLOT_TOKENS
 from glinfer.ops.spec import Array
+from glinfer.quant.formats import FROM_FILE
 
 CENTRED = ".centred"
 """What the names of streams end with whose mean over the features was taken away."""
 
 
-def probes_of(plan: Plan, config: ModelConfig) -> dict[str, Probe]:
+def capture_points(plan: Plan, config: ModelConfig) -> dict[str, CapturePoint]:
     """Everything with a name that a plan has, in the order of its computation.
 
     Only plans of one sequence have names: ``reference``, and ``fast`` for one token a run. Others give none.
@@ -75,7 +76,7 @@ def _values(plan: Plan) -> set[str]:
 
 @dataclass(frozen=True)
 class _Named:
-    """A probe before its draws are looked up: ``steps`` are the beginnings of the names of draws, the last one counts.
+    """A point before its draws are looked up: ``steps`` are the beginnings of the names of draws, the last one counts.
 
     ``tensor`` says which of the draw's outputs it is, where there are several.
     """
@@ -90,8 +91,8 @@ class _Named:
     output: int = 0
 
 
-def _located(plan: Plan, named: Iterable[_Named]) -> dict[str, Probe]:
-    """The probes whose draws the plan has, in the order of their last draws."""
+def _located(plan: Plan, named: Iterable[_Named]) -> dict[str, CapturePoint]:
+    """The points whose draws the plan has, in the order of their last draws."""
     steps: dict[str, int] = {}
     for place, draw in enumerate(plan.draws):
         parts = draw.name.split(".")
@@ -102,9 +103,9 @@ def _located(plan: Plan, named: Iterable[_Named]) -> dict[str, Probe]:
         if all(step in steps for step in each.steps):
             places = [steps[step] for step in each.steps]
             sites = tuple((plan.draws[place].name, plan.draws[place].outputs[each.output]) for place in places)
-            probe = Probe(each.name, sites, each.index, each.axis, each.factor, each.keys, each.last_only)
-            found.append((places[-1], probe))
-    return {probe.name: probe for _, probe in sorted(found, key=lambda pair: pair[0])}
+            point = CapturePoint(each.name, sites, each.index, each.axis, each.factor, each.keys, each.last_only)
+            found.append((places[-1], point))
+    return {point.name: point for _, point in sorted(found, key=lambda pair: pair[0])}
 
 
 def _rows(cols: int, start: int = 0) -> Callable[[Span], Index]:
@@ -306,8 +307,8 @@ _NEAREST = {
 _BLOCK = re.compile(r"blocks\.([^.]+)\.(.+)")
 
 
-def chosen(probes: Mapping[str, Probe], patterns: str | Sequence[str], plan: str) -> dict[str, Probe]:
-    """The probes that patterns such as ``blocks.*.attn.q`` name, in the order of their computation.
+def chosen(points: Mapping[str, CapturePoint], patterns: str | Sequence[str], plan: str) -> dict[str, CapturePoint]:
+    """The points that patterns such as ``blocks.*.attn.q`` name, in the order of their computation.
 
     ``*`` stands for any letters, ``?`` for one, ``[135]`` for one of these.
 
@@ -318,21 +319,21 @@ def chosen(probes: Mapping[str, Probe], patterns: str | Sequence[str], plan: str
     if not wanted or not all(isinstance(pattern, str) for pattern in wanted):
         raise InputError(f"found {wanted!r}; expected names such as blocks.*.attn.q, one or a list of them")
     for pattern in wanted:
-        if not any(fnmatchcase(name, pattern) for name in probes):
-            raise InputError(f"plan {plan} has no {pattern}; {_advice(probes, pattern, plan)}")
-    return {name: probe for name, probe in probes.items() if any(fnmatchcase(name, each) for each in wanted)}
+        if not any(fnmatchcase(name, pattern) for name in points):
+            raise InputError(f"plan {plan} has no {pattern}; {_advice(points, pattern, plan)}")
+    return {name: point for name, point in points.items() if any(fnmatchcase(name, each) for each in wanted)}
 
 
-def _advice(probes: Mapping[str, Probe], pattern: str, plan: str) -> str:
-    if not probes:
+def _advice(points: Mapping[str, CapturePoint], pattern: str, plan: str) -> str:
+    if not points:
         return "it is no plan of one sequence, whose tensors have names"
     match = _BLOCK.fullmatch(pattern)
     block, part = (f"blocks.{match[1]}.", match[2]) if match else ("", pattern)
     near = [f"{block}{each}" for each in _NEAREST.get(part, ())]
-    near = [each for each in near if any(fnmatchcase(name, each) for name in probes)]
+    near = [each for each in near if any(fnmatchcase(name, each) for name in points)]
     if near:
         other = "" if plan == "reference" else "; plan='reference' keeps the most"
         return f"its passes are fused, and the nearest they keep is {' or '.join(near[:2])}{other}"
-    names = list(probes)
+    names = list(points)
     close = difflib.get_close_matches(pattern, names, n=2, cutoff=0.5) or [names[0], names[-1]]
     return f"the nearest names are {' and '.join(close)}; model.names() lists all"

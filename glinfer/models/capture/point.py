@@ -78,7 +78,7 @@ class Textures(Matrices):
 
 
 @dataclass(frozen=True)
-class Probe:
+class CapturePoint:
     """One thing with a name, in one plan.
 
     Attributes:

@@ -1,4 +1,4 @@
-"""What all fast plans of a model have in common: how they declare tensors."""
+"""The parts of all fast plans: the tensors that they declare, and the draws that they share."""
 
 from __future__ import annotations
 
@@ -8,17 +8,17 @@ from glinfer.config import ModelConfig
 from glinfer.errors import PlanError
 from glinfer.gl.layouts.blocks import BlockLayout, RowLayout
 from glinfer.gl.layouts.grouped import GroupedLayout
+from glinfer.gl.layouts.matrix import Extent
 from glinfer.gl.layouts.packing import ConstantLayout, GemvLayout
+from glinfer.models.options import PlanOptions
 from glinfer.models.plan import PlanBuilder
-from glinfer.models.transforms.recipe import CACHE_FORMATS, Formats, Recipe, Recipes
+from glinfer.models.transforms.recipe import Recipe, Recipes
 from glinfer.ops.fused.cached import SLOT_TOKENS, Heads, score_slots
 from glinfer.ops.fused.dense import Matrix, Turning
-from glinfer.ops.kernels import Kernels
+from glinfer.ops.fused.rows import RowInterleaved
+from glinfer.ops.fused.turn import turn_heads
 from glinfer.ops.spec import RunValue, TensorSpec
-from glinfer.quant.groups import FORMS, WIDE
-
-SCALED = ("q16", "q8", "i16", "i8")
-"""Packings of whole numbers with a scale a row."""
+from glinfer.quant.formats import CACHE_FORMATS, GROUP_FORMS, is_grouped, is_scaled
 
 
 class PartsBuilder:
@@ -28,24 +28,13 @@ class PartsBuilder:
     that they can share the textures.
     """
 
-    def __init__(
-        self,
-        name: str,
-        max_rows: int,
-        run_values: Sequence[RunValue],
-        config: ModelConfig,
-        weights: str,
-        formats: Formats | None,
-        kernels: Kernels,
-        max_texture_size: int,
-        cache: str,
-    ) -> None:
-        """An empty plan; the arguments are those of the plans."""
-        self.config, self.kernels, self.max_texture_size = config, kernels, max_texture_size
-        self.cache_format = cache_format(cache)
-        self.recipes = Recipes(config, weights, formats)
+    def __init__(self, name: str, max_rows: int, run_values: Sequence[RunValue], options: PlanOptions) -> None:
+        """An empty plan."""
+        self.config, self.kernels, self.max_texture_size = options.config, options.kernels, options.max_texture_size
+        self.cache_format = cache_format(options.cache)
+        self.recipes = Recipes(options.config, options.weights, options.formats)
         self.plan = PlanBuilder(name, max_rows, run_values)
-        self.attention_width = config.num_attention_heads * self.recipes.head_floats
+        self.attention_width = options.config.num_attention_heads * self.recipes.head_floats
         self._declared: dict[str, TensorSpec] = {}
 
     def blocks(self, name: str, slots: int, floats: int) -> TensorSpec:
@@ -77,7 +66,7 @@ class PartsBuilder:
         form, width = recipes.table_format, config.hidden_size
         if recipes.table_is_head:
             wte = self.packed(recipes.head())
-        elif form in FORMS:
+        elif form in GROUP_FORMS:
             layout = GroupedLayout.of(config.vocab_size, width, form, self.kernels.quad, self.max_texture_size)
             wte = self.plan.laid_out("wte", "weight", layout)
         else:
@@ -91,7 +80,7 @@ class PartsBuilder:
         name, inputs = recipe.name, self.inputs_of(recipe)
         weight = self.packed(recipe)
         if f"{name}.consts" not in self._declared:
-            sums, scaled = self.recipes.sums and bool(recipe.norm), recipe.packing in SCALED
+            sums, scaled = self.recipes.sums and bool(recipe.norm), is_scaled(recipe.packing)
             layout = ConstantLayout.of(len(recipe.rows), scaled, self.kernels.quad, self.max_texture_size, sums=sums)
             self._declared[f"{name}.consts"] = self.plan.laid_out(f"{name}.consts", "weight", layout)
         gain = self.table(f"{name}.gain", 1, inputs) if recipe.kept and recipe.norm else None
@@ -102,9 +91,7 @@ class PartsBuilder:
         """The matrix of a product alone."""
         name, packing, quad, size = f"{recipe.name}.weight", recipe.packing, self.kernels.quad, self.max_texture_size
         if name not in self._declared:
-            kind: type[GroupedLayout] | type[GemvLayout] = (
-                GroupedLayout if packing == WIDE or packing in FORMS else GemvLayout
-            )
+            kind: type[GroupedLayout] | type[GemvLayout] = GroupedLayout if is_grouped(packing) else GemvLayout
             layout = kind.of(len(recipe.rows), self.inputs_of(recipe), packing, quad, size)
             self._declared[name] = self.plan.laid_out(name, "weight", layout)
         return self._declared[name]
@@ -123,6 +110,36 @@ class PartsBuilder:
             return None
         table = self.table("rope", self.config.max_position_embeddings, heads.floats)
         return Turning(table, heads.kv_floats, heads.queries_at)
+
+    def turn_heads(
+        self,
+        layer: int,
+        x: RowInterleaved,
+        turning: Turning,
+        out: RowInterleaved,
+        *,
+        rows: TensorSpec | None,
+        slots: Extent = 1,
+        first: Extent = 0,
+    ) -> None:
+        """Draw the pass that normalises and turns the heads of keys and queries."""
+        name = f"h.{layer}.attn"
+        gains = self.table(f"{name}.qkv.turn", 2, self.recipes.head_floats)
+        self.plan.draw(
+            turn_heads(
+                f"{name}.turn",
+                x,
+                gains,
+                turning,
+                out,
+                head_dim=self.config.head_dim,
+                eps=self.config.layer_norm_eps,
+                rows=rows,
+                slots=slots,
+                first=first,
+                kernels=self.kernels,
+            )
+        )
 
     @property
     def turns_apart(self) -> bool:

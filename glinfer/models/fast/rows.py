@@ -13,75 +13,60 @@ from __future__ import annotations
 
 from typing import Any
 
-from glinfer.config import ModelConfig
 from glinfer.errors import PlanError
 from glinfer.gl.layouts.blocks import BLOCK_FLOATS, BlockLayout, RowLayout
 from glinfer.gl.layouts.matrix import Extent
 from glinfer.models.fast.parts import PartsBuilder, kind_of
 from glinfer.models.fast.token import HIDDEN
+from glinfer.models.options import PlanOptions
 from glinfer.models.plan import Plan
-from glinfer.models.transforms.recipe import DEFAULT_CACHE, Formats, Recipe
-from glinfer.ops.embed import embed_rows
+from glinfer.models.transforms.recipe import Recipe
 from glinfer.ops.fused.cached import SLOT_TOKENS, cached_scores, cached_values, score_slots
 from glinfer.ops.fused.dense import Turning, shared_parts
+from glinfer.ops.fused.embed import embed_rows
 from glinfer.ops.fused.gemm import gemm
-from glinfer.ops.fused.rows import ROW_WORDS, Dealt
+from glinfer.ops.fused.norms import norm_floats, row_norms
+from glinfer.ops.fused.rows import ROW_WORDS, RowInterleaved
 from glinfer.ops.fused.sample import pick_rows
 from glinfer.ops.fused.score import score_rows
 from glinfer.ops.fused.tiles import store_rows, take_row, tile_scores, tile_values
-from glinfer.ops.fused.turn import turn_heads
-from glinfer.ops.kernels import Kernels
-from glinfer.ops.norm import norm_floats, row_norms
 from glinfer.ops.spec import RunValue, TensorSpec
-from glinfer.quant.groups import FORMS, WIDE
+from glinfer.quant.formats import is_grouped
 
 ROWS, LOGITS, SCORES, PICKS = "rows", "row.logits", "row.likelihoods", "row.picks"
 
 
 def chunk_plan(
-    config: ModelConfig,
+    options: PlanOptions,
     *,
-    weights: str,
-    kernels: Kernels,
-    max_texture_size: int,
     rows: int,
     cache_slots: int,
     every: int | None = None,
-    formats: Formats | None = None,
-    cache: str = DEFAULT_CACHE,
     likelihoods: bool = False,
-    hands_over: bool = False,
+    export_residual: bool = False,
 ) -> Plan:
     """The plan ``chunk``, or with ``likelihoods`` the plan ``score``.
 
-    Before each run the table ``rows`` is written. Run values: ``rows``, how many of it are run; ``row_slots`` =
-    ⌈rows / targets⌉; ``score_slots`` = row_slots times the most groups of 64 tokens that one row, or one of those that
-    fill up the last slot, looks back on; ``strip_first``, the cache slot of the first row.
+    Each run reads the table ``rows``, which is written before it. Run values: ``rows``, the rows of the table that are
+    run; ``row_slots`` = ⌈rows / targets⌉; ``score_slots`` = row_slots times the most groups of 64 tokens that a row
+    sees, padding rows of the last slot included; ``strip_first``, the cache slot of the first row.
 
     Args:
-        config: the model's shape.
-        weights: ``file`` or a key of :data:`glinfer.models.transforms.recipe.WEIGHT_FORMATS`.
-        kernels: how the passes are shaped.
-        max_texture_size: of the renderer, in texels.
-        rows: the most that one run takes; rounded up to whole slots.
-        cache_slots: of the caches, a multiple of 64.
-        every: slots of one sequence; left out, all of them.
-        formats: of the file's tensors; left out, float32.
-        cache: how keys and values are kept, a key of :data:`glinfer.models.transforms.recipe.CACHE_FORMATS`.
-        likelihoods: whether the logits are computed, and what becomes of them.
-        hands_over: whether the stream of one row, as the last block finds it, is left where the fast plan has its own,
-            for that plan to go on with. Run value: ``last_row``.
+        options: the options of all fast plans.
+        rows: the most rows of one run; rounded up to whole slots.
+        cache_slots: slots of the caches, a multiple of 64.
+        every: slots of one sequence; all of them where it is left out.
+        likelihoods: compute the logits, and score each row's wanted token.
+        export_residual: copy row ``last_row``, a run value, before the last block to the decode plan, which continues
+            from there.
 
     Raises:
         PlanError: there is no such format, or something does not fit a texture.
     """
-    builder = _ChunkBuilder(
-        config, weights, formats, kernels, max_texture_size, cache, rows, cache_slots, every or cache_slots, likelihoods
-    )
-    return builder.build(hands_over)
+    return _ChunkBuilder(options, rows, cache_slots, every or cache_slots, likelihoods).build(export_residual)
 
 
-def fitting_chunk_plan(config: ModelConfig, *, rows: int, kernels: Kernels, **options: Any) -> Plan:
+def fitting_chunk_plan(options: PlanOptions, *, rows: int, **further: Any) -> Plan:
     """The chunk plan of at most ``rows`` rows: of half as many as often as the scores of so many fit no texture.
 
     The arguments are those of :func:`chunk_plan`.
@@ -91,24 +76,14 @@ def fitting_chunk_plan(config: ModelConfig, *, rows: int, kernels: Kernels, **op
     """
     while True:
         try:
-            return chunk_plan(config, rows=rows, kernels=kernels, **options)
+            return chunk_plan(options, rows=rows, **further)
         except PlanError:
-            if rows <= kernels.targets:
+            if rows <= options.kernels.rows_per_draw:
                 raise
-            rows = max(kernels.targets, rows // 2)
+            rows = max(options.kernels.rows_per_draw, rows // 2)
 
 
-def batch_plan(
-    config: ModelConfig,
-    *,
-    weights: str,
-    kernels: Kernels,
-    max_texture_size: int,
-    sequences: int,
-    capacity: int,
-    formats: Formats | None = None,
-    cache: str = DEFAULT_CACHE,
-) -> Plan:
+def batch_plan(options: PlanOptions, *, sequences: int, capacity: int) -> Plan:
     """The plan ``batch``: one token of each of ``sequences`` sequences, a draw a layer more than the fast plan.
 
     Sequence s has the cache slots from ``s · capacity`` on, and row s of the table ``rows``, which is written before
@@ -117,19 +92,14 @@ def batch_plan(
     rows of the table.
 
     Args:
-        config: the model's shape.
-        weights: ``file`` or a key of :data:`glinfer.models.transforms.recipe.WEIGHT_FORMATS`.
-        kernels: how the passes are shaped.
-        max_texture_size: of the renderer, in texels.
+        options: those of all fast plans.
         sequences: how many.
         capacity: tokens that each may hold, a multiple of 64.
-        formats: of the file's tensors; left out, float32.
-        cache: how keys and values are kept, a key of :data:`glinfer.models.transforms.recipe.CACHE_FORMATS`.
 
     Raises:
         PlanError: there is no such format, or something does not fit a texture.
     """
-    return _BatchBuilder(config, weights, formats, kernels, max_texture_size, cache, sequences, capacity).build()
+    return _BatchBuilder(options, sequences, capacity).build()
 
 
 class _RowsBuilder(PartsBuilder):
@@ -139,42 +109,38 @@ class _RowsBuilder(PartsBuilder):
         self,
         name: str,
         run_values: list[RunValue],
-        config: ModelConfig,
-        weights: str,
-        formats: Formats | None,
-        kernels: Kernels,
-        max_texture_size: int,
-        cache: str,
+        options: PlanOptions,
         rows: int,
         cache_slots: int,
         every: int,
     ) -> None:
         if rows < 1:
             raise PlanError(f"a plan for {rows} rows; expected at least 1")
-        super().__init__(name, rows, run_values, config, weights, formats, kernels, max_texture_size, cache)
+        super().__init__(name, rows, run_values, options)
+        config, kernels, max_texture_size = options.config, options.kernels, options.max_texture_size
         if cache_slots < 1 or cache_slots % SLOT_TOKENS:
             raise PlanError(f"a cache of {cache_slots} slots; expected a multiple of {SLOT_TOKENS}")
-        self.targets, self.slots = kernels.targets, slots_for(rows, kernels.targets)
+        self.targets, self.slots = kernels.rows_per_draw, slots_for(rows, kernels.rows_per_draw)
         self.cache_slots, self.every = cache_slots, every
         table = RowLayout.of((self.slots * self.targets, ROW_WORDS), "rgba32ui", max_texture_size)
         self.row_table = self.plan.laid_out(ROWS, "input", table)
         self.used: Extent = self.slots
-        first = self.dealt("row.hidden.a", config.hidden_size)
-        self.hidden = (first, first if kernels.blends else self.dealt("row.hidden.b", config.hidden_size))
+        first = self.interleaved("row.hidden.a", config.hidden_size)
+        self.hidden = (first, first if kernels.blends else self.interleaved("row.hidden.b", config.hidden_size))
         cols = self.recipes.heads(0).cols
-        self.raw = self.dealt("row.raw", cols) if self.turns_apart else None
+        self.raw = self.interleaved("row.raw", cols) if self.turns_apart else None
         # As the cache has them: where a row's keys are rounded, all plans round them, and its queries, alike.
-        self.qkv = self.dealt("row.qkv", cols, format_name=self.cache_format)
-        self.inner = self.dealt("row.inner", config.intermediate_size)
+        self.qkv = self.interleaved("row.qkv", cols, format_name=self.cache_format)
+        self.inner = self.interleaved("row.inner", config.intermediate_size)
 
-    def dealt(self, name: str, floats: int, *, format_name: str = "rgba32f") -> Dealt:
+    def interleaved(self, name: str, floats: int, *, format_name: str = "rgba32f") -> RowInterleaved:
         shape, tiles = (self.slots, floats), self.kernels.row_tiles
         layout = BlockLayout.of(shape, self.max_texture_size, tiles=tiles, format_name=format_name)
-        return self.dealt_as(name, layout)
+        return self.interleaved_as(name, layout)
 
-    def dealt_as(self, name: str, layout: BlockLayout) -> Dealt:
+    def interleaved_as(self, name: str, layout: BlockLayout) -> RowInterleaved:
         names = (f"{name}.{number}" for number in range(self.targets))
-        return Dealt(tuple(self.plan.laid_out(each, "activation", layout) for each in names))
+        return RowInterleaved(tuple(self.plan.laid_out(each, "activation", layout) for each in names))
 
     def embed(self, picks: TensorSpec | None = None) -> None:
         (wte, wpe), out = self.tables(), self.hidden[0]
@@ -202,20 +168,7 @@ class _RowsBuilder(PartsBuilder):
         else:
             assert turning is not None
             self.normed(recipe, self.hidden[0], self.raw)
-            self.plan.draw(
-                turn_heads(
-                    f"{name}.turn",
-                    self.raw,
-                    self.table(f"{name}.qkv.turn", 2, heads.floats),
-                    turning,
-                    self.qkv,
-                    head_dim=self.config.head_dim,
-                    eps=self.config.layer_norm_eps,
-                    rows=self.row_table,
-                    slots=self.used,
-                    kernels=self.kernels,
-                )
-            )
+            self.turn_heads(layer, self.raw, turning, self.qkv, rows=self.row_table, slots=self.used)
         cache = self.attention_cache(layer, self.cache_slots, self.every)
         self.plan.draw(
             store_rows(f"{name}.store", self.qkv, self.row_table, cache, together=together, kernels=self.kernels)
@@ -226,19 +179,27 @@ class _RowsBuilder(PartsBuilder):
         self.normed(self.recipes.up(layer), self.hidden[1], self.inner, activation=self.config.hidden_act)
         self.add(self.recipes.down(layer), self.inner, self.hidden[1], self.hidden[0])
 
-    def head(self) -> Dealt:
-        logits = self.dealt(LOGITS, self.config.vocab_size)
+    def head(self) -> RowInterleaved:
+        logits = self.interleaved(LOGITS, self.config.vocab_size)
         self.normed(self.recipes.head(), self.hidden[0], logits)
         return logits
 
     def normed(
-        self, recipe: Recipe, x: Dealt, out: Dealt, *, activation: str = "none", turning: Turning | None = None
+        self,
+        recipe: Recipe,
+        x: RowInterleaved,
+        out: RowInterleaved,
+        *,
+        activation: str = "none",
+        turning: Turning | None = None,
     ) -> None:
         """A product behind a norm."""
         eps = self.config.layer_norm_eps
         self.product(recipe, x, out, norm_eps=eps, activation=activation, turning=turning)
 
-    def add(self, recipe: Recipe, x: Dealt | TensorSpec, residual: Dealt, out: Dealt) -> None:
+    def add(
+        self, recipe: Recipe, x: RowInterleaved | TensorSpec, residual: RowInterleaved, out: RowInterleaved
+    ) -> None:
         """A product that is added to the residual stream."""
         if residual is out:
             self.product(recipe, x, out, adds=True)
@@ -248,12 +209,12 @@ class _RowsBuilder(PartsBuilder):
     def product(
         self,
         recipe: Recipe,
-        x: Dealt | TensorSpec,
-        out: Dealt,
+        x: RowInterleaved | TensorSpec,
+        out: RowInterleaved,
         *,
         norm_eps: float | None = None,
         norms: TensorSpec | None = None,
-        residual: Dealt | None = None,
+        residual: RowInterleaved | None = None,
         activation: str = "none",
         turning: Turning | None = None,
         adds: bool = False,
@@ -281,45 +242,33 @@ class _RowsBuilder(PartsBuilder):
 
 
 class _ChunkBuilder(_RowsBuilder):
-    def __init__(
-        self,
-        config: ModelConfig,
-        weights: str,
-        formats: Formats | None,
-        kernels: Kernels,
-        max_texture_size: int,
-        cache: str,
-        rows: int,
-        cache_slots: int,
-        every: int,
-        likelihoods: bool,
-    ) -> None:
+    def __init__(self, options: PlanOptions, rows: int, cache_slots: int, every: int, likelihoods: bool) -> None:
+        config, kernels, max_texture_size = options.config, options.kernels, options.max_texture_size
         self.likelihoods = likelihoods
-        slots = max(1, slots_for(rows, kernels.targets))
+        slots = max(1, slots_for(rows, kernels.rows_per_draw))
         # A row looks back on its own sequence alone; the rows that fill up the last slot may come after its end.
-        groups = score_slots(min(config.max_position_embeddings, cache_slots) + kernels.targets)
+        groups = score_slots(min(config.max_position_embeddings, cache_slots) + kernels.rows_per_draw)
         values = [
             RunValue("rows", 1, rows, lambda tokens: tokens),
-            RunValue("row_slots", 1, slots, lambda tokens: slots_for(tokens, kernels.targets)),
-            RunValue("score_slots", 1, groups * slots, lambda tokens: groups * slots_for(tokens, kernels.targets)),
+            RunValue("row_slots", 1, slots, lambda tokens: slots_for(tokens, kernels.rows_per_draw)),
+            RunValue(
+                "score_slots", 1, groups * slots, lambda tokens: groups * slots_for(tokens, kernels.rows_per_draw)
+            ),
             RunValue("strip_first", 0, cache_slots - 1),
             RunValue("last_row", 0, rows - 1),
         ]
-        name = "score" if likelihoods else "chunk"
-        super().__init__(
-            name, values, config, weights, formats, kernels, max_texture_size, cache, rows, cache_slots, every
-        )
+        super().__init__("score" if likelihoods else "chunk", values, options, rows, cache_slots, every)
         self.used = "row_slots"
         width = norm_floats(self.targets, centred=self.recipes.sums)
         self.norms = self.plan.laid_out(
             "row.norms", "activation", BlockLayout.by_block((slots, width), max_texture_size)
         )
-        self.mixed = self.dealt("row.mixed", self.attention_width)
+        self.mixed = self.interleaved("row.mixed", self.attention_width)
         # In one tile: what a cell covers then belongs to few slots, and is left out if none of them sees it.
         layout = BlockLayout.of((groups * slots, config.num_attention_heads * BLOCK_FLOATS), max_texture_size)
-        self.scores = self.dealt_as("row.scores", layout)
+        self.scores = self.interleaved_as("row.scores", layout)
 
-    def build(self, hands_over: bool) -> Plan:
+    def build(self, export_residual: bool) -> Plan:
         self.embed()
         last = self.config.num_hidden_layers - 1
         for layer in range(last + 1):
@@ -331,13 +280,13 @@ class _ChunkBuilder(_RowsBuilder):
                     "score",
                     logits,
                     self.row_table,
-                    self.dealt(SCORES, BLOCK_FLOATS),
+                    self.interleaved(SCORES, BLOCK_FLOATS),
                     vocab=self.config.vocab_size,
                     slots=self.used,
                     kernels=self.kernels,
                 )
             )
-        if hands_over:
+        if export_residual:
             stream = self.blocks(HIDDEN, 1, self.config.hidden_size)
             self.plan.draw(take_row("take", self.hidden[0], stream, kernels=self.kernels))
         return self.plan.build()
@@ -355,7 +304,13 @@ class _ChunkBuilder(_RowsBuilder):
         self.feed_forward(layer)
 
     def normed(
-        self, recipe: Recipe, x: Dealt, out: Dealt, *, activation: str = "none", turning: Turning | None = None
+        self,
+        recipe: Recipe,
+        x: RowInterleaved,
+        out: RowInterleaved,
+        *,
+        activation: str = "none",
+        turning: Turning | None = None,
     ) -> None:
         self.plan.draw(
             row_norms(
@@ -366,7 +321,7 @@ class _ChunkBuilder(_RowsBuilder):
                 slots=self.used,
                 eps=self.config.layer_norm_eps,
                 centred=self.recipes.sums,
-                grouped=recipe.packing == WIDE or recipe.packing in FORMS,
+                grouped=is_grouped(recipe.packing),
                 kernels=self.kernels,
             )
         )
@@ -374,30 +329,18 @@ class _ChunkBuilder(_RowsBuilder):
 
 
 class _BatchBuilder(_RowsBuilder):
-    def __init__(
-        self,
-        config: ModelConfig,
-        weights: str,
-        formats: Formats | None,
-        kernels: Kernels,
-        max_texture_size: int,
-        cache: str,
-        sequences: int,
-        capacity: int,
-    ) -> None:
+    def __init__(self, options: PlanOptions, sequences: int, capacity: int) -> None:
+        config, kernels = options.config, options.kernels
         if capacity < 1 or capacity % SLOT_TOKENS:
             raise PlanError(f"room for {capacity} tokens; expected a multiple of {SLOT_TOKENS}")
-        rows = slots_for(sequences, kernels.targets) * kernels.targets
+        rows = slots_for(sequences, kernels.rows_per_draw) * kernels.rows_per_draw
         groups = score_slots(min(capacity, config.max_position_embeddings))
         values = [
             RunValue("rows", sequences, sequences),
             RunValue("groups", 1, groups, lambda tokens: groups),
             RunValue("score_slots", rows, groups * rows, lambda tokens: groups * rows),
         ]
-        slots = sequences * capacity
-        super().__init__(
-            "batch", values, config, weights, formats, kernels, max_texture_size, cache, sequences, slots, capacity
-        )
+        super().__init__("batch", values, options, sequences, sequences * capacity, capacity)
         self.scores = self.blocks("row.scores", groups * rows, config.num_attention_heads * BLOCK_FLOATS)
         self.mixed = self.blocks("row.mixed", rows, self.attention_width)
 
@@ -424,7 +367,9 @@ class _BatchBuilder(_RowsBuilder):
         self.add(self.recipes.out(layer), self.mixed, self.hidden[0], self.hidden[1])
         self.feed_forward(layer)
 
-    def add(self, recipe: Recipe, x: Dealt | TensorSpec, residual: Dealt, out: Dealt) -> None:
+    def add(
+        self, recipe: Recipe, x: RowInterleaved | TensorSpec, residual: RowInterleaved, out: RowInterleaved
+    ) -> None:
         if residual is not out:
             super().add(recipe, x, residual, out)
             return

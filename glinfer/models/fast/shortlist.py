@@ -16,9 +16,9 @@ from glinfer.gl.layouts.flat import FlatLayout
 from glinfer.models.fast import rows
 from glinfer.models.fast import token as fast
 from glinfer.models.plan import Plan, PlanBuilder
-from glinfer.ops.fused.rows import INVERSE_TEMPERATURE, NOISE, NOISE_KEY, ROW_WORDS, SOURCE, Dealt, Table
-from glinfer.ops.fused.shortlist import LISTED, pieces_for, shortlist
-from glinfer.ops.kernels import Kernels
+from glinfer.ops.fused.rows import INVERSE_TEMPERATURE, NOISE, NOISE_KEY, ROW_WORDS, SOURCE, RowInterleaved, Table
+from glinfer.ops.fused.shortlist import TOKENS_PER_PIECE, pieces_for, shortlist
+from glinfer.ops.kernels import KernelOptions
 from glinfer.ops.spec import RunValue, TensorSpec
 
 TABLE, BEST, FACTS = "shortlist.rows", "shortlist.best", "shortlist.facts"
@@ -33,7 +33,7 @@ def logits_of(plan: Plan) -> tuple[TensorSpec, ...]:
     return tuple(tensor for tensor in plan.tensors if tensor.name.startswith(f"{rows.LOGITS}."))
 
 
-def shortlist_plan(plan: Plan, *, kernels: Kernels, max_texture_size: int) -> Plan:
+def shortlist_plan(plan: Plan, *, kernels: KernelOptions, max_texture_size: int) -> Plan:
     """The shortlists of as many rows as ``plan`` has; its logits are inputs of this one.
 
     Before each run the table ``shortlist.rows`` is written. Run value: ``rows``, how many of it are run.
@@ -51,18 +51,20 @@ def shortlist_plan(plan: Plan, *, kernels: Kernels, max_texture_size: int) -> Pl
     builder = PlanBuilder("shortlist", count, [RunValue("rows", 1, count, lambda tokens: min(tokens, count))])
     found = [builder.laid_out(each.name, "input", each.layout) for each in logits if each.layout is not None]
     table = builder.laid_out(TABLE, "input", RowLayout.of((count, ROW_WORDS), "rgba32ui", max_texture_size))
-    shape = count, LISTED * pieces_for(vocab)
+    shape = count, TOKENS_PER_PIECE * pieces_for(vocab)
     best, facts = (
         builder.laid_out(name, "activation", FlatLayout.of(shape, "rgba32f", max_texture_size))
         for name in (BEST, FACTS)
     )
     builder.draw(
-        shortlist("shortlist", Dealt(tuple(found)), table, best, facts, vocab=vocab, count="rows", kernels=kernels)
+        shortlist(
+            "shortlist", RowInterleaved(tuple(found)), table, best, facts, vocab=vocab, count="rows", kernels=kernels
+        )
     )
     return builder.build()
 
 
-def with_shortlist(plan: Plan, *, kernels: Kernels, max_texture_size: int) -> Plan:
+def with_shortlist(plan: Plan, *, kernels: KernelOptions, max_texture_size: int) -> Plan:
     """The plan ``fast`` with the draw of its shortlist behind it: for checking both in one go."""
     made = shortlist_plan(plan, kernels=kernels, max_texture_size=max_texture_size)
     own = [tensor for tensor in made.tensors if tensor.name not in plan.table]

@@ -12,16 +12,15 @@ from glinfer.config import ModelConfig
 from glinfer.gl.layouts.blocks import BLOCK_FLOATS
 from glinfer.gl.layouts.matrix import Extent
 from glinfer.models.fast.parts import PartsBuilder, cache_slots, kind_of
+from glinfer.models.options import PlanOptions
 from glinfer.models.plan import Plan
-from glinfer.models.transforms.recipe import DEFAULT_CACHE, Formats, Recipe
-from glinfer.ops.embed import embed_token
+from glinfer.models.transforms.recipe import Recipe
 from glinfer.ops.fused.cached import cached_scores, cached_values, score_slots
 from glinfer.ops.fused.dense import Turning, shared_parts
+from glinfer.ops.fused.embed import embed_token
 from glinfer.ops.fused.gemv import gemv
-from glinfer.ops.fused.rows import Dealt
+from glinfer.ops.fused.rows import RowInterleaved
 from glinfer.ops.fused.sample import pick
-from glinfer.ops.fused.turn import turn_heads
-from glinfer.ops.kernels import Kernels
 from glinfer.ops.spec import RunValue, TensorSpec
 
 PICKS, LOGITS, HIDDEN = "picks", "logits", "hidden.a"
@@ -42,33 +41,17 @@ def layer_draws(config: ModelConfig) -> int:
     return 7 if config.family.head_norms else 6
 
 
-def fast_plan(
-    config: ModelConfig,
-    *,
-    weights: str,
-    kernels: Kernels,
-    max_texture_size: int,
-    formats: Formats | None = None,
-    cache: str = DEFAULT_CACHE,
-) -> Plan:
+def fast_plan(options: PlanOptions) -> Plan:
     """One token a run: :func:`layer_draws` a layer, and three.
 
     Run values: ``position`` of the token in the sequence; ``token``, its id, or -1 for the one that the run before
     chose; ``score_slots`` = ⌈(position + 1) / 64⌉; ``noise`` (0 or 1), ``inverse_temperature`` and ``noise_key`` for
     the choice of the next token, see :func:`glinfer.ops.fused.sample.pick`.
 
-    Args:
-        config: the model's shape.
-        weights: ``file`` or a key of :data:`glinfer.models.transforms.recipe.WEIGHT_FORMATS`.
-        kernels: how the passes are shaped.
-        max_texture_size: of the renderer, in texels.
-        formats: of the file's tensors; left out, float32.
-        cache: how keys and values are kept, a key of :data:`glinfer.models.transforms.recipe.CACHE_FORMATS`.
-
     Raises:
         PlanError: there is no such format, or something does not fit a texture.
     """
-    return _FastBuilder(config, weights, formats, kernels, max_texture_size, cache).build()
+    return _FastBuilder(options).build()
 
 
 def run_values(config: ModelConfig) -> list[RunValue]:
@@ -85,17 +68,10 @@ def run_values(config: ModelConfig) -> list[RunValue]:
 
 
 class _FastBuilder(PartsBuilder):
-    def __init__(
-        self,
-        config: ModelConfig,
-        weights: str,
-        formats: Formats | None,
-        kernels: Kernels,
-        max_texture_size: int,
-        cache: str,
-    ) -> None:
-        context, values = config.max_position_embeddings, run_values(config)
-        super().__init__("fast", context, values, config, weights, formats, kernels, max_texture_size, cache)
+    def __init__(self, options: PlanOptions) -> None:
+        config, kernels = options.config, options.kernels
+        context = config.max_position_embeddings
+        super().__init__("fast", context, run_values(config), options)
         first = self.vector(HIDDEN, config.hidden_size)
         # Blending adds to the stream in place; otherwise it goes from one texture to the other and back.
         self.hidden = (first, first if kernels.part_steps else self.vector("hidden.b", config.hidden_size))
@@ -132,19 +108,8 @@ class _FastBuilder(PartsBuilder):
         else:
             assert turning is not None
             self.product(recipes.qkv(layer), self.hidden[0], self.raw)
-            self.plan.draw(
-                turn_heads(
-                    f"{name}.turn",
-                    Dealt((self.raw,)),
-                    self.table(f"{name}.qkv.turn", 2, heads.floats),
-                    turning,
-                    Dealt((cache,)),
-                    head_dim=self.config.head_dim,
-                    eps=self.config.layer_norm_eps,
-                    rows=None,
-                    first="position",
-                    kernels=kernels,
-                )
+            self.turn_heads(
+                layer, RowInterleaved((self.raw,)), turning, RowInterleaved((cache,)), rows=None, first="position"
             )
         self.plan.draw(
             cached_scores(f"{name}.scores", cache, self.scores, heads, kernels=kernels),

@@ -9,20 +9,20 @@ import math
 from collections.abc import Mapping
 
 from glinfer.models.plan import Plan
-from glinfer.models.reference.parts import DecoderBuilder, Setting
+from glinfer.models.reference.parts import DecoderBuilder, ReferenceOptions
 from glinfer.ops.flat.activate import gate
 from glinfer.ops.flat.elementwise import arithmetic
 from glinfer.ops.flat.movement import repack, strided_copy
 from glinfer.ops.flat.normalize import Norm, normalized
 from glinfer.ops.flat.product import Finish, Product
+from glinfer.ops.flat.rotate import rotate
 from glinfer.ops.flat.strided import Axis
-from glinfer.ops.rotary import rotate
 from glinfer.ops.spec import RunValue, TensorSpec
 
 PROBS, LAST_ROW = "probs", "last_row"
 
 
-def reference_decoder_plan(setting: Setting, *, rows: int) -> Plan:
+def reference_decoder_plan(options: ReferenceOptions, *, rows: int) -> Plan:
     """A whole sequence of at most ``rows`` tokens a run; of a shorter one the rows behind its end are padding.
 
     The run value ``last_row`` names the row whose logits and probabilities, [1, vocab], are wanted. The input is
@@ -31,15 +31,15 @@ def reference_decoder_plan(setting: Setting, *, rows: int) -> Plan:
     Raises:
         PlanError: something does not fit a texture.
     """
-    return _ReferenceBuilder(setting, rows).build()
+    return _ReferenceBuilder(options, rows).build()
 
 
 class _ReferenceBuilder(DecoderBuilder):
-    def __init__(self, setting: Setting, rows: int) -> None:
+    def __init__(self, options: ReferenceOptions, rows: int) -> None:
         values = [RunValue(LAST_ROW, 0, rows - 1, lambda tokens: tokens - 1)]
-        super().__init__("reference", setting, rows=rows, max_rows=rows, run_values=values)
+        super().__init__("reference", options, rows=rows, max_rows=rows, run_values=values)
         self.hidden, self.other = (
-            self.scratch(f"hidden.{letter}", rows, setting.config.hidden_size) for letter in "ab"
+            self.scratch(f"hidden.{letter}", rows, options.config.hidden_size) for letter in "ab"
         )
 
     def build(self) -> Plan:

@@ -12,9 +12,9 @@ from glinfer.config import ModelConfig
 from glinfer.errors import PlanError
 from glinfer.formats.tensors import head_weight
 from glinfer.models.plan import Plan, PlanBuilder
-from glinfer.ops.embed import embed
-from glinfer.ops.norm import layer_norm
 from glinfer.ops.published.attention import attention_scores, attention_values, concat_head
+from glinfer.ops.published.embed import embed
+from glinfer.ops.published.layer_norm import layer_norm
 from glinfer.ops.published.linear import linear
 from glinfer.ops.published.softmax import softmax
 from glinfer.ops.spec import DrawSpec, RunValue, TensorSpec

@@ -16,7 +16,6 @@ import numpy as np
 from glinfer.config import ModelConfig
 from glinfer.errors import PlanError
 from glinfer.formats.checkpoint import Checkpoint
-from glinfer.formats.packed import F16
 from glinfer.formats.tensors import weight_shapes
 from glinfer.models.plan import PlanBuilder
 from glinfer.ops.flat.elementwise import scale
@@ -26,17 +25,17 @@ from glinfer.ops.flat.movement import strided_copy
 from glinfer.ops.flat.normalize import Norm, normalized
 from glinfer.ops.flat.product import Finish, Product, Strategy
 from glinfer.ops.flat.strided import Axis
-from glinfer.ops.kernels import Kernels
+from glinfer.ops.kernels import KernelOptions
 from glinfer.ops.rotary import rope_table
 from glinfer.ops.spec import Array, RunValue, TensorSpec
-from glinfer.quant.ggml import block_format, words_of
+from glinfer.quant.formats import F16, F32, FROM_FILE, block_format
+from glinfer.quant.ggml import words_of
 
 TOKENS, LOGITS, ROPE = "tokens", "logits", "rope"
-F32, FROM_FILE = "F32", "file"
 
 
 @dataclass(frozen=True)
-class Setting:
+class ReferenceOptions:
     """A model on one kind of renderer: what its reference plans are built from.
 
     Attributes:
@@ -48,7 +47,7 @@ class Setting:
 
     config: ModelConfig
     stored: Mapping[str, str]
-    kernels: Kernels
+    kernels: KernelOptions
     max_texture_size: int
 
 
@@ -56,14 +55,14 @@ class DecoderBuilder:
     """A plan under construction: the weights it declares, and the passes that are alike in every part of it."""
 
     def __init__(
-        self, name: str, setting: Setting, *, rows: int, max_rows: int, run_values: Sequence[RunValue]
+        self, name: str, options: ReferenceOptions, *, rows: int, max_rows: int, run_values: Sequence[RunValue]
     ) -> None:
         """An empty plan for runs of ``rows`` tokens, and sequences of at most ``max_rows``."""
-        self.config, self.stored, self.rows = setting.config, setting.stored, rows
-        self.family, self.names = setting.config.family, setting.config.family.names
-        self.kernels, self.max_texture_size = setting.kernels, setting.max_texture_size
+        self.config, self.stored, self.rows = options.config, options.stored, rows
+        self.family, self.names = options.config.family, options.config.family.names
+        self.kernels, self.max_texture_size = options.kernels, options.max_texture_size
         self.plan = PlanBuilder(name, max_rows, run_values)
-        self.shapes = weight_shapes(setting.config)
+        self.shapes = weight_shapes(options.config)
         self.tensors: dict[str, TensorSpec] = {}
         self.tokens = self.flat(TOKENS, "input", rows, 1, "rgba32i")
 

@@ -22,10 +22,11 @@ from glinfer.formats.checkpoint import Checkpoint
 from glinfer.formats.tensors import weight_shapes
 from glinfer.models.reference.parts import rope_of
 from glinfer.models.transforms.recipe import Formats, Recipe, Recipes, taken, weight_name
-from glinfer.ops.quantise import FILE_BITS, encode, integer_words
 from glinfer.ops.spec import Array
-from glinfer.quant.ggml import Bytes, words_of
-from glinfer.quant.groups import FORMS, WIDE, wide_words
+from glinfer.quant.formats import GROUP_FORMS, WIDE, WORD_FORMATS
+from glinfer.quant.ggml import Bytes, integers_and_scales, words_of
+from glinfer.quant.groups import wide_words
+from glinfer.quant.words import FILE_INTEGERS, encode, integer_words
 
 Wide = npt.NDArray[np.float64]
 TABLE, POSITIONS, ROPE = "wte", "wpe", "rope"
@@ -169,10 +170,10 @@ class FoldedWeights(Mapping[str, Array]):
         packed = [self._checkpoint.packed[weight_name(source)] for source in recipe.sources]
         if recipe.packing == WIDE:
             words: Array = taken(np.concatenate([wide_words(each.blocks, each.format) for each in packed]), recipe.rows)
-        elif recipe.packing in FORMS:
+        elif recipe.packing in GROUP_FORMS:
             blocks = np.concatenate([each.blocks for each in packed]) if len(packed) > 1 else packed[0].blocks
             words = words_of(np.ascontiguousarray(taken(blocks, recipe.rows)), recipe.packing)
-        elif recipe.packing in FILE_BITS:
+        elif recipe.packing in FILE_INTEGERS:
             words, scales = self._kept_integers(recipe, np.concatenate([each.blocks for each in packed]))
             return words, self._consts(recipe, bias, scales, sums)
         else:
@@ -184,8 +185,7 @@ class FoldedWeights(Mapping[str, Array]):
 
     def _kept_integers(self, recipe: Recipe, blocks: Bytes) -> tuple[Array, Array]:
         """Rows of whole numbers, each followed by its scale."""
-        scales = np.ascontiguousarray(blocks[:, -4:]).view("<f4")[:, 0].astype(np.float32, copy=False)
-        numbers = np.ascontiguousarray(blocks[:, :-4]).view(f"<i{FILE_BITS[recipe.packing] // 8}")
+        numbers, scales = integers_and_scales(blocks, WORD_FORMATS[recipe.packing].keeps)
         if recipe.inputs is not None:
             numbers = taken(numbers, recipe.inputs, axis=1)
         return integer_words(taken(numbers, recipe.rows), taken(scales, recipe.rows), recipe.packing)
@@ -198,7 +198,7 @@ class FoldedWeights(Mapping[str, Array]):
         return np.concatenate(parts, axis=1)
 
     def _table(self, name: str, source: str, form: str) -> Array:
-        if form in FORMS:
+        if form in GROUP_FORMS:
             return words_of(np.ascontiguousarray(self._checkpoint.packed[source].blocks), form)
         table = _centred(self._take(source), axis=1) if self._recipes.centred else self._floats(source)
         if form == "rgba32f":

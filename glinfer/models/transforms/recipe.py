@@ -18,13 +18,11 @@ import numpy.typing as npt
 
 from glinfer.config import ModelConfig
 from glinfer.errors import PlanError
-from glinfer.formats.packed import F16
 from glinfer.formats.tensors import weight_shapes
 from glinfer.gl.layouts.blocks import BLOCK_FLOATS, blocks_for
 from glinfer.ops.fused.cached import Heads
-from glinfer.quant.groups import FORMS, WIDE
+from glinfer.quant.formats import F16, F32, FROM_FILE, GROUP_FORMS, KEPT, WEIGHT_FORMATS, WIDE
 
-FROM_FILE, F32 = "file", "F32"
 QUAD_FLOATS = 16
 PADDING = -1
 """The number of a row of zeros."""
@@ -32,22 +30,6 @@ Formats = Mapping[str, str]
 """The format of each tensor of a file, see :meth:`glinfer.formats.checkpoint.Checkpoint.formats`."""
 Rows = npt.NDArray[np.intp]
 _Number = TypeVar("_Number", bound=np.generic)
-
-WEIGHT_FORMATS: Mapping[str, tuple[str, str, str]] = {
-    "f32": ("f32", "f32", "rgba32f"),
-    "f16": ("f16", "f16", "rgba16f"),
-    "q16": ("q16", "q16", "rgba16f"),
-    "q8l": ("q8", "q16", "rgba16f"),
-    "q8": ("q8", "q8", "rgba16f"),
-}
-"""What ``weights=`` takes beside ``file``: the packing of matrices, of the vocabulary's, and embeddings.
-
-``q8l`` leaves the vocabulary's matrix at 16 bits: an error there goes straight into the choice of the token.
-"""
-CACHE_FORMATS: Mapping[str, str] = {"f32": "rgba32f", "f16": "rgba16f"}
-"""What ``cache=`` takes: the texture format of keys, values and queries."""
-DEFAULT_CACHE = "f32"
-_KEPT = {F16: "f16", "BF16": "bf16", "Q16_ROW": "i16", "Q8_ROW": "i8", **{name: name for name in FORMS}}
 
 
 @dataclass(frozen=True)
@@ -59,7 +41,7 @@ class Recipe:
         sources: the matrices whose rows it has, one below the other, without ``.weight``; a whole name of a table.
         rows: which row of them each row of the product is; :data:`PADDING` for zeros.
         inputs: which column each input is, likewise; None for all in order.
-        packing: of :data:`glinfer.gl.layouts.packing.PIECES` or :data:`glinfer.quant.groups.FORMS`.
+        packing: of :data:`glinfer.quant.formats.WORD_FORMATS` or of blocks in groups.
         kept: whether the file's bits stay, so that nothing is folded in.
         norm: the norm that comes before it, without ``.weight``; empty for none.
         writes_stream: whether its outputs are added to the residual stream.
@@ -88,7 +70,7 @@ class Recipes:
 
         Args:
             config: the model's shape.
-            weights: ``file`` or a key of :data:`WEIGHT_FORMATS`.
+            weights: ``file`` or a key of :data:`glinfer.quant.formats.WEIGHT_FORMATS`.
             formats: what the file has; left out, float32.
 
         Raises:
@@ -134,14 +116,15 @@ class Recipes:
     def _packing(self, sources: tuple[str, ...], *, head: bool = False, whole: bool = True) -> tuple[str, bool]:
         """The packing of a product, and whether its bits are kept; ``whole`` if no column is padded."""
         if self._weights != FROM_FILE:
-            return WEIGHT_FORMATS[self._weights][int(head)], False
+            choice = WEIGHT_FORMATS[self._weights]
+            return choice.vocabulary if head else choice.matrices, False
         found = {self._formats.get(weight_name(source), F32) for source in sources}
-        if len(found) > 1 and found <= FORMS.keys() and whole:
+        if len(found) > 1 and found <= GROUP_FORMS.keys() and whole:
             return WIDE, True
         (form,) = found if len(found) == 1 else (F32,)
-        if form == F32 or (form in FORMS and not whole):
+        if form == F32 or (form in GROUP_FORMS and not whole):
             return "f32", False
-        return _KEPT[form], True
+        return KEPT[form], True
 
     def _recipe(
         self,
@@ -220,15 +203,15 @@ class Recipes:
     def table_format(self) -> str:
         """How embeddings are kept: a texture format of floats, or a packing of blocks."""
         if self._weights != FROM_FILE:
-            return WEIGHT_FORMATS[self._weights][2]
+            return WEIGHT_FORMATS[self._weights].embeddings
         form = self._formats.get(weight_name(self.names.embeddings), F32)
-        return form if form in FORMS else "rgba16f" if form == F16 else "rgba32f"
+        return form if form in GROUP_FORMS else "rgba16f" if form == F16 else "rgba32f"
 
     @property
     def positions_format(self) -> str:
         """The texture format of learned positions."""
         if self._weights != FROM_FILE:
-            return WEIGHT_FORMATS[self._weights][2]
+            return WEIGHT_FORMATS[self._weights].embeddings
         return "rgba16f" if self._formats.get(weight_name(self.names.positions)) == F16 else "rgba32f"
 
     @property

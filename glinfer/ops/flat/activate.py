@@ -1,4 +1,4 @@
-"""Activations by themselves, and those that gate another tensor."""
+"""Activations, and gates: activations that are multiplied with another tensor."""
 
 from __future__ import annotations
 
@@ -9,13 +9,13 @@ import numpy as np
 from glinfer.errors import PlanError
 from glinfer.gl.layouts.matrix import Extent
 from glinfer.ops.flat.draws import flat_draw
-from glinfer.ops.kernels import Kernels
+from glinfer.ops.kernels import KernelOptions
 from glinfer.ops.published.linear import ACTIVATIONS, activate
 from glinfer.ops.spec import Array, DrawSpec, Op, Params, Shapes, TensorSpec, float64, register
 
 
 def activation_number(draw: str, activation: str) -> int:
-    """What shaders/common/activation.glsl knows an activation by.
+    """The number that shaders/common/activation.glsl knows an activation by.
 
     Raises:
         PlanError: there is no such activation.
@@ -32,7 +32,7 @@ def activation(
     out: TensorSpec,
     *,
     activation: str,
-    kernels: Kernels,
+    kernels: KernelOptions,
     rows: Extent | None = None,
 ) -> DrawSpec:
     """``out = activation(x)``, element by element; x and out [R, C], in float32 whatever their format.
@@ -62,7 +62,7 @@ def gate(
     up: TensorSpec | None = None,
     activation: str,
     gate_first: bool = True,
-    kernels: Kernels,
+    kernels: KernelOptions,
     rows: Extent | None = None,
 ) -> DrawSpec:
     """``out = activation(gate) * up`` [R, N], computed in float32 whatever the formats.

@@ -2,19 +2,20 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 
 import numpy as np
 
 from glinfer.errors import PlanError
 from glinfer.gl.layouts.flat import LANES, texels_for
 from glinfer.gl.layouts.matrix import Extent
-from glinfer.ops.flat.draws import Define, Scratch, flat_draw
+from glinfer.ops.flat.draws import Define, Scratch, Uniform, flat_draw
 from glinfer.ops.flat.product import MASKED, seen_keys
-from glinfer.ops.kernels import Kernels
+from glinfer.ops.kernels import KernelOptions
 from glinfer.ops.spec import Array, DrawSpec, Op, Params, Shapes, TensorSpec, float64, register
 
-_FEW, _MANY, _LEAST_KEYS = 128, 1024, 32
+_FEW_FRAGMENTS, _FRAGMENTS, _MIN_PART_KEYS = 128, 1024, 32
+"""Keys are split where a draw has at most few fragments, into parts that make about as many as wanted."""
 
 
 def attend(
@@ -32,11 +33,11 @@ def attend(
     scale: float,
     causal: Extent | None = None,
     window: int = 0,
-    kernels: Kernels,
+    kernels: KernelOptions,
     scratch: Scratch,
     parts: int = 0,
 ) -> list[DrawSpec]:
-    """The draws of ``out = softmax(scale · q · kᵀ) · v``, one or two; no matrix of scores is kept.
+    """The draws of ``out = softmax(scale · q · kᵀ) · v``, one or two, which keep no matrix of scores.
 
     Online softmax: Milakov and Gimelshein 2018, Dao et al. 2022 (FlashAttention).
 
@@ -46,16 +47,16 @@ def attend(
         q: [sequences · heads · queries, D], a flat tensor.
         k, v: [sequences · kv_heads · keys, D] and [same, E].
         out: [sequences · heads · queries, E].
-        heads, kv_heads: of a sequence; each head of keys serves heads / kv_heads heads of queries.
+        heads, kv_heads: heads of a sequence; each head of keys serves heads / kv_heads heads of queries.
         queries, keys: rows of one head.
         scale: factor of the scores.
-        causal: None, or how many keys come before that of query 0, a number or a run value's name: query r sees keys
-            up to ``causal + r``.
-        window: of those, the last so many; 0 for all.
+        causal: None, or the last key that query 0 sees, a number or a run value's name: query r sees keys up to
+            ``causal + r``.
+        window: how many of these keys, up to the last one, a query sees; 0 for all.
         kernels: how passes are shaped on the renderer.
         scratch: declares the tensors between the two draws.
-        parts: into how many parts, at most, the keys are split, which fragments go over side by side (as in
-            Flash-Decoding, Dao et al. 2023); 0 for as many as give the renderer enough fragments.
+        parts: limit for the parts that the keys are split into, which run side by side (as in Flash-Decoding, Dao et
+            al. 2023); 0 for as many as give the renderer enough fragments.
 
     Raises:
         PlanError: the heads do not go together, a window has no end, or a tensor is laid out in another way.
@@ -64,8 +65,10 @@ def attend(
         raise PlanError(
             f"draw {name}: {heads} heads of queries share {kv_heads} heads of keys; expected a whole number each"
         )
+    if window and causal is None:
+        raise PlanError(f"draw {name}: a window of {window} keys needs queries that see keys up to their own")
     texels = texels_for(v.shape[1])
-    targets = min(kernels.targets, 1 << (texels - 1).bit_length())
+    targets = min(kernels.rows_per_draw, 1 << (texels - 1).bit_length())
     wanted = parts or _parts_for(q.shape[0] * -(-texels // targets), keys)
     part_keys = -(-keys // wanted // LANES) * LANES
     parts = -(-keys // part_keys)
@@ -82,32 +85,29 @@ def attend(
         *([] if causal is None else [("CAUSAL", 1)]),
         *([("WINDOW", window)] if window else []),
     ]
-    if window and causal is None:
-        raise PlanError(f"draw {name}: a window of {window} keys needs queries that see keys up to their own")
-    outputs = [out]
+    outputs, weaving = [out], list[DrawSpec]()
     if targets > 1 or parts > 1:
         columns = LANES * -(-(texels + (parts > 1)) // targets)
         outputs = [scratch(f"{name}.target{i}", parts * out.shape[0], columns) for i in range(targets)]
-    first = flat_draw(
-        name,
-        kind,
-        "attend",
-        [("q", q), ("k", k), ("v", v)],
-        outputs,
-        kernels=kernels,
-        defines=defines,
-        uniforms=[] if causal is None else [("offset", causal)],
-    )
-    if outputs == [out]:
-        return [first]
-    sources = [(f"x{i}", output) for i, output in enumerate(outputs)]
-    joins: list[Define] = [("ROWS", targets), ("PARTS", parts), ("OUT_ROWS", out.shape[0])]
-    return [first, flat_draw(f"{name}.weave", kind, "weave", sources, [out], kernels=kernels, defines=joins)]
+        weaving.append(_weave(name, kind, outputs, out, parts, kernels))
+    uniforms: list[Uniform] = [] if causal is None else [("offset", causal)]
+    inputs = [("q", q), ("k", k), ("v", v)]
+    draw = flat_draw(name, kind, "attend", inputs, outputs, kernels=kernels, defines=defines, uniforms=uniforms)
+    return [draw, *weaving]
+
+
+def _weave(
+    name: str, kind: str, targets: Sequence[TensorSpec], out: TensorSpec, parts: int, kernels: KernelOptions
+) -> DrawSpec:
+    """The draw that puts the columns of all targets side by side, and joins the softmaxes of parts."""
+    sources = [(f"x{i}", target) for i, target in enumerate(targets)]
+    defines: list[Define] = [("ROWS", len(targets)), ("PARTS", parts), ("OUT_ROWS", out.shape[0])]
+    return flat_draw(f"{name}.weave", kind, "weave", sources, [out], kernels=kernels, defines=defines)
 
 
 def _parts_for(fragments: int, keys: int) -> int:
-    """Parts of at least some keys each, where there are but few fragments without."""
-    return max(1, min(keys // _LEAST_KEYS, _MANY // fragments)) if fragments <= _FEW else 1
+    """Parts that the keys are split into, for a draw of ``fragments`` fragments without parts."""
+    return max(1, min(keys // _MIN_PART_KEYS, _FRAGMENTS // fragments)) if fragments <= _FEW_FRAGMENTS else 1
 
 
 def _check(shapes: Shapes, params: Params) -> None:
@@ -148,7 +148,7 @@ def _oracle(inputs: Mapping[str, Array], params: Params, size: tuple[int, int]) 
 
 
 def _one_head(q: Array, k: Array, v: Array, params: Params, seen: tuple[int, int]) -> tuple[Array, Array]:
-    """What one head gathers from the keys ``seen``, and its (peak, sum) [queries, 2]."""
+    """The weighted values of one head over the keys ``seen``, and its (peak, sum) [queries, 2]."""
     scores = q @ k.T * params["SCALE"]
     if params.get("CAUSAL"):
         last = np.minimum(np.arange(len(q))[:, None] + params["offset"], len(k) - 1)

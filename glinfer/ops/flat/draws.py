@@ -1,4 +1,4 @@
-"""What draws over tensors of any shape share: see :mod:`glinfer.gl.layouts.flat` for where their elements lie."""
+"""The draw that all ops over tensors of any shape build on; their layout is :mod:`glinfer.gl.layouts.flat`."""
 
 from __future__ import annotations
 
@@ -7,21 +7,21 @@ from collections.abc import Callable, Sequence
 from glinfer.errors import PlanError
 from glinfer.gl.layouts.flat import FlatLayout
 from glinfer.gl.layouts.matrix import Extent
-from glinfer.ops.kernels import Kernels
+from glinfer.ops.kernels import KernelOptions
 from glinfer.ops.spec import DrawSpec, TensorSpec
 
 Define = tuple[str, int | float]
 Uniform = tuple[str, int | float | str]
-"""A uniform and its number, the same in every run, or the name of the run value that it takes."""
+"""A uniform, and its number for all runs or the name of the run value that it takes."""
 Scratch = Callable[[str, int, int], TensorSpec]
 """Declares a float tensor (name, rows, cols) that only the draws of one call see."""
 
 
 def flat_layout(draw: str, tensor: TensorSpec) -> FlatLayout:
-    """Where the elements of a tensor lie.
+    """The flat layout of a tensor.
 
     Raises:
-        PlanError: it is laid out in another way.
+        PlanError: the tensor has another layout.
     """
     if not isinstance(tensor.layout, FlatLayout):
         raise PlanError(f"draw {draw}: {tensor.name} does not lie four elements a texel, texels numbered through")
@@ -35,7 +35,7 @@ def flat_draw(
     inputs: Sequence[tuple[str, TensorSpec]],
     outputs: Sequence[TensorSpec],
     *,
-    kernels: Kernels,
+    kernels: KernelOptions,
     rows: Extent | None = None,
     defines: Sequence[Define] = (),
     uniforms: Sequence[Uniform] = (),
@@ -48,9 +48,9 @@ def flat_draw(
 ) -> DrawSpec:
     """A draw that covers the first ``rows`` rows (default: all) of outputs of one layout.
 
-    The shader gets each input's place in its texture as ``<SAMPLER>_TEXELS``, ``_WIDTH`` and ``_HEIGHT``, the outputs'
-    as ``OUT_…``, their columns as ``OUT_COLS``, and ``defines``. With ``points`` it covers that many pixels instead,
-    where ``vertex`` puts them.
+    Its defines are each input's layout as ``<SAMPLER>_TEXELS``, ``_WIDTH`` and ``_HEIGHT``, the outputs' layout as
+    ``OUT_…``, their columns as ``OUT_COLS``, and ``defines``. With ``points`` the draw covers single pixels where
+    ``vertex`` puts them.
 
     Raises:
         PlanError: a tensor is laid out in another way.

@@ -10,19 +10,19 @@ import numpy as np
 from glinfer.errors import PlanError
 from glinfer.gl.layouts.matrix import Extent
 from glinfer.ops.flat.draws import Define, flat_draw
-from glinfer.ops.flat.strided import MOST_AXES, Axis, axes_in, bounds, collapsed, walk, walk_defines
-from glinfer.ops.kernels import Kernels
+from glinfer.ops.flat.strided import MAX_AXES, Axis, axes_in, bounds, collapsed, walk, walk_defines
+from glinfer.ops.kernels import KernelOptions
 from glinfer.ops.spec import Array, DrawSpec, Op, Params, Shapes, TensorSpec, float64, register
 
 OPERATIONS = {"add": 0, "subtract": 1, "multiply": 2}
-"""What is computed of two tensors, to the number that shaders/arithmetic.frag knows."""
+"""The operations on two tensors, and the number that shaders/arithmetic.frag knows each by."""
 
 
 def broadcast_axes(x: Sequence[int], y: Sequence[int]) -> list[Axis]:
-    """How the rows of the result walk over the rows of two tensors of these shapes, which broadcast.
+    """The walk of the result's rows over the rows of two tensors whose shapes broadcast.
 
     Raises:
-        PlanError: over too many axes that no stride joins.
+        PlanError: the walk has too many axes that no stride joins.
     """
     edges = max(len(x), len(y), 1)
     leading = [((1,) * (edges - len(shape)) + tuple(shape))[:-1] for shape in (x, y)]
@@ -31,10 +31,10 @@ def broadcast_axes(x: Sequence[int], y: Sequence[int]) -> list[Axis]:
         steps = [prod(shape[number + 1 :]) if shape[number] > 1 else 0 for shape in leading]
         axes.append(Axis(max(sizes), *steps))
     found = collapsed(axes)
-    if len(found) > MOST_AXES:
+    if len(found) > MAX_AXES:
         raise PlanError(
             f"{list(x)} and {list(y)} broadcast along {len(found)} leading axes that no stride joins; at most "
-            f"{MOST_AXES} are possible: expand one of them first"
+            f"{MAX_AXES} are possible: expand one of them first"
         )
     return found
 
@@ -48,7 +48,7 @@ def arithmetic(
     *,
     operation: str,
     axes: Sequence[Axis] | None = None,
-    kernels: Kernels,
+    kernels: KernelOptions,
     rows: Extent | None = None,
 ) -> DrawSpec:
     """``out = x + y``, ``x - y`` or ``x * y``, with broadcasting.
@@ -56,13 +56,12 @@ def arithmetic(
     Args:
         name: of the draw.
         kind: of the draw.
-        x: [R, C], or fewer rows, or one column.
-        y: likewise.
+        x, y: [R, C], or fewer rows, or one column.
         out: [R, C].
         operation: one of :data:`OPERATIONS`.
-        axes: how the rows of out walk over the rows of x and y, see :func:`broadcast_axes`; left out, as matrices do.
+        axes: walk of out's rows over those of x and y, see :func:`broadcast_axes`; as matrices where it is left out.
         kernels: how passes are shaped.
-        rows: how many rows of out are written; all where it is left out.
+        rows: rows of out that are written; all where it is left out.
 
     Raises:
         PlanError: there is no such operation, or a tensor is laid out in another way.
@@ -103,7 +102,7 @@ def scale(
     out: TensorSpec,
     *,
     factor: float | str,
-    kernels: Kernels,
+    kernels: KernelOptions,
     rows: Extent | None = None,
 ) -> DrawSpec:
     """``out = factor * x``; factor is a finite number or the name of a run value, x and out [R, C].

@@ -1,4 +1,4 @@
-"""Rows of tables by number: token and position embeddings, and packed tables as floats."""
+"""Rows of tables by their numbers: token and position embeddings, and packed tables as floats."""
 
 from __future__ import annotations
 
@@ -10,9 +10,10 @@ from glinfer.errors import InputError, PlanError
 from glinfer.gl.layouts.flat import LANES
 from glinfer.gl.layouts.matrix import Extent
 from glinfer.ops.flat.draws import Define, flat_draw
-from glinfer.ops.kernels import Kernels
+from glinfer.ops.kernels import KernelOptions
 from glinfer.ops.spec import Array, DrawSpec, Op, Params, Shapes, TensorSpec, float64, register
-from glinfer.quant.ggml import BY_NUMBER, BlockFormat, block_format, table_of
+from glinfer.quant.formats import BY_NUMBER, BlockFormat, block_format
+from glinfer.quant.ggml import table_of
 
 
 def lookup(
@@ -24,14 +25,14 @@ def lookup(
     *,
     table_format: str | None,
     inputs: int,
-    kernels: Kernels,
+    kernels: KernelOptions,
     rows: Extent | None = None,
 ) -> DrawSpec:
-    """``out[r] = weight[ids[r]]``, the row with that number; zeros where there is none, so also for an id below 0.
+    """``out[r] = weight[ids[r]]``; zeros for an id that names no row, such as one below 0.
 
-    ids is a matrix [any, any] of int32 with at least as many elements as out has rows: the r-th of them, row by row,
-    is that of row r. weight [V, ``inputs``] holds floats or, with out, int32 where ``table_format`` is None, and else
-    the words of rows packed so; out [R, inputs].
+    ids is a matrix of int32 whose elements, row by row, belong to the rows of out; it may have more of them. weight
+    [V, ``inputs``] holds the words of rows packed as ``table_format``; where that is None it holds floats, or, like
+    out, int32. out [R, inputs].
 
     Raises:
         PlanError: there is no such format, or none with rows of so many weights; a tensor is laid out in another way.
@@ -55,7 +56,7 @@ def dequantize(
     *,
     table_format: str,
     inputs: int,
-    kernels: Kernels,
+    kernels: KernelOptions,
     rows: Extent | None = None,
 ) -> DrawSpec:
     """The weights [R, ``inputs``] that the words of rows packed as ``table_format`` stand for, bit for bit.
@@ -77,14 +78,14 @@ def position_add(
     length: int,
     offset: int | str,
     padded: bool = False,
-    kernels: Kernels,
+    kernels: KernelOptions,
     rows: Extent | None = None,
 ) -> DrawSpec:
     """``out[b · length + s] = x[b · length + s] + table[offset + s]``: learned positions (Vaswani et al. 2017).
 
-    x and out [R, D], sequences of ``length`` rows each; table [P, D]. ``offset`` is a number, or the run value that
-    says which position row 0 of a sequence has. With ``padded`` the last rows may be padding, for which the table need
-    not have a position: they get its last one.
+    x and out [R, D], sequences of ``length`` rows each; table [P, D]. ``offset``, a number or a run value's name, is
+    the position of row 0 of a sequence. With ``padded`` the last rows may be padding beyond the table's positions, and
+    get its last one.
 
     Raises:
         PlanError: a tensor is laid out in another way.
@@ -102,7 +103,7 @@ def position_add(
     )
 
 
-def _table_defines(draw: str, table_format: str | None, inputs: int, kernels: Kernels) -> list[Define]:
+def _table_defines(draw: str, table_format: str | None, inputs: int, kernels: KernelOptions) -> list[Define]:
     if table_format is None:
         return [("FORMAT", 0)]
     try:
@@ -121,7 +122,7 @@ def _format_of(params: Params) -> BlockFormat | None:
 
 
 def _check_table(shapes: Shapes, params: Params, rows: int | None) -> None:
-    """The table is one of the output's columns."""
+    """Require a table with the output's columns."""
     cols = shapes.by_name["output"][1]
     form = _format_of(params)
     if form is None:
@@ -132,7 +133,7 @@ def _check_table(shapes: Shapes, params: Params, rows: int | None) -> None:
 
 
 def _table(inputs: Mapping[str, Array], params: Params) -> Array:
-    """The table in float64, whatever it is packed as."""
+    """The table in float64, unpacked."""
     return table_of(inputs["weight"], int(params["FORMAT"]), int(params["OUT_COLS"]))
 
 

@@ -1,8 +1,9 @@
-"""Products of matrices by several strategies, and what is done to their sums in the end."""
+"""Draws of matrix products by several strategies, and of the finish of their sums."""
 
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
 
 import numpy as np
 
@@ -10,10 +11,11 @@ from glinfer.errors import PlanError
 from glinfer.gl.layouts.flat import LANES
 from glinfer.ops.flat.draws import Define, Scratch, flat_draw
 from glinfer.ops.flat.product import MASKED, PLAIN, Finish, Product, Strategy, seen_keys
-from glinfer.ops.kernels import Kernels
+from glinfer.ops.kernels import KernelOptions
 from glinfer.ops.published.linear import ACTIVATIONS, activate
 from glinfer.ops.spec import Array, DrawSpec, Op, Params, Shapes, TensorSpec, float64, register
-from glinfer.quant.ggml import GROUP, table_of
+from glinfer.quant.formats import GROUP
+from glinfer.quant.ggml import table_of
 
 PARTS_SHADER = "common/parts.vert"
 
@@ -28,12 +30,12 @@ def matmul(
     product: Product,
     strategy: Strategy,
     finish: Finish = PLAIN,
-    kernels: Kernels,
+    kernels: KernelOptions,
     scratch: Scratch,
 ) -> list[DrawSpec]:
     """The draws of ``out = finish(x · weight)``, one or two.
 
-    Where all that is done to the sums is to add a residual which is ``out`` itself, blending adds them to it.
+    Where the finish only adds ``out`` itself as the residual, blending adds the sums to it in place.
 
     x [x matrices · M, K]; weight [matrices · K, N], or transposed [matrices · N, K] or the words of as many packed
     rows; out [products · M, N]: flat tensors (:mod:`glinfer.gl.layouts.flat`).
@@ -42,9 +44,9 @@ def matmul(
         name: of the first draw; the second is ``<name>.finish``.
         kind: what tables group by.
         x, weight, out: see above.
-        product: what is multiplied.
-        strategy: how; ``matvec`` takes one row, ``split_k`` a renderer that blends floats.
-        finish: what is done to the sums.
+        product: the product.
+        strategy: how it is computed; ``matvec`` takes one row, ``split_k`` needs a renderer that blends floats.
+        finish: the finish of the sums.
         kernels: how passes are shaped on the renderer.
         scratch: declares the tensors between two draws.
 
@@ -53,132 +55,127 @@ def matmul(
     """
     if finish.activation not in ACTIVATIONS:
         raise PlanError(f"draw {name}: activation {finish.activation!r}; known: {', '.join(ACTIVATIONS)}")
-    if strategy.name == "matvec":
-        return _matvec(name, kind, x, weight, out, product, strategy, finish, kernels, scratch)
-    if strategy.targets > product.m:
-        raise PlanError(f"draw {name}: {strategy.targets} targets take as many rows; found matrices of {product.m}")
-    rows, groups = product.count * product.m, product.count * -(-product.m // strategy.targets)
-    parts = strategy.parts_of(product.units)
+    call = _Call(name, kind, x, weight, out, product, strategy, finish, kernels, scratch)
+    return call.matvec() if strategy.name == "matvec" else call.by_fragments()
 
-    in_place = finish == Finish(residual=out)
 
-    def multiply(outputs: Sequence[TensorSpec], inside: Finish, *, blended: bool = False) -> DrawSpec:
+@dataclass(frozen=True)
+class _Call:
+    """One call of :func:`matmul`; the fields are its arguments."""
+
+    name: str
+    kind: str
+    x: TensorSpec
+    weight: TensorSpec
+    out: TensorSpec
+    product: Product
+    strategy: Strategy
+    finish: Finish
+    kernels: KernelOptions
+    scratch: Scratch
+
+    @property
+    def in_place(self) -> bool:
+        """Whether blending adds the sums to ``out``, which is its own residual."""
+        return self.finish == Finish(residual=self.out)
+
+    def by_fragments(self) -> list[DrawSpec]:
+        """The draws where each fragment computes its own columns."""
+        name, product, strategy, scratch = self.name, self.product, self.strategy, self.scratch
+        if strategy.targets > product.m:
+            raise PlanError(f"draw {name}: {strategy.targets} targets take as many rows; found matrices of {product.m}")
+        rows, parts = product.count * product.m, strategy.parts_of(product.units)
+        shares = [*self._shares(strategy.targets, parts), ("PART_UNITS", strategy.part_units(product.units))]
+        if strategy.targets > 1:
+            groups = product.count * -(-product.m // strategy.targets)
+            targets = [scratch(f"{name}.target{i}", groups, product.n) for i in range(strategy.targets)]
+            return [self._multiply("matmul", targets, PLAIN, shares), self._finish(targets, 1)]
+        if parts == 1:
+            return [self._multiply("matmul", [self.out], self.finish, shares)]
+        if strategy.name == "reduce":
+            sums = scratch(f"{name}.parts", parts * rows, product.n)
+            return [self._multiply("matmul", [sums], PLAIN, shares), self._finish([sums], parts)]
+        if self.finish.plain or self.in_place:
+            return [self._multiply("matmul", [self.out], PLAIN, shares, instances=parts, blended=True)]
+        sums = scratch(f"{name}.sums", rows, product.n)
+        return [
+            self._multiply("matmul", [sums], PLAIN, shares, instances=parts, blended=True),
+            self._finish([sums], 1),
+        ]
+
+    def matvec(self) -> list[DrawSpec]:
+        """The draws where the fragments of a quad share k."""
+        name, product, strategy = self.name, self.product, self.strategy
+        parts = strategy.parts_of(product.units)
+        if product.m > 1 or product.count > 1 or not self.kernels.quad or (parts > 1 and not product.transposed):
+            raise PlanError(
+                f"draw {name}: matvec takes one row, and exact derivatives, parts of k only of transposed weights; "
+                f"found {product.count}×{product.m} rows in {parts} parts"
+            )
+        blended = parts > 1 or self.in_place
+        finish = PLAIN if blended else self.finish
+        shares: list[Define] = [("M", 1)]
+        if blended:
+            shares.append(("PART_UNITS", strategy.part_units(product.units)))
+        whole = self.in_place or finish == self.finish
+        sums = self.out if whole else self.scratch(f"{name}.sums", 1, product.n)
+        draw = self._multiply("matvec", [sums], finish, shares, instances=parts, blended=blended)
+        return [draw] if whole else [draw, self._finish([sums], 1)]
+
+    def _shares(self, targets: int, parts: int) -> list[Define]:
+        """The defines that say how rows are shared between targets, and k between parts."""
+        product = self.product
+        return [
+            ("M", product.m),
+            ("ROWS", targets),
+            ("ROW_GROUPS", -(-product.m // targets)),
+            ("PARTS", parts),
+            ("PART_ROWS", product.count * product.m),
+        ]
+
+    def _multiply(
+        self,
+        op: str,
+        outputs: Sequence[TensorSpec],
+        finish: Finish,
+        shares: Sequence[Define],
+        *,
+        instances: int = 1,
+        blended: bool = False,
+    ) -> DrawSpec:
+        """The draw that multiplies; with ``blended`` blending adds up its instances, one a part."""
         return flat_draw(
-            name,
-            kind,
-            "matmul",
-            [("x", x), ("weight", weight), *inside.inputs()],
+            self.name,
+            self.kind,
+            op,
+            [("x", self.x), ("weight", self.weight), *finish.inputs()],
             outputs,
-            kernels=kernels,
+            kernels=self.kernels,
             defines=[
-                *product.defines(mantissa=kernels.mantissa),
-                *_shares(product, strategy.targets, parts, rows),
-                ("PART_UNITS", strategy.part_units(product.units)),
-                *inside.defines(),
+                *self.product.defines(mantissa=self.kernels.mantissa),
+                *shares,
+                *finish.defines(),
                 *([("BLENDED", 1)] if blended else []),
             ],
-            uniforms=inside.uniforms(),
-            instances=parts if blended else 1,
+            uniforms=finish.uniforms(),
+            instances=instances,
             adds=blended,
-            clears=blended and not in_place,
+            clears=blended and not self.in_place,
             vertex=PARTS_SHADER if blended else "",
         )
 
-    def put_together(sources: Sequence[TensorSpec], parts: int) -> DrawSpec:
-        defines = [*_shares(product, len(sources), parts, rows), *finish.defines()]
-        return _finish(name, kind, sources, out, defines, finish, kernels)
-
-    if strategy.targets > 1:
-        targets = [scratch(f"{name}.target{i}", groups, product.n) for i in range(strategy.targets)]
-        return [multiply(targets, PLAIN), put_together(targets, 1)]
-    if parts == 1:
-        return [multiply([out], finish)]
-    if strategy.name == "reduce":
-        sums = scratch(f"{name}.parts", parts * rows, product.n)
-        return [multiply([sums], PLAIN), put_together([sums], parts)]
-    if finish.plain or in_place:
-        return [multiply([out], PLAIN, blended=True)]
-    sums = scratch(f"{name}.sums", rows, product.n)
-    return [multiply([sums], PLAIN, blended=True), put_together([sums], 1)]
-
-
-def _shares(product: Product, targets: int, parts: int, rows: int) -> list[Define]:
-    """How rows are dealt to targets, and k to parts."""
-    return [
-        ("M", product.m),
-        ("ROWS", targets),
-        ("ROW_GROUPS", -(-product.m // targets)),
-        ("PARTS", parts),
-        ("PART_ROWS", rows),
-    ]
-
-
-def _matvec(
-    name: str,
-    kind: str,
-    x: TensorSpec,
-    weight: TensorSpec,
-    out: TensorSpec,
-    product: Product,
-    strategy: Strategy,
-    finish: Finish,
-    kernels: Kernels,
-    scratch: Scratch,
-) -> list[DrawSpec]:
-    parts = strategy.parts_of(product.units)
-    if product.m > 1 or product.count > 1 or not kernels.quad or (parts > 1 and not product.transposed):
-        raise PlanError(
-            f"draw {name}: matvec takes one row, and exact derivatives, parts of k only of transposed weights; found "
-            f"{product.count}×{product.m} rows in {parts} parts"
+    def _finish(self, sources: Sequence[TensorSpec], parts: int) -> DrawSpec:
+        """The draw that joins the rows of targets, or adds up parts, and finishes the sums."""
+        return flat_draw(
+            f"{self.name}.finish",
+            self.kind,
+            "finish",
+            [*((f"x{i}", source) for i, source in enumerate(sources)), *self.finish.inputs()],
+            [self.out],
+            kernels=self.kernels,
+            defines=[*self._shares(len(sources), parts), *self.finish.defines()],
+            uniforms=self.finish.uniforms(),
         )
-    in_place = finish == Finish(residual=out)
-    blended = parts > 1 or in_place
-    finished = PLAIN if blended else finish
-    sums = out if in_place or finished == finish else scratch(f"{name}.sums", 1, product.n)
-    draw = flat_draw(
-        name,
-        kind,
-        "matvec",
-        [("x", x), ("weight", weight), *finished.inputs()],
-        [sums],
-        kernels=kernels,
-        defines=[
-            *product.defines(mantissa=kernels.mantissa),
-            ("M", 1),
-            *finished.defines(),
-            *([("BLENDED", 1), ("PART_UNITS", strategy.part_units(product.units))] if blended else []),
-        ],
-        uniforms=finished.uniforms(),
-        instances=parts,
-        adds=blended,
-        clears=blended and not in_place,
-        vertex=PARTS_SHADER if blended else "",
-    )
-    if sums is out:
-        return [draw]
-    return [draw, _finish(name, kind, [sums], out, [*_shares(product, 1, 1, 1), *finish.defines()], finish, kernels)]
-
-
-def _finish(
-    name: str,
-    kind: str,
-    sources: Sequence[TensorSpec],
-    out: TensorSpec,
-    defines: Sequence[Define],
-    finish: Finish,
-    kernels: Kernels,
-) -> DrawSpec:
-    """The draw that puts targets together, or adds up parts, and finishes the sums."""
-    return flat_draw(
-        f"{name}.finish",
-        kind,
-        "finish",
-        [*((f"x{i}", source) for i, source in enumerate(sources)), *finish.inputs()],
-        [out],
-        kernels=kernels,
-        defines=defines,
-        uniforms=finish.uniforms(),
-    )
 
 
 def _check(shapes: Shapes, params: Params) -> None:
@@ -206,7 +203,7 @@ def _check_finish(shapes: Shapes, params: Params) -> None:
 
 
 def _count(params: Params, shapes: Shapes) -> int:
-    """How many products a draw computes, by the rows that it writes."""
+    """Number of products of a draw, by the rows that it writes."""
     per_product = int(params.get("ROW_GROUPS", 1)) * (1 if params.get("BLENDED") else int(params.get("PARTS", 1)))
     return shapes.rows("output") // per_product
 
@@ -216,7 +213,7 @@ def _last_matrix(params: Params, which: str, count: int) -> int:
 
 
 def _matrices(params: Params, which: str, count: int) -> list[int]:
-    """Which matrix of x or weight each product of a draw takes."""
+    """The matrix of x or weight that each product of a draw takes."""
     if not params.get("BATCHED"):
         return [0] * count
     inner = int(params["BATCH1"]), int(params["BATCH2"])
@@ -248,7 +245,7 @@ def _sums(inputs: Mapping[str, Array], params: Params, count: int) -> Array:
 
 
 def _finished(sums: Array, inputs: Mapping[str, Array], params: Params) -> Array:
-    """Sums [rows, N] with what is done to them in the end."""
+    """Sums [rows, N] after the finish."""
     y = sums * params["SCALE"]
     if "bias" in inputs:
         y = y + float64(inputs, ["bias"])[0]

@@ -1,8 +1,7 @@
-"""Which strategy computes a product fastest: maps of what was measured, by the size of the output and the length of k.
+"""Chooses the fastest strategy for a product, by measured maps over the size of the output and the length of k.
 
-A map has a line for each power of two of texels of the output (all products, rows and fours of columns), from 1 on, and
-in it a letter for each power of two of fours of k, from 1 on; sizes between are rounded to the nearest, beyond the edge
-to the edge. ``glinfer products --map`` measures the maps of a renderer.
+Line i of a map is for outputs of 2**i texels (all products and rows, four columns a texel), and its letter j is for
+k = 4 · 2**j. A size between two is rounded to the nearer one, a size beyond the edge to the edge.
 """
 
 from __future__ import annotations
@@ -12,7 +11,7 @@ import math
 from glinfer.errors import PlanError
 from glinfer.gl.layouts.flat import texels_for
 from glinfer.ops.flat.product import STRATEGIES, Product, Strategy
-from glinfer.ops.kernels import Kernels
+from glinfer.ops.kernels import KernelOptions
 
 LETTERS = {"s": "small", "p": "packed", "k": "split_k", "r": "reduce", "v": "matvec"}
 
@@ -99,13 +98,13 @@ MANY_ROWS: dict[str, tuple[str, ...]] = {
 """The strategies of all other products."""
 
 _INSTEAD = {"split_k": "reduce", "reduce": "small", "matvec": "small", "packed": "small"}
-_MOST_INSTANCES = 32
-_LEAST_UNITS = 32
-_FULL = {
+_MAX_INSTANCES = 32
+_MIN_PART_UNITS = 32
+_FRAGMENTS = {
     "gpu": {"packed": 1024, "split_k": 4096, "reduce": 2048},
     "llvmpipe": {"packed": 512, "split_k": 16384, "reduce": 16384},
 }
-"""How many fragments make a draw worth having: targets and parts are chosen to have about as many."""
+"""Fragments that keep a renderer busy; targets and parts are chosen so that a draw has about as many."""
 
 
 def output_texels(product: Product) -> int:
@@ -118,35 +117,35 @@ def exact_place(product: Product) -> tuple[float, float]:
     return math.log2(output_texels(product)), math.log2(max(1.0, product.k / 4))
 
 
-def candidates(product: Product, kernels: Kernels, *, blends: bool) -> list[Strategy]:
-    """Every strategy that can compute a product on a renderer, one of each name, its targets or parts by the shape."""
-    full, texels = _FULL[kernels.products], output_texels(product)
+def candidates(product: Product, kernels: KernelOptions, *, blends: bool) -> list[Strategy]:
+    """Every strategy that can compute a product on a renderer, with targets or parts by the product's shape."""
+    full, texels = _FRAGMENTS[kernels.product_table], output_texels(product)
     found = [Strategy("small")]
     if product.m > 1:
         targets = 2
-        while 2 * targets <= min(kernels.targets, product.m) and (
+        while 2 * targets <= min(kernels.rows_per_draw, product.m) and (
             product.count * -(-product.m // (2 * targets)) * texels_for(product.n) >= full["packed"]
         ):
             targets *= 2
         found.append(Strategy("packed", targets=targets))
     # A part has at least some steps, unless two parts have fewer.
-    most = max(2, product.units // _LEAST_UNITS)
+    most = max(2, product.units // _MIN_PART_UNITS)
     parts = {name: min(max(2, round(full[name] / texels)), most) for name in ("split_k", "reduce")}
     if blends:
-        found.append(Strategy("split_k", parts=min(parts["split_k"], _MOST_INSTANCES)))
+        found.append(Strategy("split_k", parts=min(parts["split_k"], _MAX_INSTANCES)))
     found.append(Strategy("reduce", parts=parts["reduce"]))
     if kernels.quad and product.m == product.count == 1:
         found.append(Strategy("matvec"))
     return found
 
 
-def choose(product: Product, kernels: Kernels, *, blends: bool) -> Strategy:
-    """The strategy for a product, by the map of a renderer of this kind."""
-    chart = (ONE_ROW if product.count * product.m == 1 else MANY_ROWS)[kernels.products]
+def choose(product: Product, kernels: KernelOptions, *, blends: bool) -> Strategy:
+    """The strategy that the renderer's map chooses for a product."""
+    chart = (ONE_ROW if product.count * product.m == 1 else MANY_ROWS)[kernels.product_table]
     line, column = (round(place) for place in exact_place(product))
     letters = chart[min(line, len(chart) - 1)]
     name = LETTERS[letters[min(column, len(letters) - 1)]]
-    if name == "matvec" and product.table_format and kernels.products == "llvmpipe":
+    if name == "matvec" and product.table_format and kernels.product_table == "llvmpipe":
         name = "reduce"  # sixteen columns' groups of packed weights are more than a CPU's registers hold
     possible = {strategy.name: strategy for strategy in candidates(product, kernels, blends=blends)}
     while name not in possible:
@@ -154,8 +153,8 @@ def choose(product: Product, kernels: Kernels, *, blends: bool) -> Strategy:
     return possible[name]
 
 
-def resolve(wanted: str | Strategy | None, product: Product, kernels: Kernels, *, blends: bool) -> Strategy:
-    """The strategy that was asked for, or the one that is chosen by shape.
+def resolve(wanted: str | Strategy | None, product: Product, kernels: KernelOptions, *, blends: bool) -> Strategy:
+    """The strategy that was asked for, or else the one that is chosen by shape.
 
     Raises:
         PlanError: there is no such strategy, or it cannot compute this product on this renderer.

@@ -1,6 +1,6 @@
-"""Moving elements: strided copies, other shapes of the same elements, and several tensors one after the other.
+"""Moves elements: strided copies, reshapes, and concatenations, of floats or whole numbers.
 
-What moves floats moves whole numbers too. A copy may change the type on the way, from any into floats.
+A copy may convert elements of any type into floats.
 """
 
 from __future__ import annotations
@@ -14,13 +14,13 @@ from glinfer.errors import PlanError
 from glinfer.gl.layouts.flat import LANES
 from glinfer.gl.layouts.matrix import FORMATS, Extent
 from glinfer.ops.flat.draws import Define, flat_draw
-from glinfer.ops.flat.strided import MOST_AXES, Axis, axes_in, bounds, collapsed, walk, walk_defines
-from glinfer.ops.kernels import Kernels
+from glinfer.ops.flat.strided import MAX_AXES, Axis, axes_in, bounds, collapsed, walk, walk_defines
+from glinfer.ops.kernels import KernelOptions
 from glinfer.ops.spec import Array, DrawSpec, Op, Params, Shapes, TensorSpec, register
 
-MOST_RUNS = 2
-MOST_PARTS = 8
-"""How many tensors one draw puts together."""
+MAX_RUNS = 2
+MAX_PARTS = 8
+"""Limit for the tensors that one draw concatenates."""
 
 
 def _kind_of_elements(name: str, x: TensorSpec, out: TensorSpec, *, converts: bool) -> list[Define]:
@@ -36,7 +36,7 @@ def _kind_of_elements(name: str, x: TensorSpec, out: TensorSpec, *, converts: bo
 
 
 def strided_axes(axes: Sequence[Axis], cols: int) -> tuple[list[Axis], list[Axis]]:
-    """The axes of a copy, (row, column) strides, outermost first: those of its rows, and those of its ``cols`` columns.
+    """A copy's axes of (row, column) strides, outermost first, split into axes of its rows and of its ``cols`` columns.
 
     Raises:
         PlanError: no axis ends where the columns begin, or there are too many that no stride joins.
@@ -47,16 +47,16 @@ def strided_axes(axes: Sequence[Axis], cols: int) -> tuple[list[Axis], list[Axis
     if prod(axis.size for axis in axes[split:]) != cols:
         raise PlanError(f"axes of sizes {[axis.size for axis in axes]} do not end in {cols} columns")
     by_row, by_col = collapsed(axes[:split]), collapsed(axes[split:])
-    if len(by_row) > MOST_AXES or len(by_col) > MOST_RUNS:
+    if len(by_row) > MAX_AXES or len(by_col) > MAX_RUNS:
         raise PlanError(
             f"a copy over {len(by_row)} axes of rows and {len(by_col)} of columns that no stride joins; at most "
-            f"{MOST_AXES} and {MOST_RUNS} are possible: copy in two steps"
+            f"{MAX_AXES} and {MAX_RUNS} are possible: copy in two steps"
         )
     return by_row, by_col
 
 
 def _fetches(by_row: Sequence[Axis], by_col: Sequence[Axis], col_offset: Extent) -> int:
-    """How many texels the four elements of one are found in."""
+    """Texels of the source that hold the four elements of one texel of the output."""
     *runs, run = by_col
     alone = not runs and run.size == 1
     in_row = (run.first, run.second) == (0, 1) and not (runs and run.size % LANES)
@@ -78,7 +78,7 @@ def strided_copy(
     *,
     row_offset: Extent = 0,
     col_offset: Extent = 0,
-    kernels: Kernels,
+    kernels: KernelOptions,
     rows: Extent | None = None,
 ) -> DrawSpec:
     """``out[i0, i1, …] = x[row_offset + Σ i · row stride, col_offset + Σ i · column stride]``.
@@ -89,10 +89,9 @@ def strided_copy(
         x: the source [R, C].
         out: of x's format; or of floats, into which elements are converted, to float16 rounded to nearest.
         axes: the axes of out, outermost first: size, row stride, column stride. The last ones are its columns.
-        row_offset: where in x the walk begins: a row, or the name of a run value.
-        col_offset: likewise a column.
+        row_offset, col_offset: element of x where the walk begins; numbers or names of run values.
         kernels: how passes are shaped.
-        rows: how many rows of out are written; all where it is left out.
+        rows: rows of out that are written; all where it is left out.
 
     Raises:
         PlanError: the axes are not those of out, or too many; or the formats do not fit.
@@ -157,11 +156,11 @@ def _oracle_strided_copy(inputs: Mapping[str, Array], params: Params, size: tupl
 
 
 def repack(
-    name: str, kind: str, x: TensorSpec, out: TensorSpec, *, kernels: Kernels, rows: Extent | None = None
+    name: str, kind: str, x: TensorSpec, out: TensorSpec, *, kernels: KernelOptions, rows: Extent | None = None
 ) -> DrawSpec:
     """``out = x.reshape(out.shape)``, of one format.
 
-    Where a row of x is a whole number of rows of out the walk is a strided copy, which is quicker.
+    Where a row of x is a whole number of rows of out, a strided copy does it, which is quicker.
 
     Raises:
         PlanError: the formats differ.
@@ -191,25 +190,25 @@ def concat(
     out: TensorSpec,
     *,
     groups: int | None = None,
-    kernels: Kernels,
+    kernels: KernelOptions,
     rows: Extent | None = None,
 ) -> DrawSpec:
-    """1 to :data:`MOST_PARTS` tensors one after the other, all of one format.
+    """Concatenate 1 to :data:`MAX_PARTS` tensors of one format.
 
     Args:
         name: of the draw.
         kind: of the draw.
         parts: [R, C0], [R, C1], … for ``groups`` None; else [groups · R0, C], [groups · R1, C], …
         out: [R, ΣC]; else [groups · ΣR, C], where each group has the rows of that group of every part.
-        groups: how many groups of rows are put together; left out, columns are.
+        groups: groups of rows that are concatenated; columns where it is left out.
         kernels: how passes are shaped.
-        rows: how many rows of out are written; all where it is left out.
+        rows: rows of out that are written; all where it is left out.
 
     Raises:
         PlanError: the parts are too many, the formats differ, or rows are no whole number of groups.
     """
-    if not 1 <= len(parts) <= MOST_PARTS:
-        raise PlanError(f"draw {name} puts {len(parts)} tensors together; expected 1 to {MOST_PARTS}")
+    if not 1 <= len(parts) <= MAX_PARTS:
+        raise PlanError(f"draw {name} puts {len(parts)} tensors together; expected 1 to {MAX_PARTS}")
     defines: list[Define] = [("PARTS", len(parts))]
     for part in parts:
         kind_of_elements = _kind_of_elements(name, part, out, converts=False)
@@ -251,7 +250,7 @@ def _oracle_concat(inputs: Mapping[str, Array], params: Params, size: tuple[int,
     return np.concatenate(grouped, axis=1).reshape(-1, parts[0].shape[1])[: size[0]]
 
 
-_MORE_PARTS = tuple(f"x{number}" for number in range(1, MOST_PARTS))
+_MORE_PARTS = tuple(f"x{number}" for number in range(1, MAX_PARTS))
 _EITHER = ("x", "output")
 register(Op("strided_copy", ("x",), (), _check_strided_copy, _oracle_strided_copy, either=_EITHER))
 register(Op("repack", ("x",), (), _check_repack, _oracle_repack, either=_EITHER))

@@ -1,4 +1,4 @@
-"""Rows normalised by their statistics: LayerNorm, RMSNorm, softmax and its logarithm; and the cross-entropy."""
+"""Normalises rows by their statistics: LayerNorm, RMSNorm, softmax and its logarithm; and the cross-entropy."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ from glinfer.ops.flat.stats import (
     summarize,
     values_of,
 )
-from glinfer.ops.kernels import Kernels
+from glinfer.ops.kernels import KernelOptions
 from glinfer.ops.spec import Array, DrawSpec, Op, Params, Shapes, TensorSpec, float64, register
 
 LAYER, RMS, SOFTMAX, LOG_SOFTMAX = range(4)
@@ -31,7 +31,7 @@ NORMS = {
     "softmax": (SOFTMAX, "exponents"),
     "log_softmax": (LOG_SOFTMAX, "exponents"),
 }
-"""Every norm by its name: the number that shaders/normalize.frag knows it by, and the statistics that it needs."""
+"""Every norm: the number that shaders/normalize.frag knows it by, and the statistics that it needs."""
 
 
 @dataclass(frozen=True)
@@ -43,9 +43,9 @@ class Norm:
         weight, bias: [1, C], or left out.
         eps: added to the variance or the mean square, at least 0.
         offset: added to the weight.
-        residual: [R, C], added to x first, or left out; ``added`` [R, C] gets that sum.
-        added: see ``residual``.
-        causal: for softmax, how many columns of each row count; the others become 0. All where it is left out.
+        residual: [R, C], added to x first, or left out.
+        added: [R, C], gets the sum of x and the residual.
+        causal: for softmax, the columns of each row that count; the others become 0. All count where it is left out.
     """
 
     name: str
@@ -58,7 +58,7 @@ class Norm:
     causal: Causal | None = None
 
     def __post_init__(self) -> None:
-        """Refuse what does not go together."""
+        """Refuse settings that do not go together."""
         if self.name not in NORMS:
             raise PlanError(f"there is no norm {self.name!r}; known: {', '.join(NORMS)}")
         if (self.residual is None) != (self.added is None):
@@ -70,11 +70,11 @@ class Norm:
 
     @property
     def stat(self) -> str:
-        """The statistics that it needs: a key of :data:`glinfer.ops.flat.stats.STATS`."""
+        """The statistics that the norm needs, a key of :data:`glinfer.ops.flat.stats.STATS`."""
         return NORMS[self.name][1]
 
     def inputs(self) -> list[tuple[str, TensorSpec]]:
-        """What is read beside x and its statistics, by sampler."""
+        """The inputs besides x and its statistics, by sampler."""
         given = [("residual", self.residual), ("weight", self.weight), ("bias", self.bias)]
         return [(sampler, tensor) for sampler, tensor in given if tensor is not None]
 
@@ -87,7 +87,7 @@ def normalize(
     out: TensorSpec,
     norm: Norm,
     *,
-    kernels: Kernels,
+    kernels: KernelOptions,
     rows: Extent | None = None,
 ) -> DrawSpec:
     """``out = norm(x)`` from the statistics of its rows, [R, 4 · parts]; see :class:`Norm`.
@@ -128,13 +128,13 @@ def normalized(
     norm: Norm,
     *,
     scratch: Scratch,
-    kernels: Kernels,
+    kernels: KernelOptions,
     rows: Extent | None = None,
 ) -> list[DrawSpec]:
-    """All draws of ``out = norm(x)``, x and out [R, C]: mostly two; see :class:`Norm`.
+    """All draws of ``out = norm(x)``, mostly two, for x and out [R, C]; see :class:`Norm`.
 
-    The last is called ``name``; those before it, and the tensors that ``scratch`` declares for the statistics, are
-    named after it.
+    The last draw is called ``name``; the draws before it, and the tensors that ``scratch`` declares for the statistics,
+    are named after it.
 
     Raises:
         PlanError: a tensor is laid out in another way.
@@ -162,7 +162,7 @@ def cross_entropy(
     targets: TensorSpec,
     out: TensorSpec,
     *,
-    kernels: Kernels,
+    kernels: KernelOptions,
     rows: Extent | None = None,
 ) -> DrawSpec:
     """``log(sum(exp(logits))) - logits[target]`` of every row, 0 where the target is no column.

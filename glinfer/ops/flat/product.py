@@ -1,4 +1,4 @@
-"""What a product of matrices is, how it may be computed, and what is done to its sums: values, no draws."""
+"""A product of matrices, the strategies that compute it, and the finish of its sums, as values."""
 
 from __future__ import annotations
 
@@ -12,26 +12,26 @@ from glinfer.gl.layouts.matrix import Extent
 from glinfer.ops.flat.draws import Define, Uniform
 from glinfer.ops.published.linear import ACTIVATIONS
 from glinfer.ops.spec import Array, TensorSpec
-from glinfer.quant.ggml import GROUP, block_format
+from glinfer.quant.formats import GROUP, block_format
 
 MASKED = -1e30
-"""A score that is not seen: far below any other, and finite, so that a softmax over it gives an exact 0, never NaN."""
+"""The score of an unseen key: far below any other, and finite, so that a softmax gives it an exact 0, never NaN."""
 STRATEGIES = ("packed", "small", "split_k", "reduce", "matvec")
-"""How a product may be computed; see :class:`Strategy`."""
+"""The strategies that compute a product; see :class:`Strategy`."""
 Steps = tuple[int, int, int]
 
 
 @dataclass(frozen=True)
 class Product:
-    """What is multiplied: ``y[b, m, n] = Σ_k x[b, m, k] · weight[b, k, n]``, or weight[b, n, k] if ``transposed``.
+    """A batch of products, ``y[b, m, n] = Σ_k x[b, m, k] · weight[b, k, n]``, or weight[b, n, k] if ``transposed``.
 
     Attributes:
         m, n, k: edges of one product.
-        transposed: whether weight has k along its rows: a linear layer's [out, in].
-        table_format: the packed format of weight, of :data:`glinfer.quant.ggml.BLOCK_FORMATS`; None for floats. Only
+        transposed: whether weight has k along its rows, as a linear layer's [out, in] has.
+        table_format: the packed format of weight, of :data:`glinfer.quant.formats.BLOCK_FORMATS`; None for floats. Only
             transposed weights are packed.
-        batch: how many products, along three axes.
-        x_steps, weight_steps: by how many matrices x and weight step along each of them; 0 where one is used again.
+        batch: products along each of three axes.
+        x_steps, weight_steps: matrices that x and weight step along each axis; 0 to use one matrix again.
     """
 
     m: int
@@ -45,25 +45,25 @@ class Product:
 
     @property
     def count(self) -> int:
-        """Products in all."""
+        """Number of products."""
         return self.batch[0] * self.batch[1] * self.batch[2]
 
     @property
     def unit(self) -> int:
-        """Inputs that are summed over in one step of the loop; a part has whole steps."""
+        """Inputs of one step of the loop; a part has whole steps."""
         return GROUP if self.table_format else 4
 
     @property
     def units(self) -> int:
-        """Steps of the loop. Weights that are not transposed have what is left of k done behind it."""
+        """Steps of the loop; for weights that are not transposed, the rest of k comes after the loop."""
         return -(-self.k // self.unit) if self.transposed else self.k // self.unit
 
     def batches(self, steps: Steps) -> list[int]:
-        """Which matrix each product takes."""
+        """The matrix that each product takes."""
         return [int(np.dot(index, steps)) for index in np.ndindex(*self.batch)]
 
     def defines(self, *, mantissa: bool) -> list[Define]:
-        """What the shaders need of it; with ``mantissa`` they make floats of packed integers without converting."""
+        """The product's defines; with ``mantissa`` the shaders make floats of packed integers without converting."""
         found: list[Define] = [("K", self.k), ("UNITS", self.units)]
         if self.transposed:
             found.append(("TRANSPOSED", 1))
@@ -80,15 +80,16 @@ class Product:
 
 @dataclass(frozen=True)
 class Strategy:
-    """How a product is computed.
+    """One way to compute a product.
 
     Attributes:
-        name: ``packed``: a fragment computes four columns of several rows, a render target each, which a second draw
-            puts together; ``small``: a fragment computes four columns of one row, in one draw; ``split_k``: likewise,
-            of a part of k, and blending adds the parts up; ``reduce``: the parts are written one below the other, and
-            a second draw adds them up; ``matvec``: for one row, the fragments of a quad share k.
+        name: ``small``: a fragment computes four columns of one row, in one draw; ``packed``: a fragment computes four
+            columns of several rows, one in each render target, and a second draw joins the rows; ``split_k``: a
+            fragment computes four columns of one row over a part of k, and blending adds the parts; ``reduce``: the
+            parts are written one below the other, and a second draw adds them; ``matvec``: the fragments of a quad
+            share k, for one row.
         targets: rows of a fragment of ``packed``: 2, 4 or 8.
-        parts: how many parts k is split into, at most.
+        parts: limit for the parts that k is split into.
     """
 
     name: str
@@ -96,7 +97,7 @@ class Strategy:
     parts: int = 1
 
     def __post_init__(self) -> None:
-        """Refuse what there is not."""
+        """Refuse an unknown name."""
         if self.name not in STRATEGIES:
             raise PlanError(f"there is no strategy {self.name!r}; known: {', '.join(STRATEGIES)}")
 
@@ -105,22 +106,22 @@ class Strategy:
         return max(1, -(-units // max(1, min(self.parts, units))))
 
     def parts_of(self, units: int) -> int:
-        """How many parts so many steps make."""
+        """Parts that ``units`` steps make."""
         return max(1, -(-units // self.part_units(units)))
 
 
 @dataclass(frozen=True)
 class Finish:
-    """What is done to the sums: ``activation(scale · sum + bias) + residual``, masked.
+    """The finish of the sums: ``activation(scale · sum + bias) + residual``, masked.
 
     Attributes:
         bias: [1, n].
         activation: a key of :data:`glinfer.ops.published.linear.ACTIVATIONS`.
-        residual: of the output's shape.
+        residual: a tensor of the output's shape.
         scale: a factor.
-        causal: None, or how many columns come before that of row 0 of each matrix, a number or a run value's name: in
-            row r what comes after column ``causal + r`` becomes −1e30, far below any score and finite.
-        window: so does what comes before the last so many columns of those; 0 for nothing.
+        causal: None, or the last column that row 0 of each matrix sees, a number or a run value's name: row r sees
+            columns up to ``causal + r``, and all others become :data:`MASKED`.
+        window: how many of these columns, up to the last one, a row sees; 0 for all.
     """
 
     bias: TensorSpec | None = None
@@ -131,12 +132,12 @@ class Finish:
     window: int = 0
 
     def inputs(self) -> list[tuple[str, TensorSpec]]:
-        """What is sampled."""
+        """The inputs, by sampler."""
         given = (("bias", self.bias), ("residual", self.residual))
         return [(name, tensor) for name, tensor in given if tensor is not None]
 
     def defines(self) -> list[Define]:
-        """What the shaders need of it."""
+        """The finish's defines."""
         found: list[Define] = [("ACTIVATION", ACTIVATIONS[self.activation]), ("SCALE", float(self.scale))]
         found += [(name.upper(), 1) for name, _ in self.inputs()]
         if self.window:
@@ -144,17 +145,17 @@ class Finish:
         return found if self.causal is None else [*found, ("CAUSAL", 1)]
 
     def uniforms(self) -> list[Uniform]:
-        """What the shaders take beside them."""
+        """The finish's uniforms."""
         return [] if self.causal is None else [("offset", self.causal)]
 
     @property
     def plain(self) -> bool:
-        """Whether the sums stay as they are."""
+        """Whether the sums stay unchanged."""
         return self == Finish()
 
 
 def seen_keys(columns: Array, last: Array, window: int) -> Array:
-    """Which columns a row sees whose last one is ``last``: all up to it, or with a window so many of them."""
+    """Mask of the columns that a row sees: all up to ``last``, or the last ``window`` of them."""
     seen = columns <= last
     return seen & (columns > last - window) if window else seen
 

@@ -1,7 +1,7 @@
-"""The gradient of an embedding table: the gradients of all places where a token stood, added up in its row.
+"""The gradient of an embedding table: each row is the sum of the gradients at all places of its token.
 
-Two ways: by blending, with a point on every texel that is added to (``scatter_add``), and by having each texel of the
-table look for its gradients (``gather_add``), for devices that cannot blend into 32-bit floats.
+``scatter_add`` draws a point on every texel that is added to, and blending adds. ``gather_add`` has each texel of the
+table look for its gradients, for devices that cannot blend into 32-bit floats.
 """
 
 from __future__ import annotations
@@ -12,7 +12,7 @@ import numpy as np
 
 from glinfer.errors import PlanError
 from glinfer.ops.flat.draws import Define, flat_draw, flat_layout
-from glinfer.ops.kernels import Kernels
+from glinfer.ops.kernels import KernelOptions
 from glinfer.ops.spec import Array, DrawSpec, Op, Params, Shapes, TensorSpec, register
 
 METHODS = ("scatter", "gather")
@@ -27,12 +27,12 @@ def add_gradients(
     counts: TensorSpec,
     *,
     method: str,
-    kernels: Kernels,
+    kernels: KernelOptions,
 ) -> DrawSpec:
-    """``sums[id] += grad`` for ids [R, C] and grad [R × C, D], and in ``counts`` how many elements were added.
+    """``sums[id] += grad`` for ids [R, C] and grad [R × C, D]; ``counts`` gets the number of added elements.
 
-    sums and counts [vocabulary, D] in 32-bit floats begin at zero. Elements that are no finite numbers are not added,
-    nor what belongs to an id that names no row. Blending may add in another order than that of the ids.
+    sums and counts [vocabulary, D] in 32-bit floats begin at zero. Elements that are not finite are skipped, and so is
+    the gradient of an id that names no row. Blending may add in another order than that of the ids.
 
     Raises:
         PlanError: there is no such method, or a tensor is laid out in another way.

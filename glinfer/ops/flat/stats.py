@@ -1,9 +1,9 @@
-"""Statistics of rows: sums, largest elements, means and variances, sums of exponents; and what is read off them.
+"""Statistics of rows: sums, largest elements, means and variances, sums of exponents; and numbers read off them.
 
-Were every fragment of a result to go over its whole row, the cost would grow with the square of the row's length. So a
-first draw leaves one texel of statistics for every row, or for every part of a long one; more draws merge parts where
-there are many; and the last one reads them, merging what few parts are left by itself. :func:`summarize` chooses the
-parts and gives all draws but that last one.
+If every fragment of a result read its whole row, the cost would grow with the square of the row's length. So a first
+draw writes one texel of statistics for every row, or for every part of a long row; more draws merge parts where there
+are many; and the last draw, the reader, merges the few parts that are left. :func:`summarize` chooses the parts and
+makes all draws but the reader.
 """
 
 from __future__ import annotations
@@ -18,30 +18,30 @@ from glinfer.errors import PlanError
 from glinfer.gl.layouts.flat import LANES, texels_for
 from glinfer.gl.layouts.matrix import Extent
 from glinfer.ops.flat.draws import Define, Scratch, Uniform, flat_draw
-from glinfer.ops.kernels import Kernels
+from glinfer.ops.kernels import KernelOptions
 from glinfer.ops.spec import Array, DrawSpec, Op, Params, Shapes, TensorSpec, float64, register
 
 STATS = {"sum": 0, "squares": 1, "moments": 2, "largest": 3, "exponents": 4}
-"""The statistics by name, and the number that shaders/common/stats.glsl knows each by, which says what they are."""
+"""The statistics, and the number that shaders/common/stats.glsl knows each by."""
 
-LARGEST_COLUMN = 1 << 24
-"""Columns of a row, at most, of which the largest one's number can be told: it travels as a float32."""
+MAX_ARGMAX_COLUMNS = 1 << 24
+"""Limit for the columns of a row in an argmax, since the column's number travels as a float32."""
 
 LOWEST = -float(np.finfo(np.float32).max)
 
-_SHORT, _MIDDLE, _LONG = 32, 64, 256
-"""Texels of a row that one fragment goes over: at least, in rows whose parts a draw of its own merges, and at most."""
-_FAN = 256
-"""Parts that one fragment merges, at most."""
-_READS = 16384
-"""Texels of parts that are read and merged wherever the statistics are needed, at most: more, and a draw costs less."""
+_MIN_PART, _MERGED_PART, _MAX_PART = 32, 64, 256
+"""Texels of a part: the fewest, the number where a draw of its own merges the parts, and the most."""
+_MAX_FAN = 256
+"""Limit for the parts that one fragment merges."""
+_MAX_READS = 16384
+"""Limit for the texels of parts that all readers merge; beyond it a merging draw costs less."""
 
 
 @dataclass(frozen=True)
 class Causal:
-    """Rows that are queries, ``query_rows`` a matrix of scores: row r looks at columns up to its own place.
+    """Rows that are queries, ``query_rows`` in each matrix of scores, and see columns up to their own position.
 
-    That is the first ``first_query + r mod query_rows + 1`` of them. Numbers, or names of run values.
+    Row r sees the first ``first_query + r mod query_rows + 1`` columns. Both are numbers, or names of run values.
     """
 
     query_rows: Extent
@@ -49,14 +49,14 @@ class Causal:
 
     @staticmethod
     def settings(causal: Causal | None) -> tuple[Define, list[Uniform]]:
-        """The define and the uniforms of a draw with or without it."""
+        """The define and the uniforms of a draw, causal or not."""
         if causal is None:
             return ("CAUSAL", 0), []
         return ("CAUSAL", 1), [("query_rows", causal.query_rows), ("first_query", causal.first_query)]
 
 
 def columns_that_count(rows: int, params: Params) -> Array:
-    """How many columns of each of so many rows count, [rows], as shaders/common/row_values.glsl has it."""
+    """Number of columns that count in each row, [rows], as shaders/common/row_values.glsl computes it."""
     if not params["CAUSAL"]:
         return np.full(rows, int(params["COLS"]))
     own = int(params["first_query"]) + np.arange(rows) % int(params["query_rows"]) + 1
@@ -70,7 +70,7 @@ def row_stats(
     out: TensorSpec,
     *,
     stat: str,
-    kernels: Kernels,
+    kernels: KernelOptions,
     rows: Extent | None = None,
     residual: TensorSpec | None = None,
     causal: Causal | None = None,
@@ -113,7 +113,7 @@ def merge_stats(
     out: TensorSpec,
     *,
     stat: str,
-    kernels: Kernels,
+    kernels: KernelOptions,
     rows: Extent | None = None,
 ) -> DrawSpec:
     """Statistics of fewer, larger parts of each row; stats [R, 4 · parts], out [R, 4 · fewer parts]."""
@@ -130,23 +130,23 @@ def summarize(
     stat: str,
     readers: int,
     scratch: Scratch,
-    kernels: Kernels,
+    kernels: KernelOptions,
     rows: Extent | None = None,
     residual: TensorSpec | None = None,
     causal: Causal | None = None,
 ) -> tuple[TensorSpec, list[DrawSpec]]:
     """The statistics of each row of x [R, C] in few parts, and the draws that compute them.
 
-    ``readers`` is how often the statistics of any row will be read, all in all: where that is little, the reader is
-    left to merge some parts. ``scratch`` declares the tensors in between.
+    ``readers`` is the number of fragments that will read statistics: if they are few, they merge some parts themselves.
+    ``scratch`` declares the tensors in between.
     """
-    texels, free = texels_for(x.shape[1]), max(1, _READS // readers)
+    texels, free = texels_for(x.shape[1]), max(1, _MAX_READS // readers)
     parts = _parts(texels, free)
     step = f"{name}.stats"
     stats = scratch(step, x.shape[0], LANES * parts)
     draws = [row_stats(step, kind, x, stats, stat=stat, kernels=kernels, rows=rows, residual=residual, causal=causal)]
-    while parts > min(free, _FAN):
-        parts = -(-parts // _FAN)
+    while parts > min(free, _MAX_FAN):
+        parts = -(-parts // _MAX_FAN)
         step = f"{name}.stats.{parts}"
         merged = scratch(step, x.shape[0], LANES * parts)
         draws.append(merge_stats(step, kind, stats, merged, stat=stat, kernels=kernels, rows=rows))
@@ -155,18 +155,17 @@ def summarize(
 
 
 def _parts(texels: int, free: int) -> int:
-    """Into how many parts to split rows of so many texels, where up to ``free`` parts are merged by whoever reads them.
+    """Parts of a row of ``texels`` texels, of which readers can merge up to ``free``.
 
-    As many as that, so that the fragments that go over a part are many and soon done; but if a draw has to merge parts
-    anyway, still more.
+    As many as that keep many fragments busy for a short time; if a draw has to merge parts anyway, there are more.
     """
-    parts = min(-(-texels // _SHORT), math.isqrt(texels), free)
-    if texels > parts * _LONG:
-        parts = -(-texels // _MIDDLE)
-        if parts > _FAN and texels <= _FAN * _LONG:
-            parts = _FAN
+    parts = min(-(-texels // _MIN_PART), math.isqrt(texels), free)
+    if texels > parts * _MAX_PART:
+        parts = -(-texels // _MERGED_PART)
+        if parts > _MAX_FAN and texels <= _MAX_FAN * _MAX_PART:
+            parts = _MAX_FAN
     longest = -(-texels // parts)
-    return -(-texels // longest)  # fewer may do
+    return -(-texels // longest)  # the fewest parts of that length
 
 
 def stat_column(
@@ -176,7 +175,7 @@ def stat_column(
     out: TensorSpec,
     *,
     stat: str,
-    kernels: Kernels,
+    kernels: KernelOptions,
     rows: Extent | None = None,
 ) -> DrawSpec:
     """The sum, or the largest element, of every row: element i of out, its rows numbered through, is that of row i.
@@ -199,18 +198,20 @@ def largest_column(
     out: TensorSpec,
     *,
     cols: int,
-    kernels: Kernels,
+    kernels: KernelOptions,
     rows: Extent | None = None,
 ) -> DrawSpec:
-    """The first of the ``cols`` columns of a row that has its largest element, otherwise as :func:`stat_column`.
+    """The first of the ``cols`` columns that has the row's largest element; out holds whole numbers.
 
-    out of whole numbers.
+    Otherwise it is as :func:`stat_column`.
 
     Raises:
         PlanError: there are too many columns, or a tensor is laid out in another way.
     """
-    if cols > LARGEST_COLUMN:
-        raise PlanError(f"draw {name}: rows of {cols} columns; expected at most {LARGEST_COLUMN}, as float32 counts")
+    if cols > MAX_ARGMAX_COLUMNS:
+        raise PlanError(
+            f"draw {name}: rows of {cols} columns; expected at most {MAX_ARGMAX_COLUMNS}, as float32 counts"
+        )
     defines = [("STAT", STATS["largest"]), ("COLUMN", 1)]
     return flat_draw(
         name,
@@ -286,7 +287,7 @@ def _check_row_stats(shapes: Shapes, params: Params) -> None:
 
 
 def check_rows(shapes: Shapes, params: Params) -> None:
-    """Require what shaders/common/row_values.glsl does of x, residual and run values.
+    """Require what shaders/common/row_values.glsl needs of x, residual and run values.
 
     Raises:
         PlanError: naming what differs.

@@ -1,4 +1,4 @@
-"""Walks over the elements of a tensor by strides: what shaders/common/strided.glsl does, in NumPy."""
+"""Walks over the elements of a tensor by strides, as shaders/common/strided.glsl computes them."""
 
 from __future__ import annotations
 
@@ -11,14 +11,14 @@ import numpy as np
 from glinfer.errors import PlanError
 from glinfer.ops.spec import Array, Params
 
-MOST_AXES = 5
-"""How many axes a shader walks over."""
+MAX_AXES = 5
+"""Limit for the axes that a shader walks over."""
 
 
 class Axis(NamedTuple):
-    """An axis of an output: how many places it has, and what a step along it adds to two numbers.
+    """An axis of an output: its number of places, and what a step along it adds to two numbers.
 
-    Passes that move elements keep the row and the column of the source in them, passes with two operands a row of each.
+    The two numbers are the row and the column of the source, or the rows of two operands.
     """
 
     size: int
@@ -27,7 +27,7 @@ class Axis(NamedTuple):
 
 
 def collapsed(axes: Iterable[Axis]) -> list[Axis]:
-    """As few axes as walk the same way, outermost first: none of size 1, and none that another one continues."""
+    """The fewest axes with the same walk, outermost first: none of size 1, and none that continues another."""
     found: list[Axis] = []
     for axis in axes:
         if axis.size == 1:
@@ -39,13 +39,13 @@ def collapsed(axes: Iterable[Axis]) -> list[Axis]:
 
 
 def walk_defines(axes: Sequence[Axis]) -> list[tuple[str, int]]:
-    """What strided.glsl needs of collapsed axes, outermost first.
+    """The defines of strided.glsl for collapsed axes, outermost first.
 
     Raises:
-        PlanError: they are too many.
+        PlanError: there are too many axes.
     """
-    if len(axes) > MOST_AXES:
-        raise PlanError(f"found a walk over {len(axes)} axes that no stride joins; at most {MOST_AXES} are possible")
+    if len(axes) > MAX_AXES:
+        raise PlanError(f"found a walk over {len(axes)} axes that no stride joins; at most {MAX_AXES} are possible")
     outer, *others = axes
     defines = [("AXES", len(axes)), ("OUTER_A", outer.first), ("OUTER_B", outer.second)]
     for number, axis in enumerate(reversed(others)):
@@ -55,7 +55,7 @@ def walk_defines(axes: Sequence[Axis]) -> list[tuple[str, int]]:
 
 
 def axes_in(params: Params, places: int) -> list[Axis]:
-    """The axes that defines speak of, of a walk over so many places; their sizes' product may be less."""
+    """The axes of a draw's defines, for a walk over ``places`` places; the product of their sizes may be less."""
     inner = [
         Axis(*(int(params[f"AXIS{number}_{name}"]) for name in ("SIZE", "A", "B")))
         for number in reversed(range(int(params["AXES"]) - 1))
@@ -65,14 +65,14 @@ def axes_in(params: Params, places: int) -> list[Axis]:
 
 
 def bounds(axes: Iterable[Axis]) -> tuple[tuple[int, int], tuple[int, int]]:
-    """The smallest and the largest that each of the two numbers becomes on the way."""
+    """The smallest and the largest value of each of the two numbers along the walk."""
     ends = [[stride * (axis.size - 1) for stride in (axis.first, axis.second)] for axis in axes]
     first, second = ((sum(min(0, end[n]) for end in ends), sum(max(0, end[n]) for end in ends)) for n in (0, 1))
     return first, second
 
 
 def walk(axes: Sequence[Axis], places: int) -> tuple[Array, Array]:
-    """Both numbers at the first so many places."""
+    """Both numbers at the first ``places`` places."""
     rest = np.arange(places)
     sums = np.zeros((2, places), dtype=np.int64)
     for axis in reversed(axes[1:]):

@@ -1,7 +1,7 @@
-"""The k largest elements of each row, by a merge sort in passes that keeps no more than k of any list.
+"""The k largest elements of each row, by a merge sort in passes that keeps at most k elements of a list.
 
-Elements are sorted as whole numbers that grow with them, see :func:`keys_of`, each beside its column. The lists of all
-rows lie one after the other in matrices of one texel a row: list l of row r is number ``l * rows + r``.
+The sort compares whole numbers in the order of the elements, see :func:`keys_of`, each beside its column. The lists of
+all rows lie one after the other in matrices of one texel a row: list l of row r is number ``l * rows + r``.
 """
 
 from __future__ import annotations
@@ -13,23 +13,23 @@ import numpy as np
 
 from glinfer.gl.layouts.flat import LANES
 from glinfer.ops.flat.draws import Define, flat_draw
-from glinfer.ops.kernels import Kernels
+from glinfer.ops.kernels import KernelOptions
 from glinfer.ops.spec import Array, DrawSpec, Op, Params, Shapes, TensorSpec, register
 
 CHUNK = 16
-"""Elements that the first pass sorts at once."""
+"""Elements of the first pass's lists."""
 
 
 @dataclass(frozen=True)
 class Lists:
-    """The sorted lists of each row after a pass: how many, and how many texels of each are kept."""
+    """The sorted lists of each row after a pass: their number, and the texels that are kept of each."""
 
     count: int
     texels: int
 
 
 def lists_of(cols: int, k: int) -> tuple[Lists, ...]:
-    """The lists after each pass over rows of so many columns; at last one of ``ceil(k / 4)`` texels."""
+    """The lists after each pass over rows of ``cols`` columns; the last pass leaves one of ``ceil(k / 4)`` texels."""
     kept = -(-k // LANES)
     texels = CHUNK // LANES
     found = [Lists(-(-cols // CHUNK), min(texels, kept))]
@@ -52,7 +52,7 @@ def top_k(
     values: TensorSpec,
     places: TensorSpec,
     *,
-    kernels: Kernels,
+    kernels: KernelOptions,
 ) -> tuple[DrawSpec, ...]:
     """``values`` [R, k] of x [R, C], largest first, and their columns ``places``.
 
@@ -88,7 +88,7 @@ def top_k(
 
 
 def sort_chunks(
-    name: str, kind: str, x: TensorSpec, out: tuple[TensorSpec, TensorSpec], *, lists: Lists, kernels: Kernels
+    name: str, kind: str, x: TensorSpec, out: tuple[TensorSpec, TensorSpec], *, lists: Lists, kernels: KernelOptions
 ) -> DrawSpec:
     """The keys and columns ``out`` of the first lists, of 16 elements of x [R, C] each.
 
@@ -111,7 +111,7 @@ def merge_sorted(
     k: int,
     lists: Lists,
     merged: Lists,
-    kernels: Kernels,
+    kernels: KernelOptions,
 ) -> DrawSpec:
     """The keys and columns ``out`` of lists that hold two of ``source`` each, every list one of ``rows`` rows.
 
@@ -142,7 +142,7 @@ def sorted_pairs(
     values: TensorSpec,
     places: TensorSpec,
     *,
-    kernels: Kernels,
+    kernels: KernelOptions,
 ) -> DrawSpec:
     """The largest ``values`` [R, k] of x [R, C] and their columns ``places``, from the one sorted list of each row.
 
@@ -155,7 +155,7 @@ def sorted_pairs(
 
 
 def keys_of(x: Array) -> Array:
-    """Whole numbers of 32 bits that grow with float32 numbers: −0 is 0, and every NaN is the largest."""
+    """Whole numbers of 32 bits in the order of float32 numbers, where −0 is 0 and every NaN is the largest."""
     floats = np.asarray(x, dtype=np.float32)
     bits = np.where(floats == 0, np.float32(0), floats).view(np.uint32)
     keys = np.where(bits >> 31 == 0, bits ^ np.uint32(1 << 31), ~bits)
@@ -188,7 +188,7 @@ def _check_pairs(shapes: Shapes, params: Params) -> None:
 
 
 def _expect_lists(shapes: Shapes, name: str, texels: int) -> None:
-    """Require a matrix of one texel a row that holds so many."""
+    """Require a matrix of one texel a row with at least ``texels`` rows."""
     shapes.expect(name, None, LANES)
     shapes.require(shapes.rows(name) >= texels, f"{name} has {shapes.rows(name)} rows for lists of {texels} texels")
 

@@ -15,7 +15,7 @@ from glinfer.errors import PlanError
 from glinfer.gl.layouts.blocks import BLOCK_FLOATS, BlockLayout, blocks_for
 from glinfer.ops.flat.product import MASKED, seen_keys
 from glinfer.ops.fused.rows import BASE, POSITION, table_layout
-from glinfer.ops.kernels import Kernels
+from glinfer.ops.kernels import KernelOptions
 from glinfer.ops.spec import Array, DrawSpec, Op, Params, Shapes, TensorSpec, float64, register
 
 SLOT_TOKENS = BLOCK_FLOATS
@@ -117,7 +117,7 @@ def cached_scores(
     out: TensorSpec,
     heads: Heads,
     *,
-    kernels: Kernels,
+    kernels: KernelOptions,
     rows: TensorSpec | None = None,
 ) -> DrawSpec:
     """``out[t] = scale · q[position] · k[t]`` for each head and every token t that it sees; -1e30 for all others.
@@ -155,7 +155,7 @@ def cached_values(
     out: TensorSpec,
     heads: Heads,
     *,
-    kernels: Kernels,
+    kernels: KernelOptions,
     rows: TensorSpec | None = None,
 ) -> DrawSpec:
     """``out = softmax(scores) @ v`` for each head, [1, heads · head_floats]; see :func:`cached_scores`.

@@ -11,18 +11,15 @@ import numpy as np
 from glinfer.errors import PlanError
 from glinfer.gl.layouts.blocks import BLOCK_FLOATS, BlockLayout, RowLayout, blocks_for
 from glinfer.gl.layouts.grouped import GroupedLayout, line_texels, rounds_for, words_for
-from glinfer.gl.layouts.packing import PIECES, ConstantLayout, GemvLayout
-from glinfer.ops.kernels import Kernels
+from glinfer.gl.layouts.packing import ConstantLayout, GemvLayout
+from glinfer.ops.kernels import KernelOptions
 from glinfer.ops.published.linear import ACTIVATIONS, activate
-from glinfer.ops.quantise import decode
 from glinfer.ops.spec import Array, Params, Shapes, TensorSpec
-from glinfer.quant.ggml import BY_NUMBER, GROUP, block_format, table_of
-from glinfer.quant.groups import BYTES, FLOATS, FOUR_BITS, HALF, PAIR, SIX_BITS, WIDE, wide_values
+from glinfer.quant.formats import GROUP, SCALE_NUMBERS, WIDE_NUMBER, WORD_FORMATS, group_number, packing_of_group
+from glinfer.quant.ggml import table_of
+from glinfer.quant.groups import wide_values
+from glinfer.quant.words import decode
 
-WEIGHTS = {"f32": 0, "f16": 1, "q16": 2, "q8": 3, "bf16": 4, "i16": 5, "i8": 6}
-"""Formats of :class:`GemvLayout`, to the number that shaders/common/unpack.glsl knows."""
-_SCALES = {HALF: 0, PAIR: 1, BYTES: 2, SIX_BITS: 3, FOUR_BITS: 4, FLOATS: 5}
-_WIDE_NUMBER = 99  # of the form that is no format of GGML
 Defines = list[tuple[str, int | float]]
 
 
@@ -81,7 +78,7 @@ def dense_defines(
     *,
     norm_eps: float | None,
     activation: str,
-    kernels: Kernels,
+    kernels: KernelOptions,
 ) -> Defines:
     """What shaders/gemv.frag and shaders/gemm.frag are told alike.
 
@@ -111,10 +108,10 @@ def dense_defines(
         ("INPUTS", matrix.inputs),
     ]
     if isinstance(weight, GroupedLayout):
-        number = _WIDE_NUMBER if weight.weights == WIDE else block_format(weight.weights).number
-        found += [("GROUPED", number), ("GROUPS", matrix.inputs // GROUP), *grouped_defines(weight)]
+        found += [("GROUPED", group_number(weight.weights)), ("GROUPS", matrix.inputs // GROUP)]
+        found += grouped_defines(weight)
     else:
-        found += [("GROUPED", 0), ("WEIGHTS", WEIGHTS[weight.weights])]
+        found += [("GROUPED", 0), ("WEIGHTS", WORD_FORMATS[weight.weights].number)]
     if norm_eps is not None:
         found += [("NORM", 1), ("DIM", matrix.inputs), ("EPS", float(norm_eps))]
     if matrix.gain is not None:
@@ -134,7 +131,7 @@ def grouped_defines(weight: GroupedLayout) -> Defines:
         ("LINE_TEXELS", line_texels(form)),
         ("FORM_LOW", form.low_bits),
         ("FORM_HIGH", form.high_words),
-        ("FORM_SCALES", _SCALES[form.scales]),
+        ("FORM_SCALES", SCALE_NUMBERS[form.scales]),
         ("OFFSET", form.offset),
     ]
 
@@ -163,11 +160,9 @@ def shared_parts(matrix: Matrix, part_steps: int) -> int:
 
 def format_name(params: Params) -> str:
     """The weight format that a draw was built for."""
-    if params["GROUPED"] == _WIDE_NUMBER:
-        return WIDE
     if params["GROUPED"]:
-        return BY_NUMBER[int(params["GROUPED"])].name
-    return next(name for name, number in WEIGHTS.items() if number == params["WEIGHTS"])
+        return packing_of_group(int(params["GROUPED"]))
+    return next(name for name, form in WORD_FORMATS.items() if form.number == params["WEIGHTS"])
 
 
 def check_dense(shapes: Shapes, params: Params, outputs: int, *, residual: bool) -> None:
@@ -182,7 +177,7 @@ def check_dense(shapes: Shapes, params: Params, outputs: int, *, residual: bool)
         shapes.expect("weight", rows, words_for(format_name(params), inputs))
         steps = rounds_for(inputs)
     else:
-        shapes.expect("weight", rows, PIECES[format_name(params)] * -(-inputs // 4))
+        shapes.expect("weight", rows, WORD_FORMATS[format_name(params)].piece_texels * -(-inputs // 4))
         steps = 4 * blocks_for(inputs)
     shapes.require(params["STEPS"] == steps, "STEPS does not fit x")
     shapes.require(params["STEPS"] % (parts * int(params.get("UNROLL", 1))) == 0, f"{steps} steps in {parts} parts")
@@ -221,7 +216,7 @@ def dense_rows(inputs: Mapping[str, Array], params: Params, x: Array, norms: Arr
 def weights_of(words: Array, consts: Array, params: Params) -> Array:
     """For an oracle: the matrix [rows, inputs] in float64."""
     inputs = int(params["INPUTS"])
-    if params["GROUPED"] == _WIDE_NUMBER:
+    if params["GROUPED"] == WIDE_NUMBER:
         return wide_values(words)
     if params["GROUPED"]:
         return table_of(words, int(params["GROUPED"]), inputs)

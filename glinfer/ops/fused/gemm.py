@@ -10,36 +10,44 @@ from glinfer.errors import PlanError
 from glinfer.gl.layouts.blocks import BlockLayout
 from glinfer.gl.layouts.matrix import Extent
 from glinfer.ops.fused.dense import Matrix, Turning, check_dense, dense_defines, dense_inputs, dense_rows
-from glinfer.ops.fused.rows import POSITION, Dealt, check_same, dealt, gathered, optional_names, table_layout
-from glinfer.ops.kernels import Kernels
-from glinfer.ops.norm import norm_floats
+from glinfer.ops.fused.norms import norm_floats
+from glinfer.ops.fused.rows import (
+    POSITION,
+    RowInterleaved,
+    check_same,
+    deinterleaved,
+    gathered,
+    optional_names,
+    table_layout,
+)
+from glinfer.ops.kernels import KernelOptions
 from glinfer.ops.spec import Array, DrawSpec, Op, Params, Shapes, TensorSpec, float64, register
 
 
 def gemm(
     name: str,
     kind: str,
-    x: Dealt | TensorSpec,
+    x: RowInterleaved | TensorSpec,
     matrix: Matrix,
-    out: Dealt,
+    out: RowInterleaved,
     *,
     slots: Extent,
     norm_eps: float | None = None,
     norms: TensorSpec | None = None,
     turning: Turning | None = None,
     rows: TensorSpec | None = None,
-    residual: Dealt | None = None,
+    residual: RowInterleaved | None = None,
     activation: str = "none",
-    kernels: Kernels,
+    kernels: KernelOptions,
     parts: int = 1,
     adds: bool = False,
 ) -> DrawSpec:
     """``out[r] = activation(norm[r] · weight @ (gain · x[r]) + bias) + residual[r]`` of the rows of ``slots`` slots.
 
-    The matrix is that of :func:`glinfer.ops.fused.gemv.gemv`, and so is what a row gives. x and residual are dealt as
-    out is, or x is one tensor with a row a slot. With ``norm_eps`` norm is 1 / sqrt(mean(x²) + eps), with ``norms``
-    what :func:`glinfer.ops.norm.row_norms` has left. With ``turning`` the table ``rows`` has each row's position.
-    ``parts`` and ``adds`` as there.
+    Each row is computed as :func:`glinfer.ops.fused.gemv.gemv` computes one vector; ``parts`` and ``adds`` mean the
+    same. x and residual are interleaved as out is, or x is one tensor with a row a slot. With ``norm_eps`` norm is
+    1 / sqrt(mean(x²) + eps); with ``norms`` it is read from what :func:`glinfer.ops.fused.norms.row_norms` has
+    written. With ``turning`` the table ``rows`` gives each row's position.
     """
     together = isinstance(x, TensorSpec)
     x_layout = x.layout
@@ -113,7 +121,7 @@ def _oracle(inputs: Mapping[str, Array], params: Params, size: tuple[int, int]) 
     y = dense_rows(inputs, params, x, norms, positions)[:, : size[1]]
     if "r0" in inputs:
         y = y + gathered(inputs, rows, "r")[:count]
-    y = dealt(y, rows)
+    y = deinterleaved(y, rows)
     return y + float64(inputs, ["output"])[0] if "output" in inputs else y
 
 

@@ -12,7 +12,7 @@ from glinfer.gl.layouts.blocks import BlockLayout
 from glinfer.gl.layouts.grouped import GroupedLayout
 from glinfer.gl.layouts.matrix import Extent
 from glinfer.ops.fused.dense import Matrix, Turning, check_dense, dense_defines, dense_inputs, dense_rows
-from glinfer.ops.kernels import Kernels
+from glinfer.ops.kernels import KernelOptions
 from glinfer.ops.spec import Array, DrawSpec, Op, Params, Shapes, TensorSpec, float64, register
 
 
@@ -28,7 +28,7 @@ def gemv(
     turning: Turning | None = None,
     residual: TensorSpec | None = None,
     activation: str = "none",
-    kernels: Kernels,
+    kernels: KernelOptions,
     parts: int = 1,
     adds: bool = False,
 ) -> DrawSpec:

@@ -51,7 +51,7 @@ def input_names(count: int, letter: str = "x") -> tuple[str, ...]:
 
 
 @dataclass(frozen=True)
-class Dealt:
+class RowInterleaved:
     """A matrix [slots · len(tensors), cols] whose rows are dealt to tensors [slots, cols] in blocks."""
 
     tensors: tuple[TensorSpec, ...]
@@ -111,7 +111,7 @@ def interleaved(parts: Sequence[Array]) -> Array:
     return np.asarray(np.stack(parts, axis=1).reshape(-1, parts[0].shape[1]))
 
 
-def dealt(matrix: Array, count: int) -> Array:
+def deinterleaved(matrix: Array, count: int) -> Array:
     """For an oracle: the reverse, [count, slots, cols], or the matrix itself for one tensor."""
     if count == 1:
         return matrix

@@ -13,13 +13,13 @@ from glinfer.ops.fused.rows import (
     INVERSE_TEMPERATURE,
     NOISE,
     NOISE_KEY,
-    Dealt,
+    RowInterleaved,
     check_same,
     gathered,
     optional_names,
     table_layout,
 )
-from glinfer.ops.kernels import Kernels
+from glinfer.ops.kernels import KernelOptions
 from glinfer.ops.noise import gumbel_at
 from glinfer.ops.spec import Array, DrawSpec, Op, Params, Shapes, TensorSpec, register
 
@@ -31,7 +31,7 @@ def pick(
     *,
     vocab: int,
     first: Extent = 0,
-    kernels: Kernels,
+    kernels: KernelOptions,
 ) -> DrawSpec:
     """The 16 candidates (score, id, 0, 0) of each lane of a block, into slot ``first`` of out [slots, 64].
 
@@ -109,13 +109,13 @@ register(Op("pick", ("logits",), (), _check, _oracle))
 
 def pick_rows(
     name: str,
-    logits: Dealt,
+    logits: RowInterleaved,
     rows: TensorSpec,
     out: TensorSpec,
     *,
     vocab: int,
     count: Extent,
-    kernels: Kernels,
+    kernels: KernelOptions,
 ) -> DrawSpec:
     """:func:`pick` for the first ``count`` rows, each into its slot of out [rows, 64]; the table rows says how."""
     if not isinstance(out.layout, BlockLayout):

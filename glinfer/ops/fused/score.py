@@ -9,15 +9,30 @@ import numpy.typing as npt
 
 from glinfer.gl.layouts.blocks import BLOCK_FLOATS, BLOCK_TEXELS
 from glinfer.gl.layouts.matrix import Extent
-from glinfer.ops.fused.rows import WANTED, Dealt, check_same, dealt, gathered, optional_names, table_layout
-from glinfer.ops.kernels import Kernels
+from glinfer.ops.fused.rows import (
+    WANTED,
+    RowInterleaved,
+    check_same,
+    deinterleaved,
+    gathered,
+    optional_names,
+    table_layout,
+)
+from glinfer.ops.kernels import KernelOptions
 from glinfer.ops.spec import Array, DrawSpec, Op, Params, Shapes, TensorSpec, register
 
 LEAST = np.float32(-3.4e38)
 
 
 def score_rows(
-    name: str, logits: Dealt, rows: TensorSpec, out: Dealt, *, vocab: int, slots: Extent, kernels: Kernels
+    name: str,
+    logits: RowInterleaved,
+    rows: TensorSpec,
+    out: RowInterleaved,
+    *,
+    vocab: int,
+    slots: Extent,
+    kernels: KernelOptions,
 ) -> DrawSpec:
     """Of each row of logits [rows, vocab] what :func:`log_probabilities` needs, 16 parts of 4 numbers.
 
@@ -74,7 +89,7 @@ def _oracle(inputs: Mapping[str, Array], params: Params, size: tuple[int, int]) 
         parts[:, lane, 2] = mine[logits[:, mine].argmax(axis=1)]
         has = np.isin(wanted, mine)
         parts[has, lane, 3] = logits[has, wanted[has].astype(np.intp)]
-    return dealt(parts.reshape(count, -1), int(params["ROWS"]))
+    return deinterleaved(parts.reshape(count, -1), int(params["ROWS"]))
 
 
 register(Op("score_rows", ("rows",), optional_names(), _check, _oracle, ("rows",)))

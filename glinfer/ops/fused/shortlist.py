@@ -21,21 +21,21 @@ from glinfer.ops.fused.rows import (
     NOISE,
     NOISE_KEY,
     SOURCE,
-    Dealt,
+    RowInterleaved,
     check_same,
     gathered,
     optional_names,
     table_layout,
 )
 from glinfer.ops.fused.sample import NO_SCORE
-from glinfer.ops.kernels import Kernels
+from glinfer.ops.kernels import KernelOptions
 from glinfer.ops.noise import gumbel_at
 from glinfer.ops.spec import Array, DrawSpec, Op, Params, Shapes, TensorSpec, register
 
 Floats = npt.NDArray[np.float32]
 Ids = npt.NDArray[np.int64]
 
-LISTED = 4
+TOKENS_PER_PIECE = 4
 """Tokens of one piece that are on the list: the lanes of a texel."""
 _PIECES, _FEWEST = 512, 64
 # Two steps share a float32, which holds whole numbers up to 2**24.
@@ -52,14 +52,14 @@ def pieces_for(vocab: int) -> int:
 
 def shortlist(
     name: str,
-    logits: Dealt,
+    logits: RowInterleaved,
     rows: TensorSpec,
     best: TensorSpec,
     facts: TensorSpec,
     *,
     vocab: int,
     count: Extent,
-    kernels: Kernels,
+    kernels: KernelOptions,
 ) -> DrawSpec:
     """The shortlists of ``count`` rows of logits [rows, vocab], which the table rows names.
 
@@ -114,7 +114,7 @@ class Shortlist:
     def tokens(self) -> tuple[Ids, Floats]:
         """The ids on the list, in no order, and their logits."""
         packed = self.facts[:, :2].astype(np.int64)
-        steps = np.stack([packed % _STEPS, packed // _STEPS], axis=2).reshape(self.pieces, LISTED)
+        steps = np.stack([packed % _STEPS, packed // _STEPS], axis=2).reshape(self.pieces, TOKENS_PER_PIECE)
         ids = steps * self.pieces + np.arange(self.pieces)[:, None]
         listed = self.best > NO_SCORE
         return ids[listed], self.best[listed]
@@ -122,9 +122,9 @@ class Shortlist:
     @property
     def bounds(self) -> Floats:
         """Of each piece, the largest logit that a token may have which is not on the list, [pieces]."""
-        if self.vocab <= LISTED * self.pieces:  # all that can be compared are on it
+        if self.vocab <= TOKENS_PER_PIECE * self.pieces:  # all that can be compared are on it
             return np.full(self.pieces, NO_SCORE)
-        return self.best[:, LISTED - 1]
+        return self.best[:, TOKENS_PER_PIECE - 1]
 
     @property
     def rest(self) -> Floats:
@@ -139,7 +139,7 @@ class Shortlist:
 
 def _check(shapes: Shapes, params: Params) -> None:
     check_same(shapes, params, None, params["VOCAB"])
-    shapes.expect("output", shapes.rows("rows"), LISTED * params["PIECES"])
+    shapes.expect("output", shapes.rows("rows"), TOKENS_PER_PIECE * params["PIECES"])
 
 
 def _oracle(inputs: Mapping[str, Array], params: Params, size: tuple[int, int]) -> Array:
@@ -161,8 +161,8 @@ def _pieces(logits: Array, pieces: int, noise: bool, inverse_temperature: float,
     whole[: logits.size] = logits
     lost = np.isnan(whole).reshape(steps, pieces).any(axis=0)
     values = np.nan_to_num(whole, nan=-np.inf, posinf=np.inf, neginf=-np.inf).reshape(steps, pieces)
-    order = np.argsort(-values, axis=0, kind="stable")[:LISTED]
-    order = np.pad(order, [(0, LISTED - len(order)), (0, 0)], constant_values=-1)
+    order = np.argsort(-values, axis=0, kind="stable")[:TOKENS_PER_PIECE]
+    order = np.pad(order, [(0, TOKENS_PER_PIECE - len(order)), (0, 0)], constant_values=-1)
     best = np.where(order >= 0, np.take_along_axis(values, np.maximum(order, 0), axis=0), -np.inf)
     listed = best > NO_SCORE
     best, order = np.where(listed, best, NO_SCORE), np.where(listed, order, 0)

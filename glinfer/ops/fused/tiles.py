@@ -23,13 +23,28 @@ from glinfer.ops.fused.cached import (
     scores_of,
     values_of,
 )
-from glinfer.ops.fused.rows import BASE, POSITION, Dealt, check_same, dealt, gathered, optional_names, table_layout
-from glinfer.ops.kernels import Kernels
+from glinfer.ops.fused.rows import (
+    BASE,
+    POSITION,
+    RowInterleaved,
+    check_same,
+    deinterleaved,
+    gathered,
+    optional_names,
+    table_layout,
+)
+from glinfer.ops.kernels import KernelOptions
 from glinfer.ops.spec import Array, DrawSpec, Op, Params, Shapes, TensorSpec, float64, register
 
 
 def _common(
-    name: str, x: Dealt, cache: TensorSpec, rows: TensorSpec, out: Dealt, heads: Heads, kernels: Kernels
+    name: str,
+    x: RowInterleaved,
+    cache: TensorSpec,
+    rows: TensorSpec,
+    out: RowInterleaved,
+    heads: Heads,
+    kernels: KernelOptions,
 ) -> tuple[tuple[str, int | float], ...]:
     return (
         *heads.defines(name, CACHE=cache),
@@ -45,13 +60,13 @@ def _common(
 
 def tile_scores(
     name: str,
-    queries: Dealt,
+    queries: RowInterleaved,
     cache: TensorSpec,
     rows: TensorSpec,
-    out: Dealt,
+    out: RowInterleaved,
     heads: Heads,
     *,
-    kernels: Kernels,
+    kernels: KernelOptions,
 ) -> DrawSpec:
     """``out[r, t] = scale · q[r] · k[t]`` for each head and every token t that the row sees; -1e30 for others.
 
@@ -76,13 +91,13 @@ def tile_scores(
 
 def tile_values(
     name: str,
-    scores: Dealt,
+    scores: RowInterleaved,
     cache: TensorSpec,
     rows: TensorSpec,
-    out: Dealt,
+    out: RowInterleaved,
     heads: Heads,
     *,
-    kernels: Kernels,
+    kernels: KernelOptions,
 ) -> DrawSpec:
     """``out[r] = softmax(scores[r]) @ v`` for each head, out [rows, heads · head_floats], dealt; see tile_scores."""
     return DrawSpec(
@@ -100,7 +115,7 @@ def tile_values(
 
 
 def store_rows(
-    name: str, x: Dealt, rows: TensorSpec, cache: TensorSpec, *, together: bool, kernels: Kernels
+    name: str, x: RowInterleaved, rows: TensorSpec, cache: TensorSpec, *, together: bool, kernels: KernelOptions
 ) -> DrawSpec:
     """``cache[base + position] = x[r]`` for each row, base and position as the table rows says. Run value: rows.
 
@@ -131,7 +146,7 @@ def store_rows(
     )
 
 
-def take_row(name: str, x: Dealt, out: TensorSpec, *, kernels: Kernels) -> DrawSpec:
+def take_row(name: str, x: RowInterleaved, out: TensorSpec, *, kernels: KernelOptions) -> DrawSpec:
     """``out = x[last_row]`` by itself, [1, D] in blocks. Run value: last_row."""
     return DrawSpec(
         name=name,
@@ -196,7 +211,7 @@ def _oracle_scores(inputs: Mapping[str, Array], params: Params, size: tuple[int,
         keys = keys_of(cache[base:], heads)
         last = min(position, keys.shape[1] - 1)
         found[:, row] = scores_of(queries[:, row], keys, last, max(groups, score_slots(last + 1)), heads)[:groups]
-    return dealt(found.reshape(-1, size[1]), count)
+    return deinterleaved(found.reshape(-1, size[1]), count)
 
 
 def _oracle_values(inputs: Mapping[str, Array], params: Params, size: tuple[int, int]) -> Array:
@@ -210,7 +225,7 @@ def _oracle_values(inputs: Mapping[str, Array], params: Params, size: tuple[int,
         values = keys_of(cache[base:], heads, values=True)
         last = min(position, values.shape[1] - 1, SLOT_TOKENS * len(scores) - 1)
         found[row] = values_of(scores[: score_slots(last + 1), row], values, last, heads.window)
-    return dealt(found, count)
+    return deinterleaved(found, count)
 
 
 def _oracle_store(inputs: Mapping[str, Array], params: Params, size: tuple[int, int]) -> Array:

@@ -10,24 +10,32 @@ from glinfer.errors import PlanError
 from glinfer.gl.layouts.blocks import RowLayout
 from glinfer.gl.layouts.matrix import Extent
 from glinfer.ops.fused.dense import Turning, target_defines, turned_rows
-from glinfer.ops.fused.rows import POSITION, Dealt, check_same, dealt, gathered, optional_names, table_layout
-from glinfer.ops.kernels import Kernels
+from glinfer.ops.fused.rows import (
+    POSITION,
+    RowInterleaved,
+    check_same,
+    deinterleaved,
+    gathered,
+    optional_names,
+    table_layout,
+)
+from glinfer.ops.kernels import KernelOptions
 from glinfer.ops.spec import Array, DrawSpec, Op, Params, Shapes, TensorSpec, float64, register
 
 
 def turn_heads(
     name: str,
-    x: Dealt,
+    x: RowInterleaved,
     gains: TensorSpec,
     turning: Turning,
-    out: Dealt,
+    out: RowInterleaved,
     *,
     head_dim: int,
     eps: float,
     rows: TensorSpec | None,
     slots: Extent = 1,
     first: Extent = 0,
-    kernels: Kernels,
+    kernels: KernelOptions,
 ) -> DrawSpec:
     """``out[r] = turned(x[r] / sqrt(mean(x[r]²) + eps) · gains)`` of each head of keys and queries; values stay.
 
@@ -96,7 +104,7 @@ def _oracle(inputs: Mapping[str, Array], params: Params, size: tuple[int, int]) 
         positions = np.full(len(x), int(params["position"]))
     else:
         positions = np.minimum(inputs["rows"][: len(x), POSITION].astype(np.intp), len(rope) - 1)
-    return dealt(turned_rows(found, rope, params, positions), count)
+    return deinterleaved(turned_rows(found, rope, params, positions), count)
 
 
 register(Op("turn_heads", ("gains", "rope"), (*optional_names(), "rows"), _check, _oracle, ("rows",)))

@@ -1,1 +1,5 @@
-"""The ops of Gab's published passes: one float a texel, one pass an operation."""
+"""The ops of Gab's published passes, one float a texel and one pass an operation."""
+
+from glinfer.ops.published import attention, embed, layer_norm, linear, softmax
+
+__all__ = ["attention", "embed", "layer_norm", "linear", "softmax"]

@@ -1,0 +1,189 @@
+"""What every test gets: markers, the goldens' models, and an audit of OpenGL around tests that use it.
+
+Tests of tests/ are marked by their directory, tests of qa/tests by their own ``pytestmark``. No OpenGL library is
+imported for tests that are marked neither ``gl`` nor ``model``.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import ctypes
+import importlib.util
+import os
+from collections import Counter
+from collections.abc import Iterator
+from functools import cache, lru_cache
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import pytest
+from goldens import ModelWriter, write_gab_model
+from hypothesis import settings
+
+if TYPE_CHECKING:
+    from glinfer.gl.context import Device
+
+TESTS = Path(__file__).resolve().parent / "tests"
+MARKED = ("gl", "model", "package", "web")
+AUDITED = ("gl", "model")
+NAMES_ASKED = range(1, 1025)
+DRIVER_KINDS = ("Texture", "Framebuffer", "Renderbuffer", "Buffer", "Sampler", "VertexArray", "Program", "Shader")
+COMPILED = ("Program", "Shader")
+
+# Times vary too much on a busy machine to be judged, and a run that fails should fail again; to search with
+# new examples: HYPOTHESIS_PROFILE=explore.
+settings.register_profile("same", deadline=None, derandomize=True)
+settings.register_profile("explore", deadline=None, print_blob=True)
+settings.load_profile(os.environ.get("HYPOTHESIS_PROFILE", "same"))
+
+# Beside each other, workers with a core each are faster than workers whose renderers have threads on all of them.
+if "PYTEST_XDIST_WORKER" in os.environ:
+    os.environ.setdefault("LP_NUM_THREADS", "0")
+
+# llvmpipe and triton, which transformers imports where PyTorch is for CUDA, each bring an LLVM of their own, and
+# triton's breaks down where it comes second.
+if importlib.util.find_spec("triton") is not None:
+    importlib.import_module("triton")
+
+# What was tuned or chosen on this machine before must not decide what a test runs.
+os.environ["GLINFER_CACHE"] = ""
+
+
+def directory_of(path: Path) -> str:
+    """The directory under tests/ that a test lies in, such as ``gl``; empty for tests elsewhere."""
+    inside = path.resolve().is_relative_to(TESTS)
+    return path.resolve().relative_to(TESTS).parts[0] if inside else ""
+
+
+def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
+    for item in items:
+        if (directory := directory_of(item.path)) in MARKED:
+            item.add_marker(getattr(pytest.mark, directory))
+
+
+@pytest.fixture(scope="session")
+def golden_model(tmp_path_factory: pytest.TempPathFactory) -> ModelWriter:
+    """The file of one of goldens.GAB_MODELS by its name, written when first asked for."""
+    folder = tmp_path_factory.mktemp("goldens")
+
+    @cache
+    def written(name: str) -> Path:
+        return write_gab_model(name, folder / f"{name}.gab")
+
+    return written
+
+
+@lru_cache(maxsize=1)
+def desktop_problem() -> str:
+    """Why desktop OpenGL cannot be opened here; empty when it can."""
+    from glinfer.errors import ContextError
+    from glinfer.gl.context import open_device
+
+    try:
+        open_device(api="desktop").close()
+    except ContextError as error:
+        return str(error)
+    return ""
+
+
+def pytest_runtest_setup(item: pytest.Item) -> None:
+    if item.get_closest_marker("desktop") is not None and (problem := desktop_problem()):
+        pytest.skip(f"no desktop OpenGL here: {problem}")
+
+
+def left_in_driver(device: Device) -> dict[str, list[int]]:
+    """The names of the objects that the driver still knows in this device's context, by kind."""
+    device._native.__enter__()  # activate() refuses a device in the middle of closing
+    left = {}
+    for kind in DRIVER_KINDS:
+        is_one = ctypes.CFUNCTYPE(ctypes.c_ubyte, ctypes.c_uint32)(device._native.load(f"glIs{kind}"))
+        if names := [name for name in NAMES_ASKED if is_one(name)]:
+            left[kind] = names
+    return left
+
+
+class Audit:
+    """Watches every device that one test opens, and collects what is wrong with it."""
+
+    def __init__(self) -> None:
+        self.devices: list[Device] = []
+        self.complaints: list[str] = []
+        self.failed_compiles: Counter[int] = Counter()
+
+    def watch(self, device: Device) -> None:
+        """Look at ``device`` at the last moment of its life: everything released, the context still there."""
+        self.devices.append(device)
+        destroy = device.gl.release
+
+        def look_and_destroy() -> None:
+            self.look(device)
+            destroy()
+
+        device.gl.release = look_and_destroy
+
+    def look(self, device: Device) -> None:
+        """Complain about objects that glinfer or the driver still has, and about pending errors."""
+        label = f"device {self.devices.index(device)}"
+        if owned := device.live_objects():
+            self.complaints.append(f"{label}: glinfer did not release {dict(owned)}")
+        left = left_in_driver(device)
+        # moderngl itself keeps the program and the vertex shader of each compilation that fails.
+        failed = self.failed_compiles[id(device.gl)]
+        if all(len(left.get(kind, ())) <= failed for kind in COMPILED):
+            left = {kind: names for kind, names in left.items() if kind not in COMPILED}
+        if left:
+            self.complaints.append(f"{label}: the driver still has {left}")
+        if pending := device.raw.pending_errors():
+            self.complaints.append(f"{label}: {', '.join(pending)} pending")
+
+    def finish(self) -> None:
+        """Complain about devices that were never closed, and close them."""
+        for number, device in enumerate(self.devices):
+            if not device.closed:
+                self.complaints.append(f"device {number}: never closed")
+                with contextlib.suppress(Exception):
+                    device.activate()
+                    if pending := device.raw.pending_errors():
+                        self.complaints.append(f"device {number}: {', '.join(pending)} pending")
+                    device.close()
+
+
+@pytest.fixture(autouse=True)
+def gl_audit(request: pytest.FixtureRequest) -> Iterator[Audit | None]:
+    """Fail a test that is marked ``gl`` or ``model`` and leaves an OpenGL object, error or context behind."""
+    if not any(request.node.get_closest_marker(mark) for mark in AUDITED):
+        yield None
+        return
+    import moderngl
+
+    from glinfer.gl.context import Device
+
+    audit = Audit()
+    open_device, compile_program = Device.__init__, moderngl.Context.program
+
+    def init(device: Device, *args: Any, **options: Any) -> None:
+        open_device(device, *args, **options)
+        audit.watch(device)
+
+    def program(context: Any, *args: Any, **options: Any) -> Any:
+        try:
+            return compile_program(context, *args, **options)
+        except moderngl.Error:
+            audit.failed_compiles[id(context)] += 1
+            raise
+
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(Device, "__init__", init)
+        patch.setattr(moderngl.Context, "program", program)
+        yield audit
+        audit.finish()
+    assert not audit.complaints, "; ".join(audit.complaints)
+
+
+@pytest.fixture
+def device() -> Iterator[Device]:
+    """An open OpenGL ES device, closed after the test."""
+    from glinfer.gl.context import open_device
+
+    with open_device(api="es") as opened:
+        yield opened

@@ -1,0 +1,151 @@
+"""The JSON files of a Hugging Face model, and settings out of them that are what they should be."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Mapping
+from dataclasses import dataclass
+from pathlib import Path, PureWindowsPath
+from reprlib import Repr
+from typing import Any
+
+from glinfer.errors import FormatError
+from glinfer.formats.files import opened, shown, words_of
+from glinfer.formats.limits import MAX_JSON_NUMBER, MAX_JSON_VALUES
+
+_quoting = Repr()
+_quoting.maxstring = _quoting.maxother = 120
+quoted = _quoting.repr
+"""A value or name out of a file for a message: in quotes, and shortened when it is absurdly long."""
+
+
+def check_values(text: bytes, label: str, most: int = MAX_JSON_VALUES) -> None:
+    """Refuse JSON of more than ``most`` values, before anything is made of them.
+
+    Raises:
+        FormatError: there are more brackets and commas than that.
+    """
+    found = text.count(b",") + text.count(b"[") + text.count(b"{")
+    if found > most:
+        raise FormatError(f"{label}: found JSON of some {found} values; expected at most {most}")
+
+
+def read_json(path: Path, longest: int, most: int = MAX_JSON_VALUES) -> dict[str, Any]:
+    """The JSON object in a file of at most ``longest`` bytes and ``most`` values.
+
+    Raises:
+        FormatError: the file cannot be read, is longer or has more, is no JSON, or holds something other than an
+            object.
+    """
+    label = shown(path)
+    with opened(path) as (file, size):
+        text = file.read(min(size, longest) + 1)  # what is asked for is allocated at once
+    if len(text) > longest:
+        raise FormatError(f"{label}: found {max(size, len(text))} bytes; expected JSON of at most {longest} bytes")
+    check_values(text, label, most)
+    try:
+        values = json.loads(text)
+    except (ValueError, RecursionError) as error:
+        words = words_of(error)
+        raise FormatError(f"{label}: found no JSON in its {len(text)} bytes ({words}); get the file again") from None
+    if not isinstance(values, dict):
+        raise FormatError(f"{label}: found a JSON {type(values).__name__}; expected an object with names and values")
+    return values
+
+
+def check_plain_name(name: str, what: str, beside: str) -> None:
+    """Refuse a name out of a file that leads to another folder.
+
+    Raises:
+        FormatError: it is a path; the message begins with ``what``.
+    """
+    # The Windows rules know every separator and drive, so that a name is plain wherever this runs.
+    if PureWindowsPath(name).name != name or name in ("", ".", ".."):
+        raise FormatError(
+            f"{what} {quoted(name)} is a path; expected the plain name of a file beside {beside}; "
+            "do not trust these files"
+        )
+
+
+def is_unicode(text: str) -> bool:
+    """Whether a text has a UTF-8 form: out of JSON it may have half a surrogate pair, which no library takes."""
+    try:
+        text.encode()
+    except UnicodeEncodeError:
+        return False
+    return True
+
+
+def is_whole(value: object, least: int) -> bool:
+    """Whether a value is a whole number of at least ``least``; true and false are none."""
+    return isinstance(value, int) and not isinstance(value, bool) and value >= least
+
+
+@dataclass(frozen=True)
+class Settings:
+    """Settings by name, read with a check of what each is.
+
+    Attributes:
+        values: as the file has them.
+        label: what messages begin with: the file, and where in it the settings are.
+    """
+
+    values: Mapping[str, Any]
+    label: str
+
+    def refused(self, name: str, expected: str) -> FormatError:
+        """The error that says what a setting is, and what was expected."""
+        found = quoted(self.values[name]) if name in self.values else "left out"
+        return FormatError(f"{self.label}: {name} is {found}; expected {expected}")
+
+    def given(self, name: str) -> bool:
+        """Whether a setting is there and is not null."""
+        return self.values.get(name) is not None
+
+    def whole(self, name: str, default: int, *, least: int = 1) -> int:
+        """A whole number; ``default`` where it is left out.
+
+        Raises:
+            FormatError: it is something else, or less than ``least``.
+        """
+        value = self.values.get(name, default)
+        if not is_whole(value, least):
+            raise self.refused(name, f"a whole number of at least {least}")
+        return int(value)
+
+    def number(self, name: str, default: float | None = None) -> float:
+        """A number above 0; ``default`` where it is left out, if there is one.
+
+        Raises:
+            FormatError: it is something else, or is missing.
+        """
+        if name not in self.values and default is None:
+            raise FormatError(f"{self.label}: found no {name}; expected a number above 0")
+        value = self.values.get(name, default)
+        if not isinstance(value, (int, float)) or isinstance(value, bool) or not 0 < value < MAX_JSON_NUMBER:
+            raise self.refused(name, "a number above 0")
+        return float(value)
+
+    def flag(self, name: str, *, default: bool = False) -> bool:
+        """True or false; ``default`` where it is left out.
+
+        Raises:
+            FormatError: it is something else.
+        """
+        value = self.values.get(name, default)
+        if not isinstance(value, bool):
+            raise self.refused(name, "true or false")
+        return value
+
+    def one_of(self, name: str, known: Mapping[str, str], default: str) -> str:
+        """What ``known`` has for a setting; for ``default`` where it is left out.
+
+        Raises:
+            FormatError: it is none of the names in ``known``.
+        """
+        value = self.values.get(name, default)
+        if not isinstance(value, str) or value not in known:
+            raise FormatError(
+                f"{self.label}: {name} is {quoted(value)}, which is not supported; expected one of {', '.join(known)}"
+            )
+        return known[value]

@@ -1,0 +1,311 @@
+"""The one registry of weight formats: what files store, what textures hold, and what ``weights=`` and ``cache=`` mean.
+
+A new format of blocks is one row of :data:`BLOCK_FORMATS`, a new packing of words one row of :data:`WORD_FORMATS`; all
+other tables of formats are derived from these two. The shaders know a format by its number:
+shaders/common/weights.glsl reads blocks one weight at a time, shaders/common/grouped.glsl multiplies them in groups of
+32, and shaders/common/unpack.glsl reads words.
+
+The formats of blocks and their names are GGML's (ggml-common.h, ggml-quants.c), except two that have one float32 scale
+for a whole row: ``Q8_ROW`` of 8-bit and ``Q16_ROW`` of 16-bit integers, where a row is its integers and then its scale.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import NamedTuple
+
+from glinfer.errors import InputError
+
+F32, F16 = "F32", "F16"
+"""The formats of a file's tensors that are plain floats, without blocks."""
+FROM_FILE = "file"
+"""The value of ``weights=`` that keeps every matrix in the format of its file."""
+TEXEL_BYTES = 16
+GROUP = 32
+"""Weights that a shader unpacks together; every block is a whole number of groups, or its row is padded to them."""
+SCALE_BYTES = 4
+"""Bytes of the float32 scale that ends a row of ``Q8_ROW`` or ``Q16_ROW``."""
+HALF, PAIR, BYTES, SIX_BITS, FOUR_BITS, FLOATS = "half", "pair", "bytes", "six bits", "four bits", "floats"
+SCALE_NUMBERS = {HALF: 0, PAIR: 1, BYTES: 2, SIX_BITS: 3, FOUR_BITS: 4, FLOATS: 5}
+"""The kinds of scales of a group, and the number that shaders/common/grouped.glsl knows each by."""
+WIDE, WIDE_NUMBER, WIDE_WORDS = "wide", 99, 12
+"""The packing of a matrix whose rows come in different formats, its number in shaders, and its words a group."""
+
+
+@dataclass(frozen=True)
+class Section:
+    """Bytes [start, start + nbytes) of a block; each block takes ``stride`` bytes of the section in a texture."""
+
+    start: int
+    nbytes: int
+    stride: int
+
+
+@dataclass(frozen=True)
+class Plane:
+    """Bytes of a block with ``bits`` of each number: chunk c, bits b, byte j belong to number (c · 8/bits + b) · w + j.
+
+    Attributes:
+        start, nbytes: where the bytes lie in a block.
+        chunks: number of chunks, of w = nbytes / chunks bytes each.
+        bits: bits of one number.
+        position: position of the lowest of these bits in the number.
+    """
+
+    start: int
+    nbytes: int
+    chunks: int
+    bits: int
+    position: int = 0
+
+
+@dataclass(frozen=True)
+class GroupForm:
+    """How the blocks of a format are sorted into groups of 32 weights; see :mod:`glinfer.quant.groups`.
+
+    Attributes:
+        planes: where the numbers lie.
+        scales: what the scale word of a group holds: ``half``, d; ``pair``, d and a minimum; ``bytes``, d and a factor
+            for each half of the group; ``six bits``, a factor and a minimum's factor; ``four bits``, both of these for
+            each half; ``floats``, a float32 scale and a float32 minimum for each half.
+        scale_start: where the half floats begin in a block.
+        factor_start: where the factors begin in a block.
+        low_bits: bits of a number in the low words, 4 or 8.
+        high_words: words of a group with the bits above the low four.
+        offset: number that is subtracted from every number.
+    """
+
+    planes: tuple[Plane, ...]
+    scales: str
+    scale_start: int = 0
+    factor_start: int = 0
+    low_bits: int = 4
+    high_words: int = 0
+    offset: int = 0
+
+    @property
+    def low_words(self) -> int:
+        """Words of a group with the low bits of its numbers."""
+        return GROUP * self.low_bits // 32
+
+    @property
+    def shared(self) -> bool:
+        """Whether blocks of 256 share the half floats, so that a group has small factors alone."""
+        return self.scales in (SIX_BITS, FOUR_BITS)
+
+    @property
+    def scale_texels(self) -> int:
+        """Texels of the scales of four groups, of four outputs each."""
+        return 2 if self.shared else 16 if self.scales == FLOATS else 4
+
+
+@dataclass(frozen=True)
+class BlockFormat:
+    """One format of blocks.
+
+    Attributes:
+        name: GGML's name, or ``Q8_ROW`` or ``Q16_ROW``.
+        number: number that shaders/common/weights.glsl knows the format by.
+        weights: weights of a block; 0 where a row is one block.
+        nbytes: bytes of a block; of a block that is a row, bytes of one weight.
+        sections: how a texture has the bytes sorted.
+        scales: (start, count) of the half floats in a block.
+        groups: how a product reads the blocks in groups of 32; None for formats that it reads as words.
+    """
+
+    name: str
+    number: int
+    weights: int
+    nbytes: int
+    sections: tuple[Section, ...]
+    scales: tuple[int, int] = (0, 0)
+    groups: GroupForm | None = None
+
+    def row_bytes(self, inputs: int) -> int:
+        """Bytes of a row of ``inputs`` weights in a file."""
+        if not self.weights:
+            return inputs * self.nbytes + SCALE_BYTES
+        return inputs // self.weights * self.nbytes
+
+    def section_texels(self, inputs: int) -> list[int]:
+        """Texels of each section of a row."""
+        if not self.weights:
+            return [-(-inputs * self.nbytes // TEXEL_BYTES), 1]
+        blocks = inputs // self.weights
+        return [-(-blocks * section.stride // TEXEL_BYTES) for section in self.sections]
+
+    def defines(self, inputs: int) -> list[tuple[str, int]]:
+        """The defines of weights.glsl: the format, and the texel of a row where each section begins."""
+        texels = self.section_texels(inputs)
+        starts = [sum(texels[:number]) for number in range(len(texels))]
+        return [("FORMAT", self.number), *((f"SECTION{number}", start) for number, start in enumerate(starts))]
+
+
+def _format(
+    name: str,
+    number: int,
+    weights: int,
+    scales: tuple[int, int],
+    *sections: tuple[int, int],
+    groups: GroupForm | None = None,
+) -> BlockFormat:
+    """A format of sections (start, bytes), the most read first; the stride is the next size that divides a texel."""
+    made = tuple(
+        Section(start, nbytes, nbytes if nbytes >= TEXEL_BYTES else 1 << (nbytes - 1).bit_length())
+        for start, nbytes in sections
+    )
+    return BlockFormat(name, number, weights, sum(section.nbytes for section in made), made, scales, groups)
+
+
+_Q4_0 = GroupForm((Plane(2, 16, 1, 4),), HALF, offset=8)
+_Q4_1 = GroupForm((Plane(4, 16, 1, 4),), PAIR)
+_Q5_0 = GroupForm((Plane(6, 16, 1, 4), Plane(2, 4, 4, 1, 4)), HALF, high_words=1, offset=16)
+_Q5_1 = GroupForm((Plane(8, 16, 1, 4), Plane(4, 4, 4, 1, 4)), PAIR, high_words=1)
+_Q8_0 = GroupForm((Plane(2, 32, 1, 8),), HALF, low_bits=8)
+_Q2_K = GroupForm((Plane(16, 64, 2, 2),), FOUR_BITS, scale_start=80)
+_Q3_K = GroupForm((Plane(32, 64, 2, 2), Plane(0, 32, 1, 1, 2)), BYTES, 108, 96, offset=4)
+_Q4_K = GroupForm((Plane(16, 128, 4, 4),), SIX_BITS, factor_start=4)
+_Q5_K = GroupForm((Plane(48, 128, 4, 4), Plane(16, 32, 1, 1, 4)), SIX_BITS, factor_start=4, high_words=1)
+_Q6_K = GroupForm((Plane(0, 128, 2, 4), Plane(128, 64, 2, 2, 4)), BYTES, 208, 192, high_words=2, offset=32)
+
+BLOCK_FORMATS = {
+    made.name: made
+    for made in (
+        _format("BF16", 1, 1, (0, 0), (0, 2)),
+        _format("Q4_0", 2, 32, (0, 1), (2, 16), (0, 2), groups=_Q4_0),
+        _format("Q4_1", 3, 32, (0, 2), (4, 16), (0, 4), groups=_Q4_1),
+        _format("Q5_0", 4, 32, (0, 1), (6, 16), (2, 4), (0, 2), groups=_Q5_0),
+        _format("Q5_1", 5, 32, (0, 2), (8, 16), (4, 4), (0, 4), groups=_Q5_1),
+        _format("Q8_0", 6, 32, (0, 1), (2, 32), (0, 2), groups=_Q8_0),
+        _format("Q2_K", 7, 256, (80, 2), (16, 64), (0, 16), (80, 4), groups=_Q2_K),
+        _format("Q3_K", 8, 256, (108, 1), (32, 64), (0, 32), (96, 14), groups=_Q3_K),
+        _format("Q4_K", 9, 256, (0, 2), (16, 128), (0, 16), groups=_Q4_K),
+        _format("Q5_K", 10, 256, (0, 2), (48, 128), (16, 32), (0, 16), groups=_Q5_K),
+        _format("Q6_K", 11, 256, (208, 1), (0, 128), (128, 64), (192, 16), (208, 2), groups=_Q6_K),
+        BlockFormat("Q8_ROW", 12, 0, 1, ()),
+        BlockFormat("Q16_ROW", 13, 0, 2, ()),
+    )
+}
+"""Every format of blocks by its name."""
+BY_NUMBER = {form.number: form for form in BLOCK_FORMATS.values()}
+"""Every format of blocks by its number in shaders."""
+GROUP_FORMS = {name: form.groups for name, form in BLOCK_FORMATS.items() if form.groups is not None}
+"""Every format of blocks that products read in groups, and how its blocks are sorted."""
+_WIDE_FORM = GroupForm((), FLOATS, low_bits=8)
+
+
+def block_format(name: str) -> BlockFormat:
+    """The format of that name.
+
+    Raises:
+        InputError: there is none.
+    """
+    if name not in BLOCK_FORMATS:
+        raise InputError(f"there is no packed format {name!r}; known: {', '.join(BLOCK_FORMATS)}")
+    return BLOCK_FORMATS[name]
+
+
+def is_grouped(packing: str) -> bool:
+    """Whether products read a packing in groups of 32 weights."""
+    return packing == WIDE or packing in GROUP_FORMS
+
+
+def group_form(packing: str) -> GroupForm:
+    """How the blocks of a packing are sorted.
+
+    Raises:
+        InputError: it has no blocks of 32 or 256 weights.
+    """
+    if packing == WIDE:
+        return _WIDE_FORM
+    if packing not in GROUP_FORMS:
+        raise InputError(f"{packing} has no groups of {GROUP} weights; known: {', '.join(GROUP_FORMS)}")
+    return GROUP_FORMS[packing]
+
+
+def group_number(packing: str) -> int:
+    """The number that shaders know a packing in groups by."""
+    return WIDE_NUMBER if packing == WIDE else block_format(packing).number
+
+
+def packing_of_group(number: int) -> str:
+    """The packing in groups that shaders know by a number."""
+    return WIDE if number == WIDE_NUMBER else BY_NUMBER[number].name
+
+
+@dataclass(frozen=True)
+class WordFormat:
+    """One packing of weights in words, which are texels' channels; :mod:`glinfer.quant.words` says what a word holds.
+
+    Attributes:
+        name: what the packing is called.
+        number: number that shaders/common/unpack.glsl knows the packing by.
+        bits: bits of one weight.
+        texture: the texture format that holds the words.
+        scaled: whether the weights are integers with scales.
+        keeps: the format of a file whose bits the words keep; empty for a packing of floats.
+    """
+
+    name: str
+    number: int
+    bits: int
+    texture: str = "rgba32ui"
+    scaled: bool = False
+    keeps: str = ""
+
+    @property
+    def piece_texels(self) -> int:
+        """Texels of a piece of 4 outputs × 4 inputs."""
+        return self.bits // 8 if self.texture == "rgba32ui" else 4
+
+
+WORD_FORMATS = {
+    made.name: made
+    for made in (
+        WordFormat("f32", 0, 32, "rgba32f"),
+        WordFormat("f16", 1, 16, "rgba16f", keeps=F16),
+        WordFormat("q16", 2, 16, scaled=True),
+        WordFormat("q8", 3, 8, scaled=True),
+        WordFormat("bf16", 4, 16, keeps="BF16"),
+        WordFormat("i16", 5, 16, scaled=True, keeps="Q16_ROW"),
+        WordFormat("i8", 6, 8, scaled=True, keeps="Q8_ROW"),
+    )
+}
+"""Every packing of words by its name."""
+
+
+def is_scaled(packing: str) -> bool:
+    """Whether a packing is of integers with scales of their own, apart from the words."""
+    return packing in WORD_FORMATS and WORD_FORMATS[packing].scaled
+
+
+KEPT = {
+    **{form.keeps: name for name, form in WORD_FORMATS.items() if form.keeps},
+    **{name: name for name in GROUP_FORMS},
+}
+"""The packing that keeps the bits of a file's format."""
+
+
+class WeightChoice(NamedTuple):
+    """One value of ``weights=``: the packings of matrices and of the vocabulary's, and the texture of embeddings."""
+
+    matrices: str
+    vocabulary: str
+    embeddings: str
+
+
+WEIGHT_FORMATS: Mapping[str, WeightChoice] = {
+    "f32": WeightChoice("f32", "f32", "rgba32f"),
+    "f16": WeightChoice("f16", "f16", "rgba16f"),
+    "q16": WeightChoice("q16", "q16", "rgba16f"),
+    "q8l": WeightChoice("q8", "q16", "rgba16f"),
+    "q8": WeightChoice("q8", "q8", "rgba16f"),
+}
+"""The values of ``weights=`` besides ``file``.
+
+``q8l`` keeps 16 bits in the vocabulary's matrix, whose errors go straight into the choice of the token.
+"""
+CACHE_FORMATS: Mapping[str, str] = {"f32": "rgba32f", "f16": "rgba16f"}
+"""The values of ``cache=``: the texture format of keys, values and queries."""
+DEFAULT_CACHE = "f32"

@@ -1,0 +1,133 @@
+"""Weights in words: how a float32 matrix, or the integers of a file, become what shaders/common/unpack.glsl reads.
+
+==== ================================================= ======================
+name a word holds                                      scale
+==== ================================================= ======================
+f32  one float32                                       none
+f16  one IEEE half float, in 16 bits                   none
+q16  two 16-bit integers, the first in the high bits   one a row and group
+q8   four 8-bit integers, the first in the high bits   one a row and group
+bf16 two bfloat16, the first in the high bits          none
+i16  two 16-bit integers of a file, likewise           one a row
+i8   four 8-bit integers of a file, likewise           one a row
+==== ================================================= ======================
+
+A group is one of four sets of inputs, ``(input div 4) mod 4`` (see :class:`glinfer.gl.layouts.packing.ConstantLayout`).
+
+The shader takes integer number n of a word as ``float(int(word << (bits · n)))``: one shift and one conversion, no
+masking, so the numbers behind it in the word come along as a fraction of its last bit. The encoder knows that fraction
+and rounds against it, from the last number to the first, so the error stays half a step. The scale holds the power of
+two that brings the number back to its size. Integers of a file keep their bits: for i16 and i8 the shader masks the
+numbers behind the one that it takes.
+"""
+
+from __future__ import annotations
+
+import numpy as np
+import numpy.typing as npt
+
+from glinfer.errors import PlanError
+from glinfer.quant.formats import WORD_FORMATS
+
+FloatMatrix = npt.NDArray[np.float32]
+Words = npt.NDArray[np.float32] | npt.NDArray[np.float16] | npt.NDArray[np.uint32]
+FILE_INTEGERS = tuple(name for name, form in WORD_FORMATS.items() if form.scaled and form.keeps)
+"""The packings of a file's integers."""
+ENCODINGS = tuple(name for name in WORD_FORMATS if name not in FILE_INTEGERS)
+"""The packings that floats can be encoded in."""
+GROUPS = 4
+
+
+def encode(weights: FloatMatrix, name: str) -> tuple[Words, FloatMatrix | None]:
+    """The words [outputs, words] of a float32 matrix [outputs, inputs], and the scales [outputs, 4] of integers.
+
+    Inputs are padded with zeros to a multiple of 4.
+
+    Raises:
+        PlanError: there is no such format, or a weight is too large for it.
+    """
+    if name not in ENCODINGS:
+        raise PlanError(f"there is no weight format {name!r}; expected one of {', '.join(ENCODINGS)}")
+    padding = -weights.shape[1] % 4
+    if padding:
+        weights = np.pad(weights, ((0, 0), (0, padding)))
+    weights = np.ascontiguousarray(weights, dtype=np.float32)
+    if name == "f32":
+        return weights, None
+    if name == "f16":
+        with np.errstate(over="ignore"):
+            halves = weights.astype(np.float16)
+        if not np.isfinite(halves).all():
+            raise PlanError(f"a weight of {np.abs(weights).max():.3g} is beyond float16's 65504; use f32 or q16")
+        return halves, None
+    if name == "bf16":
+        upper = _rounded_halves(weights).reshape(len(weights), -1, 2)
+        return (upper[..., 0] << np.uint32(16)) | upper[..., 1], None
+    return _encode_integers(weights, WORD_FORMATS[name].bits)
+
+
+def _rounded_halves(weights: FloatMatrix) -> npt.NDArray[np.uint32]:
+    """The upper halves of floats, rounded to nearest, ties to even."""
+    bits = weights.view(np.uint32)
+    return (bits + np.uint32(0x7FFF) + ((bits >> np.uint32(16)) & np.uint32(1))) >> np.uint32(16)
+
+
+def _encode_integers(weights: FloatMatrix, bits: int) -> tuple[Words, FloatMatrix]:
+    outputs, inputs = weights.shape
+    per_word, largest = 32 // bits, (1 << (bits - 1)) - 1
+    grouped = weights.reshape(outputs, inputs // 4, 4)
+    pieces = np.abs(grouped).max(axis=2)
+    peaks = np.zeros((outputs, GROUPS), dtype=np.float32)
+    for group in range(min(GROUPS, pieces.shape[1])):
+        peaks[:, group] = pieces[:, group::GROUPS].max(axis=1)
+    step = peaks / np.float32(largest)
+    inverse = np.divide(1.0, step, out=np.zeros_like(step), where=step > 0)
+    by_piece = np.tile(inverse, (1, -(-inputs // 4 // GROUPS)))[:, : inputs // 4]
+    scaled = grouped * by_piece[:, :, None]
+    numbers = scaled.reshape(outputs, inputs // per_word, per_word)
+    words = np.zeros(numbers.shape[:2], dtype=np.uint32)
+    for place in reversed(range(per_word)):
+        shift = 32 - bits * (place + 1)
+        # What is already in the word lies below this number and will be read along with it.
+        behind = words.astype(np.float32) * np.float32(2.0**-shift) if shift else np.float32(0)
+        rounded = np.rint(numbers[:, :, place] - behind).clip(-largest - 1, largest).astype(np.int32)
+        words |= (rounded.view(np.uint32) & np.uint32((1 << bits) - 1)) << np.uint32(shift)
+    return words, step * np.float32(2.0 ** (bits - 32))
+
+
+def integer_words(numbers: npt.NDArray[np.integer], scales: FloatMatrix, name: str) -> tuple[Words, FloatMatrix]:
+    """The words of a file's integers [outputs, inputs], bits unchanged, and the scales [outputs, 4] from one a row.
+
+    Args:
+        numbers: 16-bit integers for ``i16``, 8-bit for ``i8``; padded with zeros to a multiple of 4 inputs.
+        scales: [outputs].
+        name: one of :data:`FILE_INTEGERS`.
+    """
+    bits = WORD_FORMATS[name].bits
+    padded = np.pad(numbers, ((0, 0), (0, -numbers.shape[1] % 4))).astype(np.int32).view(np.uint32)
+    by_word = padded.reshape(len(numbers), -1, 32 // bits) & np.uint32((1 << bits) - 1)
+    shifts = (32 - bits * np.arange(1, 32 // bits + 1)).astype(np.uint32)
+    words = np.bitwise_or.reduce(by_word << shifts, axis=2)
+    return words, np.repeat((scales * np.float32(2.0 ** (bits - 32)))[:, None], GROUPS, axis=1)
+
+
+def decode(words: Words, scales: FloatMatrix | None, name: str, inputs: int) -> npt.NDArray[np.float64]:
+    """The weights [outputs, inputs] that the words stand for, in float64, for oracles."""
+    if name in ("f32", "f16"):
+        return words[:, :inputs].astype(np.float64)
+    if name == "bf16":
+        bits = words.view(np.uint32)
+        halves = np.stack([bits >> np.uint32(16), bits & np.uint32(0xFFFF)], axis=-1).astype(np.uint32)
+        floats = (halves << np.uint32(16)).view(np.float32).reshape(len(words), -1)
+        return np.asarray(floats[:, :inputs].astype(np.float64))
+    if scales is None:
+        raise PlanError(f"weights in {name} need their scales")
+    width = WORD_FORMATS[name].bits
+    shifts = (np.arange(32 // width) * width).astype(np.uint32)
+    shifted = words.view(np.uint32)[:, :, None] << shifts
+    if name in FILE_INTEGERS:
+        shifted &= np.uint32((1 << width) - 1 << (32 - width))
+    numbers = shifted.view(np.int32).astype(np.float64)
+    weights = numbers.reshape(words.shape[0], -1)
+    group = (np.arange(weights.shape[1]) // 4) % GROUPS
+    return np.asarray((weights * scales.astype(np.float64)[:, group])[:, :inputs])

@@ -1,1 +1,0 @@
-"""Every kernel of ``device.ops`` with what it should compute: one module a family."""

@@ -1,0 +1,43 @@
+"""``python -m qa``: instruments for building glinfer, run from the checkout."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from importlib import import_module
+
+import click
+
+from glinfer.cli.app import CONTEXT_SETTINGS, Commands, main
+
+_COMMANDS: Mapping[str, Callable[[], click.Command]] = {
+    "bench": lambda: import_module("qa.bench").bench_with_peers,
+    "kernels": lambda: import_module("qa.kernels.command").kernels,
+    "kill-batch": lambda: import_module("qa.kill_batch").kill_batch,
+    "products": lambda: import_module("qa.products").products,
+    "same": lambda: import_module("qa.same").same_command,
+    "soak": lambda: import_module("qa.soak.command").soak_command,
+    "stress": lambda: import_module("qa.stress.command").stress_command,
+    "supply": lambda: import_module("qa.supply").supply,
+}
+
+
+@click.group(
+    cls=Commands,
+    table=_COMMANDS,
+    program="python -m qa",
+    invoke_without_command=True,
+    context_settings=CONTEXT_SETTINGS,
+)
+@click.pass_context
+def qa(context: click.Context) -> None:
+    """Check, load and measure glinfer itself, from its checkout.
+
+    These commands are for who works on glinfer; the command 'glinfer' has what its users need. 'python -m qa.fuzz.run'
+    fuzzes every reader of files.
+    """
+    if context.invoked_subcommand is None:
+        click.echo(context.get_help())
+
+
+if __name__ == "__main__":
+    main(group=qa)

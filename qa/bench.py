@@ -1,0 +1,42 @@
+"""``python -m qa bench``: ``glinfer bench`` with other engines beside it."""
+
+from __future__ import annotations
+
+import inspect
+from typing import Any
+
+import click
+
+from glinfer.cli.bench import bench_command, names_of, run_bench
+from glinfer.errors import InputError
+from glinfer.formats import Checkpoint
+from qa.peers.peer import PEERS, CheckedPeer, open_peers
+
+
+def bench(peers: str, **options: Any) -> None:
+    """Time a model as ``glinfer bench`` does, in turns with the engines that ``peers`` names.
+
+    Raises:
+        InputError: see :func:`glinfer.cli.bench.run_bench` and :func:`qa.peers.peer.open_peers`.
+    """
+    names = names_of(peers)
+    if names and options["plan"] == "reference":
+        raise InputError("--peers belongs to --plan fast; leave it out or use that plan")
+
+    def opened(checkpoint: Checkpoint) -> list[CheckedPeer]:
+        return open_peers(names, checkpoint)
+
+    run_bench(**options, open_others=opened if names else None)
+
+
+_HELP = f"""{inspect.cleandoc(bench_command.help or "")}
+
+With --peers other engines run the same checkpoint and take turns with the fast plan.
+
+\b
+python -m qa bench shakespeare --weights f32,q8 --peers torch
+"""
+_PEERS_OPTION = click.Option(
+    ["--peers"], default="", metavar="P[,P…]", help=f"Other engines beside it: {', '.join(PEERS)}."
+)
+bench_with_peers = click.Command("bench", params=[*bench_command.params, _PEERS_OPTION], callback=bench, help=_HELP)

@@ -1,0 +1,450 @@
+"""What a program does with the files that fuzzing makes: write them into a folder, read them, use what was read.
+
+A GlinferError is fine, anything else is a find. Models are used up to where a device would be needed: configurations
+make their tables of angles, checkpoints their plans and arrays.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import dataclasses
+import os
+import tempfile
+from collections.abc import Callable
+from functools import cache, partial
+from pathlib import Path
+from typing import Any
+
+import gguf as _late  # noqa: F401 (readers import it late, which opens files and runs code)
+import numpy as np
+
+from glinfer.batch.files import ResultFile, check_out, file_digest, read_batch, read_finished
+from glinfer.config import ModelConfig
+from glinfer.engine import auto_weights
+from glinfer.errors import GlinferError, InputError
+from glinfer.formats import Checkpoint, load_checkpoint, random_checkpoint
+from glinfer.formats.checkpoint import with_context
+from glinfer.formats.gab.bpe import read_bpe, read_merges_json
+from glinfer.formats.gab.file import read_gab
+from glinfer.formats.gguf.file import read_gguf_file
+from glinfer.formats.gguf.model import read_gguf
+from glinfer.formats.gguf.vocabulary import vocabulary_metadata
+from glinfer.formats.huggingface.config import read_config
+from glinfer.formats.huggingface.model import read_huggingface
+from glinfer.formats.manifest.model import read_manifest
+from glinfer.formats.safetensors import read_safetensors
+from glinfer.formats.vocabularies import vocabulary_beside
+from glinfer.inspect.info import model_report
+from glinfer.models import tuning
+from glinfer.models.choice import plan_for, weights_for
+from glinfer.models.fast.token import fast_plan
+from glinfer.models.options import PlanOptions
+from glinfer.models.tuning import TuningKey, load_tuned
+from glinfer.ops.kernels import KernelOptions
+from glinfer.ops.rotary import rope_table
+from glinfer.text.stops import stop_ids_of
+from glinfer.text.template_worker import render
+from glinfer.text.templates import TemplateEncoder, find_template
+from glinfer.text.tokenizer import Tokenizer
+from glinfer.text.tokenizers.gguf import gguf_stops, gguf_tokenizer
+from glinfer.text.tokenizers.huggingface import read_hf_tokenizer
+from qa.fuzz import seeds
+
+TEXTS = ("hello hihi <|a|> <s>", " é\n日本🚀\0", "aaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaa!")
+_SMALL, _FEW_LAYERS = 1 << 16, 8  # parameters and layers of a model that is used to the end
+MESSAGES = ({"role": "user", "content": "hello <|im_end|>"}, {"role": "assistant", "content": "hi"})
+
+
+def put(folder: Path, name: str, data: bytes) -> Path:
+    """Write one file."""
+    path = folder / name
+    with open(path, "wb", buffering=0) as file:  # noqa: PTH123 (half the time of Path.write_bytes)
+        file.write(data)
+    return path
+
+
+# Using what was read
+
+
+def use_config(config: ModelConfig) -> None:
+    """What every command does with a configuration."""
+    assert ModelConfig.from_json(config.to_json()) == config
+    hash(config)
+    config.window_of(0)
+    config.with_context(1)
+    if config.rope_scaling or config.model_type not in ("gab", "gpt2"):
+        positions = min(config.max_position_embeddings, 16)
+        rope_table(positions, min(config.head_dim, 64) & ~1 or 2, config.rope_theta, dict(config.rope_scaling))
+
+
+def use_checkpoint(checkpoint: Checkpoint) -> None:
+    """What loading a model does with a checkpoint, up to where a device is needed; and what `glinfer info` tells."""
+    config = checkpoint.config
+    use_config(config)
+    assert checkpoint.parameter_count > 0
+    str(checkpoint.source)
+    if checkpoint.parameter_count > _SMALL or config.num_hidden_layers > _FEW_LAYERS:
+        return
+    checkpoint.check_finite()
+    for name in checkpoint.formats():
+        with np.errstate(all="ignore"):
+            float(checkpoint.floats(name).sum())
+    short = with_context(checkpoint, min(4, config.max_position_embeddings))
+    assert model_report(short, "fast", "file", "f32", None)["parameters"] <= checkpoint.parameter_count
+    plan_for(short.config, "fast", formats=short.formats()).validate()
+    with np.errstate(all="ignore"):
+        arrays = weights_for(short, "fast")
+        for name in arrays:
+            assert arrays[name].size
+
+
+def use_tokenizer(tokenizer: Tokenizer) -> None:
+    """Text to ids and back, in all the ways there are."""
+    for text in TEXTS:
+        for special in (True, False):
+            try:
+                ids = tokenizer.encode(text, allow_special=special)
+            except InputError:  # no way to write this text
+                continue
+            tokenizer.decode(ids)
+    for control in list(tokenizer.control_tokens.values())[:3]:
+        with_errors(partial(tokenizer.encode_mixed, ["hello ", control, " hi"]))
+    for token in (0, tokenizer.vocab_size - 1, tokenizer.vocab_size // 2):
+        tokenizer.token_bytes(token)
+    tokenizer.fits(ModelConfig(6, 4, 2, 1, 8))
+
+
+def with_errors(call: Callable[[], object]) -> None:
+    """Make a call that may refuse what it is given."""
+    with contextlib.suppress(GlinferError):
+        call()
+
+
+# Models
+
+
+def gab(data: bytes, folder: Path) -> None:
+    use_checkpoint(read_gab(put(folder, "m.gab", data)))
+
+
+def gguf(data: bytes, folder: Path) -> None:
+    use_checkpoint(read_gguf(put(folder, "m.gguf", data)))
+
+
+def manifest(data: bytes, folder: Path) -> None:
+    use_checkpoint(read_manifest(put(folder, "m.json", data)))
+
+
+def safetensors(data: bytes, folder: Path) -> None:
+    path = put(folder, "m.safetensors", data)
+    use_checkpoint(read_safetensors(path))
+
+
+def prepare_hf(folder: Path) -> None:
+    for name, config, arrays in _hf_models():
+        (folder / name).mkdir(exist_ok=True)
+        put(folder / name, "config.json", config)
+        put(folder / name, "model.safetensors", arrays)
+
+
+@cache
+def _hf_models() -> tuple[tuple[str, bytes, bytes], ...]:
+    tied = {**seeds.LLAMA, "tie_word_embeddings": True}
+    return (
+        ("llama", seeds.compact(seeds.LLAMA), seeds.safetensors(seeds.llama_arrays())),
+        ("tied", seeds.compact(tied), seeds.safetensors(seeds.llama_arrays("BF16"), {"format": "pt"})),
+        ("gpt2", seeds.compact(seeds.GPT2), seeds.safetensors(seeds.gpt2_arrays("F16"))),
+    )
+
+
+def hf_weights_seeds() -> list[bytes]:
+    return [bytes([index]) + arrays for index, (_, _, arrays) in enumerate(_hf_models())]
+
+
+def hf_weights(data: bytes, folder: Path) -> None:
+    names = [name for name, _, _ in _hf_models()]
+    inside = folder / names[data[0] % len(names)] if data else folder / "llama"
+    put(inside, "model.safetensors", data[1:])
+    use_checkpoint(read_huggingface(inside))
+
+
+def prepare_hf_config(folder: Path) -> None:
+    put(folder, "model.safetensors", seeds.safetensors(seeds.llama_arrays()))
+
+
+def hf_config(data: bytes, folder: Path) -> None:
+    path = put(folder, "config.json", data)
+    with_errors(lambda: stop_ids_of(folder))
+    use_config(read_config(path))
+    with_errors(lambda: use_checkpoint(read_huggingface(path)))
+
+
+INDEX = "model.safetensors.index.json"
+SHARDS = ("model-00001-of-00002.safetensors", "model-00002-of-00002.safetensors")
+
+
+def prepare_hf_index(folder: Path) -> None:
+    put(folder, "config.json", seeds.compact(seeds.LLAMA))
+    for shard, names in zip(SHARDS, _halves(), strict=True):
+        arrays = {name: kind for name, kind in seeds.llama_arrays().items() if name in names}
+        put(folder, shard, seeds.safetensors(arrays))
+
+
+def _halves() -> tuple[list[str], list[str]]:
+    names = list(seeds.llama_arrays())
+    return names[:5], names[5:]
+
+
+def hf_index_seeds() -> list[bytes]:
+    placed = {name: shard for shard, names in zip(SHARDS, _halves(), strict=True) for name in names}
+    return [seeds.compact({"metadata": {"total_size": 1}, "weight_map": placed})]
+
+
+def hf_index(data: bytes, folder: Path) -> None:
+    use_checkpoint(read_huggingface(put(folder, INDEX, data)))
+
+
+def prepare_manifest(folder: Path) -> None:
+    for _, files in seeds.manifests():
+        for name, part in files.items():
+            put(folder, name, part)
+
+
+def any_seeds() -> list[bytes]:
+    made = [seeds.gab(), seeds.bpe(), *seeds.own_safetensors()[:1], *seeds.ggufs()[:1], *seeds.merges_json()[:1]]
+    made += [
+        seeds.manifests()[0][0],
+        *seeds.configs()[:1],
+        *seeds.tokenizer_jsons()[:1],
+        *seeds.gguf_vocabularies()[:1],
+    ]
+    made += [seeds.safetensors(seeds.llama_arrays()), b"", b"{", b"GGUF", b"a batch\n"]
+    return [bytes([index % len(NAMES)]) + data for index, data in enumerate(made)]
+
+
+NAMES = (
+    "model", "model.gab", "model.bpe", "model.safetensors", "model.gguf", "config.json", "tokenizer.json", INDEX,
+    "model-00001-of-00002.safetensors", "pytorch_model.bin", "tokenizer_config.json", "chat_template.jinja", "x.json",
+    "generation_config.json", "x.safetensors.index.json",
+)  # fmt: skip
+
+
+def any_file(data: bytes, folder: Path) -> None:
+    inside = folder / "any"
+    if not inside.exists():
+        inside.mkdir()
+    path = put(inside, NAMES[data[0] % len(NAMES)] if data else NAMES[0], data[1:])
+    try:
+        for call in (load_checkpoint, Tokenizer.from_file, find_template, stop_ids_of, vocabulary_beside, file_digest):
+            for given in (path, inside):
+                with_errors(partial(call, given))
+        with_errors(lambda: use_checkpoint(load_checkpoint(path)))
+        with_errors(lambda: use_tokenizer(Tokenizer.from_file(path)))
+    finally:
+        path.unlink()
+
+
+# Tokenizers
+
+
+def bpe(data: bytes, folder: Path) -> None:
+    model = read_bpe(put(folder, "m.bpe", data))
+    use_tokenizer(Tokenizer(model))
+    with_errors(lambda: vocabulary_metadata(model, len(model.vocabulary)))
+
+
+def merges_json(data: bytes, folder: Path) -> None:
+    model = read_merges_json(put(folder, "tokenizer.json", data))
+    use_tokenizer(Tokenizer(model))
+    with_errors(lambda: vocabulary_metadata(model, len(model.vocabulary)))
+
+
+def tokenizer_json(data: bytes, folder: Path) -> None:
+    path = put(folder, "tokenizer.json", data)
+    with_errors(lambda: _to_gguf(path))
+    use_tokenizer(Tokenizer(read_hf_tokenizer(path)))
+
+
+def _to_gguf(path: Path) -> None:
+    found = vocabulary_beside(path.parent)
+    if found is not None:
+        vocabulary_metadata(found, 64)
+
+
+def prepare_tokenizer_config(folder: Path) -> None:
+    put(folder, "tokenizer.json", seeds.tokenizer_jsons()[0])
+
+
+def tokenizer_config(data: bytes, folder: Path) -> None:
+    path = put(folder, "tokenizer_config.json", data)
+    for name in ("generation_config.json", "chat_template.json"):
+        put(folder, name, data)
+    with_errors(lambda: stop_ids_of(folder))
+    with_errors(lambda: find_template(folder))
+    (folder / "chat_template.json").unlink()
+    with_errors(lambda: find_template(path))
+    use_tokenizer(Tokenizer.from_file(folder))
+
+
+def gguf_vocabulary(data: bytes, folder: Path) -> None:
+    path = put(folder, "m.gguf", data)
+    file = read_gguf_file(path)
+    with_errors(lambda: gguf_stops(file.metadata, file.source))
+    with_errors(lambda: find_template(path))
+    with_errors(lambda: vocabulary_metadata(file.metadata, 64))
+    use_tokenizer(Tokenizer(gguf_tokenizer(file.metadata, file.source)))
+
+
+# Templates
+
+
+def template_seeds() -> list[bytes]:
+    return [
+        text.encode()
+        for text in (
+            seeds.TEMPLATE,
+            "{%- macro say(a) -%}{{ a | upper }}{%- endmacro -%}{{ say('x') }}{% generation %}y{% endgeneration %}",
+            "{% set ns = namespace(n=0) %}{% for m in messages[::-1] %}"
+            "{% set ns.n = ns.n + 1 %}{% break %}{% endfor %}",
+            "{{ messages | tojson(indent=2) }}{{ strftime_now('%Y') }}{% if not bos_token is defined %}"
+            "{{ raise_exception('no') }}{% endif %}{{ messages[0].items() | list }}{{ '%s' | format(1) }}",
+        )
+    ]
+
+
+def prepare_template(folder: Path) -> None:
+    put(folder, "tokenizer_config.json", b'{"bos_token": "<s>", "eos_token": "</s>"}')
+
+
+def template(data: bytes, folder: Path) -> None:
+    """In this process, where the watch sees what the template opens; errors are the template's own."""
+    variables: dict[str, Any] = {"bos_token": "<s>", "eos_token": "</s>", "add_generation_prompt": True, "tools": None}
+    with contextlib.suppress(Exception):  # of any kind, as jinja2 and what a template calls raise them
+        render(data.decode(errors="surrogatepass"), {**variables, "messages": [dict(m) for m in MESSAGES]}, 100_000)
+
+
+def template_apart(data: bytes, folder: Path) -> None:
+    """In a process of its own, as a program does; then the ids of the text."""
+    put(folder, "chat_template.jinja", data)
+    found = find_template(folder)
+    assert found is not None
+    found.render(MESSAGES)
+    encoder = TemplateEncoder(found, _tokenizer())
+    with_errors(lambda: encoder.ids(MESSAGES))
+
+
+@cache
+def _tokenizer() -> Tokenizer:
+    with tempfile.TemporaryDirectory() as folder:
+        return Tokenizer(read_bpe(put(Path(folder), "m.bpe", seeds.bpe())))
+
+
+# The cache
+
+
+KEY = TuningKey("renderer", "driver", "shape,weights=f32")
+
+
+def kernels_seeds() -> list[bytes]:
+    times = {"milliseconds": 1.5, "default_milliseconds": 2.0}
+    values = {
+        "version": tuning.VERSION,
+        **dataclasses.asdict(KEY),
+        **times,
+        "kernels": dataclasses.asdict(KernelOptions()),
+    }
+    other = {**values, "kernels": dataclasses.asdict(KernelOptions(tiles=8, part_steps=8, quad=False, cover="points"))}
+    return [seeds.compact(values), seeds.compact(other)]
+
+
+def kernels(data: bytes, folder: Path) -> None:
+    os.environ["GLINFER_CACHE"] = str(folder)
+    try:
+        (folder / "kernels").mkdir(exist_ok=True)
+        put(folder / "kernels", KEY.file_name, data)
+        found = load_tuned(KEY)
+    finally:
+        os.environ["GLINFER_CACHE"] = ""
+    if found is not None:
+        assert 0 < found.milliseconds < 1e9, found
+        assert 0 < found.default_milliseconds < 1e9, found
+        fast_plan(PlanOptions(_small().config, weights="f32", kernels=found.kernels, max_texture_size=4096)).validate()
+
+
+@cache
+def _small() -> Checkpoint:
+    return random_checkpoint(
+        ModelConfig(vocab_size=6, hidden_size=4, num_attention_heads=2, num_hidden_layers=1, max_position_embeddings=8)
+    )
+
+
+def weights_choice(data: bytes, folder: Path) -> None:
+    os.environ["GLINFER_CACHE"] = str(folder)
+    try:
+        (folder / "weights").mkdir(exist_ok=True)
+        put(folder / "weights", f"{auto_weights._digest(_small())}.json", data)
+        name = auto_weights._remembered(_small())
+    finally:
+        os.environ["GLINFER_CACHE"] = ""
+    if name is not None:
+        weights_for(_small(), "fast", name)
+
+
+# Batches and options
+
+_DEFAULTS: dict[str, Any] = {
+    "max_tokens": 8, "temperature": 0.0, "top_k": 0, "top_p": 1.0, "min_p": 0.0, "repetition_penalty": 1.0, "seed": 3,
+    "stop": [], "stop_ids": None,
+}  # fmt: skip
+BATCH = (
+    b'{"prompt": "Once upon", "id": "a", "max_tokens": 3, "temperature": 0.5, "top_k": 4, "top_p": 0.9, "seed": 1}\n'
+    b'{"ids": [1, 2, 3], "stop_ids": [0], "min_p": 0.1, "repetition_penalty": 1.1}\n\n'
+    b'{"prompt": "x", "stop": ["a", "b"]}\n'
+)
+
+
+def batch(data: bytes, folder: Path) -> None:
+    lines = read_batch(put(folder, "in.jsonl", data), _DEFAULTS)
+    for line in lines:
+        assert len(line.digest(("model", 1))) == 16
+
+
+def prepare_batch(folder: Path) -> None:
+    put(folder, "in.jsonl", BATCH)
+
+
+def results_seeds() -> list[bytes]:
+    with tempfile.TemporaryDirectory() as folder:
+        lines = read_batch(put(Path(folder), "in.jsonl", BATCH), _DEFAULTS)
+    told = {"text": "é", "ids": [1], "finish_reason": "stop", "prompt_tokens": 1, "tokens": 1}
+    results = [{"id": line.key, **told, "prompt_sha": line.digest(("m",))} for line in lines]
+    made = [seeds.compact(result).replace(b'{"id":', b'{"id": ') + b"\n" for result in results]
+    return [b"".join(made), b"".join(made[:2])[:-20], b""]
+
+
+def results(data: bytes, folder: Path) -> None:
+    source, out = folder / "in.jsonl", put(folder, "out.jsonl", data)
+    lines = read_batch(source, _DEFAULTS)
+    check_out(out, source)
+    finished = read_finished(out, source, lines, ("m",))
+    with ResultFile(out, finished) as file:
+        file.open()
+    assert out.read_bytes() == data[: finished.size]
+
+
+def options(data: bytes, folder: Path) -> None:
+    text = data.decode(errors="replace")
+    if text.startswith("{"):
+        use_config(ModelConfig.from_json(text))
+        return
+    config = ModelConfig.from_options(text)
+    use_config(config)
+    layers, width = config.num_hidden_layers, config.hidden_size
+    if layers <= _FEW_LAYERS and config.vocab_size * width + layers * width**2 < _SMALL:
+        use_checkpoint(random_checkpoint(config))
+
+
+def options_seeds() -> list[bytes]:
+    shape = b"vocab=6,dim=4,heads=2,blocks=1,context=8"
+    made = [b"gab", b"llama,inner=4,kv_heads=1", b"qwen3,head_dim=2,window=4,tied=1"]
+    return [*(b"family=" + more + b"," + shape for more in made), _small().config.to_json().encode()]

@@ -1,0 +1,305 @@
+"""Coverage-guided fuzzing of every reader: ``python -m qa.fuzz.run [TARGET …] --seconds N``, or ``make fuzz``.
+
+Each target runs in a process of its own under atheris (libFuzzer), which keeps what reaches new code. A find does not
+end it: each is told once, by its place, and written to ``--finds``. What dies or hangs is written there by libFuzzer,
+and the target goes on in a new process. At the end a table says how much was run and what was found.
+
+Needs the packages of the extra ``fuzz``: atheris, and coverage for ``--lines``.
+"""
+
+from __future__ import annotations
+
+import argparse
+import ast
+import contextlib
+import importlib.util
+import json
+import os
+import re
+import resource
+import shutil
+import signal
+import subprocess
+import sys
+import tempfile
+import time
+from concurrent.futures import ThreadPoolExecutor
+from dataclasses import asdict, dataclass, field
+from pathlib import Path
+from random import Random
+from typing import Any
+
+CORPUS = Path(__file__).resolve().parent / "corpus"
+ROOT = Path(__file__).resolve().parents[2]
+HANG = 20  # seconds by the clock after which libFuzzer ends a process
+ADDRESS_SPACE = 3 << 30
+RSS = 2048  # MiB
+_STATUS = re.compile(r"cov: (\d+) ft: (\d+)")
+_RUNS = re.compile(r"^#(\d+)", re.MULTILINE)
+
+
+@dataclass
+class Result:
+    """What came of fuzzing one target.
+
+    Attributes:
+        executions: how many files were read.
+        seconds: by the clock, starting of processes included.
+        coverage: edges of glinfer's code that were reached, as libFuzzer counts them.
+        features: the same with how often.
+        finds: kinds and places.
+        lines: share of the lines of the reader's modules that seeds and kept cases reach; with ``--lines`` only.
+    """
+
+    target: str
+    executions: int = 0
+    seconds: float = 0.0
+    coverage: int = 0
+    features: int = 0
+    finds: list[str] = field(default_factory=list)
+    lines: float | None = None
+
+    @property
+    def rate(self) -> float:
+        """Executions a second."""
+        return self.executions / self.seconds if self.seconds else 0.0
+
+
+# In a process of its own
+
+
+def fuzz_here(name: str, work: Path, finds: Path, seconds: float, seed: int) -> None:
+    """Fuzz one target in this process until the time is up; never returns.
+
+    ``work`` is where libFuzzer keeps what reaches new code; beside it is the folder that the target writes into.
+    """
+    import atheris
+
+    # Templates are run by jinja2, so what they reach is there.
+    with atheris.instrument_imports(include=["glinfer", "safetensors", *(["jinja2"] if name == "template" else [])]):
+        import jinja2.sandbox  # noqa: F401 (of the worker's late imports)
+
+        from qa.fuzz.targets import TARGETS
+        from qa.fuzz.watch import watch
+    target = TARGETS[name]
+    folder = work.parent / "files"
+    folder.mkdir(exist_ok=True)
+    target.prepare(folder)
+    for data in target.seeds():  # imports and caches of the first time
+        with contextlib.suppress(Exception):  # told when it is watched
+            target.read(data, folder)
+    seen: set[str] = set()
+
+    def one(data: bytes) -> None:
+        outcome = watch(target.read, data, folder, processes=target.processes, programs=target.programs)
+        if outcome.is_find and outcome.place not in seen:
+            seen.add(outcome.place)
+            number = abs(hash(data)) % 10**8
+            (finds / f"{name}-{outcome.kind}-{number:08d}").write_bytes(data)
+            print(f"FIND {json.dumps([outcome.kind, outcome.place, outcome.detail])}", file=sys.stderr, flush=True)
+
+    def mutate(data: bytes, most: int, chosen: int) -> bytes:
+        random = Random(chosen)
+        if random.random() < 0.2:
+            return bytes(atheris.Mutate(data, min(most, target.longest)))
+        for _ in range(random.choice((1, 1, 1, 2, 3))):
+            data = target.mutate(data, random)
+        return data[: min(most, target.longest)]
+
+    resource.setrlimit(resource.RLIMIT_AS, (ADDRESS_SPACE, ADDRESS_SPACE))
+    options = [
+        f"-max_total_time={max(1, round(seconds))}", f"-max_len={target.longest}", f"-timeout={HANG}", f"-seed={seed}",
+        f"-rss_limit_mb={RSS}", f"-artifact_prefix={finds}/{name}-", "-print_final_stats=1", "-len_control=0",
+        str(work),
+    ]  # fmt: skip
+    atheris.Setup([sys.argv[0], *options], one, custom_mutator=mutate)
+    atheris.Fuzz()
+
+
+# Around it
+
+
+def fuzz(name: str, seconds: float, finds: Path, work: Path) -> Result:
+    """Fuzz one target for so long, in as many processes as it takes."""
+    result = Result(name)
+    _fill(name, work)
+    started = time.monotonic()
+    seed = 1
+    while (left := seconds - (time.monotonic() - started)) > 1:
+        command = [
+            sys.executable,
+            "-m",
+            f"{__package__}.run",
+            "--here",
+            name,
+            str(work),
+            str(finds),
+            str(left),
+            str(seed),
+        ]
+        environment = {**os.environ, "TOKENIZERS_PARALLELISM": "false", "RUST_BACKTRACE": "0", "PYTHONPATH": str(ROOT)}
+        done = subprocess.Popen(command, stderr=subprocess.PIPE, stdout=subprocess.DEVNULL, env=environment, cwd=ROOT)
+        before = len(result.finds)
+        _follow(done, result)
+        if done.returncode and len(result.finds) == before and time.monotonic() - started < 5:
+            raise SystemExit(f"{name}: fuzzing ended with status {done.returncode} at once")
+        seed += 1
+    result.seconds = time.monotonic() - started
+    return result
+
+
+def _fill(name: str, work: Path) -> None:
+    """Seeds and kept cases, as files to begin with."""
+    from qa.fuzz.targets import TARGETS
+
+    for index, data in enumerate(TARGETS[name].seeds()):
+        (work / f"seed-{index}").write_bytes(data)
+    for file in cases(name):
+        shutil.copy(file, work / file.name)
+
+
+def cases(name: str) -> list[Path]:
+    """The kept cases of a target."""
+    return sorted(path for path in (CORPUS / name).glob("*") if path.is_file())
+
+
+def _follow(done: subprocess.Popen[bytes], result: Result) -> None:
+    """Read what libFuzzer says, to its end."""
+    assert done.stderr is not None
+    runs = 0
+    last = ""
+    for line in done.stderr:
+        text = line.decode(errors="replace")
+        if text.startswith("FIND "):
+            kind, place, detail = json.loads(text[5:])
+            if not any(found.startswith(f"{kind}: {place}") for found in result.finds):
+                result.finds.append(f"{kind}: {place}: {detail}")
+        elif match := re.match(r"#(\d+)\s", text):
+            runs = int(match[1])
+            if status := _STATUS.search(text):
+                result.coverage = max(result.coverage, int(status[1]))
+                result.features = max(result.features, int(status[2]))
+        elif text.startswith("stat::number_of_executed_units"):
+            runs = int(text.split()[1])
+        elif "ERROR: libFuzzer" in text or "Fatal Python" in text:
+            last = " ".join(text.split())[:150]
+        elif "Test unit written to" in text:
+            result.finds.append(f"died: {last}: {text.split()[-1]}")
+    done.wait()
+    if done.returncode and done.returncode < 0 and not last:
+        result.finds.append(f"died: {signal.Signals(-done.returncode).name}")
+    result.executions += runs
+
+
+def lines_reached(name: str) -> float:
+    """Which share of the lines of a reader's modules seeds and kept cases reach; what writes files is left out."""
+    command = [sys.executable, "-m", f"{__package__}.run", "--lines-here", name]
+    environment = {**os.environ, "TOKENIZERS_PARALLELISM": "false", "PYTHONPATH": str(ROOT)}
+    done = subprocess.run(command, stdout=subprocess.PIPE, check=True, env=environment, cwd=ROOT)
+    found, total = json.loads(done.stdout.splitlines()[-1])
+    return float(found / total)
+
+
+def lines_here(name: str) -> None:
+    """Count the lines in this process, and print how many were reached and how many there are."""
+    import coverage
+
+    watched = coverage.Coverage(source=["glinfer"], data_file=None)
+    watched.start()
+    from qa.fuzz.targets import TARGETS
+
+    target, found, total = TARGETS[name], 0, 0
+    with tempfile.TemporaryDirectory() as folder:
+        target.prepare(Path(folder))
+        for data in [*target.seeds(), *(file.read_bytes() for file in cases(name))]:
+            with contextlib.suppress(BaseException):
+                target.read(data, Path(folder))
+    watched.stop()
+    for module in target.modules:
+        path = ROOT / "glinfer" / module
+        _, lines, _, missing, _ = watched.analysis2(str(path))
+        counted = set(lines) - _written(path)
+        found, total = found + len(counted - set(missing)), total + len(counted)
+    print(json.dumps([found, total]))
+
+
+def _written(path: Path) -> set[int]:
+    """The lines of a module's functions that write files."""
+    functions = [node for node in ast.walk(ast.parse(path.read_text("utf-8"))) if isinstance(node, ast.FunctionDef)]
+    writing = [node for node in functions if node.name.lstrip("_").startswith(("write", "save", "stored", "remember"))]
+    return {line for node in writing for line in range(node.lineno, (node.end_lineno or node.lineno) + 1)}
+
+
+def table(results: list[Result]) -> str:
+    """The results for people."""
+    rows = [("target", "executions", "a second", "edges", "features", "lines", "finds")]
+    for result in results:
+        lines = "" if result.lines is None else f"{result.lines:.0%}"
+        rows.append((result.target, f"{result.executions:,}", f"{result.rate:,.0f}", str(result.coverage),
+                     str(result.features), lines, str(len(result.finds))))  # fmt: skip
+    widths = [max(map(len, column)) for column in zip(*rows, strict=True)]
+    made = []
+    for row in rows:
+        numbers = (cell.rjust(width) for cell, width in zip(row[1:], widths[1:], strict=True))
+        made.append("  ".join([row[0].ljust(widths[0]), *numbers]))
+    made += [f"  {result.target}: {find}" for result in results for find in result.finds]
+    return "\n".join(made)
+
+
+def _arguments(given: list[str] | None) -> argparse.Namespace:
+    from qa.fuzz.targets import TARGETS
+
+    parser = argparse.ArgumentParser(prog="python -m qa.fuzz.run", description="Fuzz every reader of files.")
+    parser.add_argument("targets", nargs="*", metavar="TARGET", help=f"one of {', '.join(TARGETS)}; all without any")
+    parser.add_argument("--seconds", type=float, default=60.0, help="for each target (60)")
+    parser.add_argument("--jobs", type=int, default=2, help="targets at once (2)")
+    parser.add_argument(
+        "--finds", type=Path, default=Path(".cache/fuzz/finds"), help="where files go that found something"
+    )
+    parser.add_argument("--keep", type=Path, help="where files go that reached new code, a folder for each target")
+    parser.add_argument("--lines", action="store_true", help="measure which lines seeds and kept cases reach")
+    parser.add_argument("--json", action="store_true", help="print the results as JSON")
+    found = parser.parse_args(given)
+    unknown = [name for name in found.targets if name not in TARGETS]
+    if unknown:
+        parser.error(f"there is no target {unknown[0]!r}; expected one of {', '.join(TARGETS)}")
+    if importlib.util.find_spec("atheris") is None:
+        parser.error("fuzzing needs the package atheris; pip install 'glinfer[fuzz]'")
+    found.targets = found.targets or list(TARGETS)
+    return found
+
+
+def main(given: list[str] | None = None) -> int:
+    """Fuzz; 1 where something was found."""
+    options = _arguments(given)
+    options.finds.mkdir(parents=True, exist_ok=True)
+
+    def one(name: str) -> Result:
+        with tempfile.TemporaryDirectory(prefix="glinfer-fuzz-") as scratch:
+            work = Path(scratch, "reached")
+            work.mkdir()
+            result = fuzz(name, options.seconds, options.finds.resolve(), work)
+            if options.keep:
+                kept = options.keep / name
+                kept.mkdir(parents=True, exist_ok=True)
+                for file in work.iterdir():
+                    shutil.copy(file, kept / file.name)
+        if options.lines:
+            result.lines = lines_reached(name)
+        print(f"{name}: {result.executions:,} executions, {len(result.finds)} finds", file=sys.stderr, flush=True)
+        return result
+
+    with ThreadPoolExecutor(options.jobs) as pool:
+        results = list(pool.map(one, options.targets))
+    told: Any = [{**asdict(result), "rate": round(result.rate, 1)} for result in results]
+    print(json.dumps(told) if options.json else table(results))
+    return int(any(result.finds for result in results))
+
+
+if __name__ == "__main__":
+    if sys.argv[1:2] == ["--here"]:
+        fuzz_here(sys.argv[2], Path(sys.argv[3]), Path(sys.argv[4]), float(sys.argv[5]), int(sys.argv[6]))
+    if sys.argv[1:2] == ["--lines-here"]:
+        lines_here(sys.argv[2])
+        sys.exit()
+    sys.exit(main())

@@ -1,0 +1,200 @@
+"""Every reader of files: small valid files for it, how to damage them, and what reads them (:mod:`.reads`)."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+
+from qa.fuzz import reads, seeds, words
+from qa.fuzz.mutate import (
+    Mutator,
+    behind_byte,
+    bpe_mutator,
+    gab_mutator,
+    json_mutator,
+    lines_mutator,
+    safetensors_mutator,
+    text_mutator,
+)
+from qa.fuzz.mutate_gguf import gguf_mutator
+
+
+@dataclass(frozen=True)
+class Target:
+    """One reader.
+
+    Attributes:
+        name: also of its folder of kept cases.
+        seeds: makes valid files.
+        read: takes a file's bytes and a folder, reads and uses it.
+        mutate: damages a file.
+        prepare: writes what lies beside the file, once for each folder.
+        modules: of glinfer, whose lines it is about.
+        longest: bytes of a file that fuzzing makes.
+        processes: whether it starts the process that renders templates.
+        programs: whether it runs templates in this process.
+    """
+
+    name: str
+    seeds: Callable[[], Sequence[bytes]]
+    read: Callable[[bytes, Path], object]
+    mutate: Mutator
+    prepare: Callable[[Path], object] = lambda folder: None
+    modules: tuple[str, ...] = ()
+    longest: int = 4096
+    processes: bool = False
+    programs: bool = False
+
+
+_GGUF = ("formats/gguf/model.py", "formats/gguf/file.py", "formats/gguf/config.py", "formats/gguf_names.py")
+_HF = ("formats/huggingface/model.py", "formats/huggingface/files.py", "formats/json_files.py")
+_BPE = ("formats/gab/bpe.py",)
+_CONFIG = ("formats/huggingface/config.py", "formats/huggingface/rope.py")
+_VOCABULARY = ("formats/gguf/vocabulary.py", "formats/vocabularies.py")
+_LINES = ("batch/files.py", "formats/jsonl.py")
+
+_LIST = (
+    Target("gab", lambda: [seeds.gab()], reads.gab, gab_mutator, modules=("formats/gab/file.py",)),
+    Target(
+        "bpe",
+        lambda: [seeds.bpe(), seeds.bpe(())],
+        reads.bpe,
+        bpe_mutator,
+        modules=("formats/gab/bpe.py",),
+        longest=6000,
+    ),
+    Target(
+        "merges_json",
+        seeds.merges_json,
+        reads.merges_json,
+        json_mutator(words.MERGES_WORDS),
+        modules=_BPE,
+    ),
+    Target(
+        "safetensors",
+        seeds.own_safetensors,
+        reads.safetensors,
+        safetensors_mutator(words.SAFETENSORS_WORDS),
+        modules=("formats/safetensors.py", "formats/checkpoint.py"),
+    ),
+    Target(
+        "hf_weights",
+        reads.hf_weights_seeds,
+        reads.hf_weights,
+        behind_byte(safetensors_mutator(words.SAFETENSORS_WORDS), 3),
+        reads.prepare_hf,
+        modules=_HF,
+    ),
+    Target(
+        "hf_config",
+        seeds.configs,
+        reads.hf_config,
+        json_mutator(words.CONFIG_WORDS),
+        reads.prepare_hf_config,
+        modules=(*_HF, *_CONFIG),
+    ),
+    Target(
+        "hf_index",
+        reads.hf_index_seeds,
+        reads.hf_index,
+        json_mutator((*reads.SHARDS, "config.json", "weight_map", "../x", "/x")),
+        reads.prepare_hf_index,
+        modules=_HF,
+    ),
+    Target("gguf", seeds.ggufs, reads.gguf, gguf_mutator(words.GGUF_WORDS), modules=_GGUF, longest=10000),
+    Target(
+        "gguf_tokenizer",
+        seeds.gguf_vocabularies,
+        reads.gguf_vocabulary,
+        gguf_mutator(words.VOCABULARY_WORDS),
+        modules=("text/tokenizers/gguf.py", "formats/gguf/file.py"),
+    ),
+    Target(
+        "manifest",
+        lambda: [text for text, _ in seeds.manifests()],
+        reads.manifest,
+        json_mutator(words.MANIFEST_WORDS),
+        reads.prepare_manifest,
+        modules=("formats/manifest/model.py", "formats/manifest/files.py"),
+    ),
+    Target(
+        "tokenizer_json",
+        seeds.tokenizer_jsons,
+        reads.tokenizer_json,
+        json_mutator(words.TOKENIZER_WORDS),
+        modules=(
+            "text/tokenizers/huggingface.py",
+            "text/tokenizers/check.py",
+            "text/tokenizers/patterns.py",
+            *_VOCABULARY,
+        ),
+    ),
+    Target(
+        "tokenizer_config",
+        seeds.tokenizer_configs,
+        reads.tokenizer_config,
+        json_mutator(words.TOKENIZER_CONFIG_WORDS),
+        reads.prepare_tokenizer_config,
+        modules=("text/tokenizers/huggingface.py", "text/stops.py"),
+    ),
+    Target(
+        "template",
+        reads.template_seeds,
+        reads.template,
+        text_mutator(words.TEMPLATE_WORDS),
+        modules=("text/template_worker.py",),
+        longest=2048,
+        programs=True,
+    ),
+    Target(
+        "template_apart",
+        reads.template_seeds,
+        reads.template_apart,
+        text_mutator(words.TEMPLATE_WORDS),
+        reads.prepare_template,
+        modules=("text/templates.py",),
+        longest=2048,
+        processes=True,
+    ),
+    Target(
+        "kernels",
+        reads.kernels_seeds,
+        reads.kernels,
+        json_mutator(words.KERNEL_WORDS),
+        modules=("models/tuning.py",),
+    ),
+    Target(
+        "auto_weights",
+        lambda: [b'{"weights": "q8"}\n', b'{"weights": "f32"}'],
+        reads.weights_choice,
+        json_mutator(words.KERNEL_WORDS),
+        modules=("engine/auto_weights.py",),
+    ),
+    Target("batch", lambda: [reads.BATCH], reads.batch, lines_mutator(words.BATCH_WORDS), modules=_LINES),
+    Target(
+        "results",
+        reads.results_seeds,
+        reads.results,
+        lines_mutator(words.BATCH_WORDS),
+        reads.prepare_batch,
+        modules=_LINES,
+    ),
+    Target(
+        "options",
+        reads.options_seeds,
+        reads.options,
+        text_mutator(words.OPTION_WORDS),
+        modules=("config.py",),
+        longest=1024,
+    ),
+    Target(
+        "any",
+        reads.any_seeds,
+        reads.any_file,
+        behind_byte(json_mutator(), len(reads.NAMES)),
+        modules=("formats/__init__.py",),
+    ),
+)
+TARGETS = {target.name: target for target in _LIST}
+"""Every target by its name."""

@@ -1,0 +1,210 @@
+"""What a reader may do with a file, and what it did: files opened, programs run, time and memory taken."""
+
+from __future__ import annotations
+
+import contextlib
+import os
+import sys
+import time
+import traceback
+import tracemalloc
+import warnings
+from collections.abc import Callable
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from glinfer.errors import GlinferError
+from tests.counting import Calls, TooManyCalls
+
+SECONDS = 1.0
+"""Of a processor, that reading a small file and using what was read may take in a search."""
+CALLS = 200_000
+"""Functions that it may call, where time would say more about the machine."""
+MEMORY = 128 << 20
+"""Bytes that it may take beside twice the size of the file."""
+LONGEST_MESSAGE = 1500
+
+_PACKAGE = Path(__file__).resolve().parents[2] / "glinfer"
+_OWN = tuple(
+    {os.path.realpath(path) + os.sep for path in (sys.prefix, sys.base_prefix, _PACKAGE, Path(os.__file__).parent)}
+)
+_PATHS = ("open", "os.listdir", "os.scandir", "os.remove", "os.rename", "os.mkdir", "os.rmdir", "os.chmod", "os.chown",
+          "os.link", "os.symlink", "os.truncate", "os.utime", "shutil.")  # fmt: skip
+_NEVER = ("os.system", "os.exec", "os.spawn", "os.fork", "os.kill", "pickle.",
+          "ctypes.", "socket.", "urllib.", "http.", "webbrowser.", "pty.", "builtins.input")  # fmt: skip
+
+
+class Forbidden(BaseException):
+    """Raised in the middle of something that no reader may do; no reader may catch it."""
+
+
+@dataclass(frozen=True)
+class Outcome:
+    """What came of one file.
+
+    Attributes:
+        kind: ``accepted``, ``refused``, or what is wrong: ``error``, ``message``, ``slow``, ``calls``, ``memory``,
+            ``forbidden``.
+        detail: the error, or what was done.
+        place: of a find, the innermost place in glinfer: equal finds have equal ones.
+        seconds: of a processor.
+    """
+
+    kind: str
+    detail: str = ""
+    place: str = ""
+    seconds: float = 0.0
+
+    @property
+    def is_find(self) -> bool:
+        """Whether something is wrong."""
+        return self.kind not in ("accepted", "refused")
+
+
+@dataclass
+class _Watch:
+    """What is allowed at the moment; None for a folder where nothing is watched."""
+
+    folder: str | None = None
+    processes: bool = False
+    programs: bool = False
+    broken: str = ""
+
+
+_watch = _Watch()
+_hooked = False
+
+
+def _hook(event: str, args: tuple[Any, ...]) -> None:
+    if _watch.folder is None:
+        return
+    complaint = _complaint(event, args)
+    if complaint:
+        _watch.broken = _watch.broken or complaint
+        raise Forbidden(complaint)
+
+
+def _complaint(event: str, args: tuple[Any, ...]) -> str:
+    if event.startswith(_PATHS):
+        paths = args[:2] if event in ("os.rename", "os.link", "os.symlink") else args[:1]
+        wrong = [path for path in paths if isinstance(path, (str, bytes, os.PathLike)) and not _may_touch(path)]
+        return f"{event} {wrong[0]!r}" if wrong else ""
+    if event.startswith(_NEVER):
+        return f"{event} {args[:1]!r}"
+    if event in ("subprocess.Popen", "os.posix_spawn"):  # newer Pythons start the one by the other
+        worker = str(_PACKAGE / "text" / "template_worker.py")
+        return "" if _watch.processes and worker in map(str, args[1]) else f"{event} {args[:2]!r}"
+    if event == "exec":
+        name = getattr(args[0], "co_filename", "?")
+    elif event == "compile":
+        name = str(args[1])
+    else:
+        return ""
+    allowed = _watch.programs and name in ("<template>", "<unknown>")
+    own = name.startswith("<frozen") or (Path(name).is_absolute() and os.path.realpath(name).startswith(_OWN))
+    return "" if allowed or own else f"{event} {name}"
+
+
+def _may_touch(path: Any) -> bool:
+    assert _watch.folder is not None
+    real = os.path.realpath(os.fsdecode(path))
+    if real == os.devnull:  # what a process that is started has for its input
+        return True
+    if _watch.programs and path == "<template>":  # where Python looks for the line that a warning is about
+        return True
+    return real == _watch.folder or real.startswith((_watch.folder + os.sep, *_OWN))
+
+
+def watch(
+    read: Callable[[bytes, Path], object],
+    data: bytes,
+    folder: Path,
+    *,
+    processes: bool = False,
+    programs: bool = False,
+    memory: bool = False,
+    counted: bool = False,
+) -> Outcome:
+    """Read and use one file, and tell what came of it; never raises.
+
+    Args:
+        read: takes the bytes and a folder of its own.
+        data: the file.
+        folder: the one folder in which anything may be opened.
+        processes: whether the process that renders templates may be started.
+        programs: whether a template may be compiled and run in this process, which sets no limit to its time.
+        memory: whether to measure what Python and NumPy take, which slows everything down.
+        counted: whether to count calls of functions rather than seconds, so that a busy machine changes nothing.
+    """
+    global _hooked
+    if not _hooked:
+        sys.addaudithook(_hook)
+        _hooked = True
+    _watch.folder, _watch.processes, _watch.programs = os.path.realpath(folder), processes, programs
+    _watch.broken = ""
+    caught: BaseException | None = None
+    peak = 0
+    if memory:
+        tracemalloc.start()
+    started = time.process_time()
+    try:
+        with warnings.catch_warnings():
+            warnings.simplefilter("ignore")
+            if not programs:  # what a calculation or a library warns of would be one line too many
+                warnings.simplefilter("error", RuntimeWarning)
+                warnings.simplefilter("error", UserWarning)
+            with Calls(CALLS) if counted else contextlib.nullcontext():
+                read(data, folder)
+    except KeyboardInterrupt:
+        raise
+    except BaseException as error:
+        caught = error
+    finally:
+        _watch.folder = None
+        seconds = time.process_time() - started
+        if memory:
+            peak = tracemalloc.get_traced_memory()[1]
+            tracemalloc.stop()
+    outcome = _outcome(caught)
+    if _watch.broken:
+        outcome = Outcome("forbidden", _watch.broken, _watch.broken[:60])
+    elif isinstance(caught, TooManyCalls):
+        outcome = Outcome("calls", str(caught), "calls")
+    elif not outcome.is_find and seconds > SECONDS and not (counted or programs):  # a template has a limit of its own
+        outcome = Outcome("slow", f"{seconds:.1f} s, then {outcome.kind} {outcome.detail}"[:300], "slow")
+    elif not outcome.is_find and peak > 2 * len(data) + MEMORY:
+        outcome = Outcome("memory", f"{peak >> 20} MiB, then {outcome.kind} {outcome.detail}"[:300], "memory")
+    return Outcome(outcome.kind, outcome.detail, outcome.place, seconds)
+
+
+def _outcome(caught: BaseException | None) -> Outcome:
+    if caught is None:
+        return Outcome("accepted")
+    if isinstance(caught, GlinferError):
+        return _refused(caught)
+    return Outcome("error", f"{type(caught).__name__}: {caught}"[:300], _place(caught))
+
+
+def _refused(error: GlinferError) -> Outcome:
+    """Whether an error on purpose is the one clear line that it should be."""
+    text = str(error)
+    wrong = ""
+    if not text.strip():
+        wrong = "no words"
+    elif len(text.splitlines()) != 1:
+        wrong = "several lines"
+    elif len(text) > LONGEST_MESSAGE:
+        wrong = f"{len(text)} characters"
+    elif not text.isprintable():
+        wrong = "characters that do not print"
+    if wrong:
+        return Outcome("message", f"{wrong}: {text[:200]!r}", _place(error))
+    return Outcome("refused", text)
+
+
+def _place(error: BaseException) -> str:
+    """Kind of error, and the innermost line of glinfer that it came through."""
+    frames = [frame for frame in traceback.extract_tb(error.__traceback__) if frame.filename.startswith(str(_PACKAGE))]
+    where = f"{Path(frames[-1].filename).name}:{frames[-1].lineno}" if frames else "outside glinfer"
+    return f"{type(error).__name__} at {where}"

@@ -1,0 +1,1 @@
+"""Every kernel of ``device.ops`` against float64, and its time."""

@@ -1,0 +1,61 @@
+"""Gradients."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+
+import numpy as np
+
+from glinfer.ops.spec import Array
+from glinfer.tensors.device import Device
+from qa.kernels.cases.case import Found, KernelCase, normal
+
+_PLACES = (5, 13)
+
+
+def _check(device: Device, rng: np.random.Generator, rows: int, cols: int, form: str) -> Sequence[Found]:
+    ids = rng.integers(-1, rows + 1, _PLACES).astype(np.int32)
+    ids[0] = rows // 2  # one token many times
+    grad = normal(rng, *_PLACES, cols).astype("float16" if form == "float16" else "float32")
+    odd = np.array([np.nan, np.inf, -np.inf], dtype=grad.dtype)
+    grad = np.where(rng.random(grad.shape) < 0.05, rng.choice(odd, grad.shape), grad)
+    sums, counts = expected(ids, grad, rows)
+    method = "gather" if form == "gather" else None
+    with device.tensor(ids) as places, device.tensor(grad) as gradients:
+        found, added = device.ops.embedding_backward(places, gradients, rows, method=method)
+        with found, added:
+            return [(found.numpy(), sums), (added.numpy(), counts)]
+
+
+def expected(ids: Array, grad: Array, vocab: int) -> tuple[Array, Array]:
+    """Sum the gradients by token in float64; also count the elements in each sum."""
+    sums, counts = np.zeros((vocab, grad.shape[-1])), np.zeros((vocab, grad.shape[-1]))
+    for token, row in zip(ids.reshape(-1), grad.reshape(-1, grad.shape[-1]).astype(np.float64), strict=True):
+        if 0 <= token < vocab:
+            sums[token] += np.where(np.isfinite(row), row, 0.0)
+            counts[token] += np.isfinite(row)
+    return sums, counts
+
+
+def _timed(device: Device, rng: np.random.Generator) -> Callable[[], object]:
+    ids = device.tensor(rng.integers(0, 5256, 512).astype(np.int32))
+    grad = device.tensor(normal(rng, 512, 512))
+
+    def run() -> None:
+        for result in device.ops.embedding_backward(ids, grad, 5256):
+            result.release()
+
+    return run
+
+
+CASES = [
+    KernelCase(
+        "embedding_backward",
+        "backward",
+        ("scatter_add", "gather_add"),
+        ("float32", "float16", "gather"),
+        _check,
+        _timed,
+        "512 of 5256×512",
+    )
+]

@@ -1,0 +1,164 @@
+"""Lookups, learned positions, and packed tables as floats."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+
+import numpy as np
+
+from glinfer.ops.spec import Array
+from glinfer.quant.formats import BLOCK_FORMATS, block_format
+from glinfer.quant.ggml import Bytes, dequantize
+from glinfer.tensors.device import Device
+from glinfer.tensors.tensor import Tensor
+from qa.kernels.cases.case import Found, KernelCase, normal
+
+_HALVES = {"Q2_K": (80, 84), "Q3_K": (108, 110), "Q6_K": (208, 210), "Q4_1": (0, 4), "Q5_1": (0, 4)}
+_HALVES |= {"Q4_K": (0, 4), "Q5_K": (0, 4), "Q4_0": (0, 2), "Q5_0": (0, 2), "Q8_0": (0, 2)}
+_FLOATS = ("float32", "float16")
+_LARGEST_SCALE = 0.01
+
+
+def whole_blocks(name: str, cols: int) -> int:
+    """Round ``cols`` up to a whole number of blocks; a format without blocks leaves it as it is."""
+    weights = BLOCK_FORMATS[name].weights if name in BLOCK_FORMATS else 1
+    return -(-cols // weights) * weights if weights else cols
+
+
+def random_blocks(
+    rng: np.random.Generator, name: str, rows: int, inputs: int, scales: Sequence[float] | None = None
+) -> Bytes:
+    """Rows of random blocks [rows, bytes]; scales are about as large as those of weights, or drawn from ``scales``.
+
+    Raises:
+        InputError: there is no such format.
+    """
+    form = block_format(name)
+
+    def drawn(count: int, dtype: str) -> Array:
+        values = rng.uniform(-_LARGEST_SCALE, _LARGEST_SCALE, count) if scales is None else rng.choice(scales, count)
+        with np.errstate(over="ignore"):
+            return values.astype(dtype)
+
+    blocks = rng.integers(0, 256, (rows, form.row_bytes(inputs)), dtype=np.uint8)
+    if name == "BF16":
+        halves = (drawn(rows * inputs, "<f4").view("<u4") >> np.uint32(16)).astype("<u2")
+        return halves.view(np.uint8).reshape(rows, -1)
+    if not form.weights:
+        blocks[:, -4:] = drawn(rows, "<f4").view(np.uint8).reshape(rows, -1)
+        return blocks
+    first, end = _HALVES[name]
+    by_block = blocks.reshape(-1, form.nbytes)
+    by_block[:, first:end] = drawn(len(by_block) * (end - first) // 2, "<f2").view(np.uint8).reshape(len(by_block), -1)
+    return blocks
+
+
+def table_of(device: Device, rng: np.random.Generator, rows: int, cols: int, form: str) -> tuple[Tensor, Array]:
+    """A random table of about [rows, cols] in any type, and its elements in float64."""
+    cols = whole_blocks(form, cols)
+    if form in BLOCK_FORMATS:
+        blocks = random_blocks(rng, form, rows, cols)
+        return device.tensor(blocks, form), dequantize(blocks, form).astype(np.float64)
+    values = rng.integers(-(2**31), 2**31, (rows, cols)) if form == "int32" else normal(rng, rows, cols)
+    values = values.astype(form)
+    return device.tensor(values), values.astype(np.float64)
+
+
+def rows_named(table: Array, ids: Array) -> Array:
+    """The rows of a table that ids name; zeros where there is none."""
+    there = (ids >= 0) & (ids < len(table))
+    return np.where(there[..., None], table[np.where(there, ids, 0)], 0.0)
+
+
+def _check_rows(call: str) -> Callable[[Device, np.random.Generator, int, int, str], Sequence[Found]]:
+    def check(device: Device, rng: np.random.Generator, rows: int, cols: int, form: str) -> Sequence[Found]:
+        table, values = table_of(device, rng, rows, cols, form)
+        ids = rng.integers(-1, rows + 1, (2, rows // 2 + 1)).astype(np.int32)
+        with table, device.tensor(ids) as numbers:
+            given = (numbers, table) if call == "lookup" else (table, numbers)
+            with getattr(device.ops, call)(*given) as y:
+                return [(y.numpy(), rows_named(values, ids))]
+
+    return check
+
+
+def _check_dequantize(device: Device, rng: np.random.Generator, rows: int, cols: int, form: str) -> Sequence[Found]:
+    table, values = table_of(device, rng, rows, cols, form)
+    with table, device.ops.dequantize(table) as y:
+        return [(y.numpy(), values)]
+
+
+def _check_positions(device: Device, rng: np.random.Generator, rows: int, cols: int, form: str) -> Sequence[Found]:
+    offset, length = 3, rows // 2 + 1
+    x, table = normal(rng, 2, length, cols), normal(rng, offset + length, cols).astype(form)
+    with (
+        device.tensor(x) as tensor,
+        device.tensor(table) as positions,
+        device.ops.add_positions(tensor, positions, offset=offset) as y,
+    ):
+        return [(y.numpy(), x.astype(np.float64) + table[offset:].astype(np.float64))]
+
+
+def _timed_rows(call: str) -> Callable[[Device, np.random.Generator], Callable[[], object]]:
+    def timed(device: Device, rng: np.random.Generator) -> Callable[[], object]:
+        table = device.tensor(normal(rng, 8192, 1024))
+        ids = device.tensor(rng.integers(0, 8192, 512).astype(np.int32))
+        given = (ids, table) if call == "lookup" else (table, ids)
+        return lambda: getattr(device.ops, call)(*given).release()
+
+    return timed
+
+
+def _timed_dequantize(device: Device, rng: np.random.Generator) -> Callable[[], object]:
+    table, _ = table_of(device, rng, 1024, 2048, "Q4_K")
+    return lambda: device.ops.dequantize(table).release()
+
+
+def _timed_positions(device: Device, rng: np.random.Generator) -> Callable[[], object]:
+    x, table = device.tensor(normal(rng, 512, 1024)), device.tensor(normal(rng, 2048, 1024))
+    return lambda: device.ops.add_positions(x, table, offset=512).release()
+
+
+_PACKED = tuple(BLOCK_FORMATS)
+CASES = [
+    KernelCase(
+        "lookup",
+        "embedding",
+        ("lookup",),
+        (*_FLOATS, *_PACKED),
+        _check_rows("lookup"),
+        _timed_rows("lookup"),
+        "512 rows of 8192×1024, float32",
+        tolerance=0.0,
+    ),
+    KernelCase(
+        "gather_rows",
+        "embedding",
+        ("lookup",),
+        (*_FLOATS, "int32"),
+        _check_rows("gather_rows"),
+        _timed_rows("gather_rows"),
+        "512 rows of 8192×1024, float32",
+        tolerance=0.0,
+    ),
+    KernelCase(
+        "add_positions",
+        "embedding",
+        ("position_add",),
+        _FLOATS,
+        _check_positions,
+        _timed_positions,
+        "512×1024",
+        tolerance=1e-6,
+    ),
+    KernelCase(
+        "dequantize",
+        "embedding",
+        ("dequantize",),
+        _PACKED,
+        _check_dequantize,
+        _timed_dequantize,
+        "1024×2048, Q4_K",
+        tolerance=0.0,
+    ),
+]

@@ -1,0 +1,62 @@
+"""Rotary positions."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+
+import numpy as np
+
+from glinfer.ops.spec import Array
+from glinfer.tensors.device import Device
+from qa.kernels.cases.case import Found, KernelCase, normal
+
+_THETA = 10000.0
+_OFFSET = 50
+
+
+def _check(device: Device, rng: np.random.Generator, rows: int, cols: int, form: str) -> Sequence[Found]:
+    heads = 3 if form == "heads" else 1
+    dim = 2 * -(-cols // (2 * heads))
+    rotary = 2 * -(-dim // 4) if form == "partial" else dim
+    x = normal(rng, 2, rows, heads * dim).astype("float16" if form == "float16" else "float32")
+    at = rng.integers(0, 2 * _OFFSET, rows).astype(np.int32) if form == "positions" else _OFFSET + np.arange(rows)
+    interleaved = form == "interleaved"
+    by_head = x.reshape(2, rows, heads, dim).swapaxes(1, 2)
+    turned = expected(by_head, at, rotary, interleaved=interleaved).swapaxes(1, 2).reshape(x.shape)
+    with device.tensor(x) as tensor, device.tensor(at) as places:
+        where = {"positions": places} if form == "positions" else {"offset": _OFFSET}
+        with device.ops.rope(tensor, heads=heads, rotary_dim=rotary, interleaved=interleaved, **where) as y:
+            return [(y.numpy(), turned)]
+
+
+def expected(x: Array, positions: Array, rotary: int, *, interleaved: bool = False, theta: float = _THETA) -> Array:
+    """x [..., S, D] with the pairs of the first ``rotary`` elements turned as complex numbers."""
+    y = x.astype(np.float64)
+    angles = positions[:, None] * theta ** (-2.0 * np.arange(rotary // 2) / rotary)
+    first, second = (
+        (slice(0, rotary, 2), slice(1, rotary, 2))
+        if interleaved
+        else (slice(0, rotary // 2), slice(rotary // 2, rotary))
+    )
+    turned = (y[..., first] + 1j * y[..., second]) * np.exp(1j * angles)
+    y[..., first], y[..., second] = turned.real, turned.imag
+    return y
+
+
+def _timed(device: Device, rng: np.random.Generator) -> Callable[[], object]:
+    x = device.tensor(normal(rng, 16, 512, 128))
+    return lambda: device.ops.rope(x).release()
+
+
+CASES = [
+    KernelCase(
+        "rope",
+        "position",
+        ("rotate",),
+        ("float32", "float16", "interleaved", "heads", "partial", "positions"),
+        _check,
+        _timed,
+        "16×512×128",
+        1e-6,
+    )
+]

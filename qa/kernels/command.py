@@ -1,0 +1,92 @@
+"""``python -m qa kernels``: check every kernel against float64 and time it."""
+
+from __future__ import annotations
+
+from contextlib import nullcontext
+from typing import Any
+
+import click
+
+from glinfer.cli.common import LIMITS, device_options, json_text, out, progress, table
+from glinfer.errors import InputError
+from glinfer.formats.files import replacing
+from qa.kernels.measure import (
+    KernelReport,
+    KernelRow,
+    cases_named,
+    error_text,
+    measure_kernels,
+    read_page,
+    write_table,
+)
+
+
+@click.command()
+@click.option(
+    "--kernel", "names", multiple=True, metavar="NAME", help="Only this kernel, or '*norm*' for several. Repeatable."
+)
+@click.option("--no-times", is_flag=True, help="Check the kernels and do not time them.")
+@click.option(
+    "--write", "page", type=click.Path(), metavar="PATH", help="Rewrite the table of a Markdown file with both marks."
+)
+@click.option("--json", "json_path", type=click.Path(), metavar="FILE", help="Write everything measured to FILE.")
+@device_options
+def kernels(names: tuple[str, ...], no_times: bool, page: str | None, json_path: str | None, **options: Any) -> None:
+    """Run every kernel of device.ops, compare it with float64, and time it.
+
+    Shapes are 1×1, primes, no multiples of 4, 32 or 256, wide and tall, on textures as large as the renderer has them
+    and on small ones, where rows wrap. An error is relative to the largest element of the result. A time is the
+    median of up to 25 calls, after two that do not count. The exit status is 1 if an error is above what is allowed.
+
+    \b
+    python -m qa kernels --kernel 'matmul*' --no-times
+    python -m qa kernels --write docs/kernels.md --json kernels.json
+    """
+    cases = cases_named(names)
+    if page is not None:
+        if names:
+            raise InputError("--write writes the table of all kernels; leave --kernel out")
+        read_page(page)  # which takes a moment, and the measurements some minutes
+    with nullcontext() if json_path is None else replacing(json_path) as temporary, progress("kernels") as advance:
+        report = measure_kernels(
+            cases,
+            device=options["device"],
+            api=options["api"],
+            limits=LIMITS[options["limits"]],
+            times=not no_times,
+            on_step=advance,
+        )
+        if temporary is not None:
+            temporary.write_text(json_text(report.to_json()) + "\n", encoding="utf-8")
+    _show(report)
+    if report.failed:
+        if page is not None:
+            click.echo(f"{page} is left as it was, because a kernel is wrong", err=True)
+        raise click.exceptions.Exit(1)
+    if page is not None:
+        write_table(page, report.markdown())
+
+
+def _show(report: KernelReport) -> None:
+    columns = ("kernel", "family", "shaders", "formats", "largest error", "allowed", "ms", "at")
+    shown = table(*columns, numbers=("largest error", "allowed", "ms"))
+    shown.columns[0].no_wrap = True
+    for row in report.rows:
+        taken = "" if row.time is None else f"{row.time.median_ms:,.2f}"
+        error = error_text(row.error)
+        cells = (row.kernel, row.family, ", ".join(row.shaders), ", ".join(row.forms), error, error_text(row.tolerance))
+        shown.add_row(*cells, taken, row.timed_at, style=None if row.passed else "bold red")
+    out().print(shown)
+    for row in report.failed:
+        click.echo(_complaint(row))
+    verdict = f"{len(report.failed)} WRONG" if report.failed else "all within what is allowed"
+    count = len({row.kernel for row in report.rows})
+    click.echo(f"\n{count} kernel{'s' if count != 1 else ''}, {verdict} · {report.renderer}")
+
+
+def _complaint(row: KernelRow) -> str:
+    if row.problem:
+        return f"{row.kernel}: {row.problem}"
+    return (
+        f"{row.kernel}: an error of {error_text(row.error)}, {row.worst}; at most {error_text(row.tolerance)} is right"
+    )

@@ -1,0 +1,440 @@
+"""Stop ``glinfer generate --batch`` in every rough way again and again, and see that no result is lost or changed.
+
+A file of prompts is run once without a stop. Then it is run with another file for results, and stopped at random
+moments: SIGKILL, SIGTERM and SIGINT while it starts, while it writes and in between; a file size limit and a full disk
+in the middle of a line; lines cut off at their end. After each stop the whole lines that were there have to be there
+still, byte for byte. It is started again until it is done. At last every prompt must have exactly one result, and each
+line must be one of the run without a stop.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import json
+import os
+import random
+import resource
+import shutil
+import signal
+import subprocess
+import sys
+import tempfile
+import time
+from collections import Counter
+from collections.abc import Callable, Iterator
+from dataclasses import asdict, dataclass, field
+from pathlib import Path
+from typing import Any
+
+import click
+
+from glinfer.cli.common import json_option, print_json
+from glinfer.config import ModelConfig
+from glinfer.engine.random_model import write_demo
+from glinfer.errors import InputError
+
+ROOT = Path(__file__).resolve().parent.parent
+SHAPE = "vocab=300,dim=32,heads=4,blocks=2,context=64"
+OPTIONS = ("--seed", "3", "--max-tokens", "6")
+SIGNALS = (signal.SIGKILL, signal.SIGKILL, signal.SIGKILL, signal.SIGTERM, signal.SIGKILL, signal.SIGINT)
+"""Signals in turns; of six, four are SIGKILL."""
+STATUS = {signal.SIGKILL: -signal.SIGKILL, signal.SIGTERM: -signal.SIGTERM, signal.SIGINT: 130}
+MOMENTS = ("bytes", "start", "write", "time")
+MAX_SECONDS = 600.0
+"""Limit for one run without a stop, in seconds."""
+MAX_ROUNDS = 10
+STARTING = 2.0
+"""Seconds after the start within which the moment ``start`` lies."""
+
+
+class BrokenPromiseError(Exception):
+    """A result was lost, doubled or changed, or a run ended in a wrong way."""
+
+
+class UntriedError(Exception):
+    """This machine does not allow a case to be tried."""
+
+
+@dataclass
+class KillReport:
+    """Counts of stops by kind, of runs and of damage; ``untried`` names cases that this machine does not allow."""
+
+    prompts: int
+    stops: Counter[str] = field(default_factory=Counter)
+    runs: int = 0
+    rounds: int = 1
+    torn: int = 0
+    leftovers: int = 0
+    whole_seconds: float = 0.0
+    stopped_seconds: float = 0.0
+    untried: list[str] = field(default_factory=list)
+
+    @property
+    def signals(self) -> int:
+        """Number of runs that a signal ended."""
+        return sum(count for name, count in self.stops.items() if name.startswith("SIG"))
+
+
+def write_prompts(path: Path, count: int, seed: int) -> None:
+    """Write short prompts of all kinds: texts and token ids, with and without an ``id``, with and without options."""
+    rng = random.Random(seed)
+    lines = []
+    for number in range(1, count + 1):
+        line: dict[str, Any] = {}
+        if rng.random() < 0.5:
+            line["prompt"] = "".join(rng.choice('Once upon é ž 漢 😀\n"\\') for _ in range(rng.randint(1, 8)))
+        else:
+            line["ids"] = [rng.randrange(300) for _ in range(rng.randint(1, 12))]
+        if rng.random() < 0.3:
+            line["id"] = f"n° {number}"
+        if rng.random() < 0.3:
+            line["max_tokens"] = rng.randint(1, 9)
+        if rng.random() < 0.3:
+            line.update(rng.choice([{"temperature": 0}, {"top_k": 20}, {"top_p": 0.9}, {"repetition_penalty": 1.2}]))
+        lines.append(json.dumps(line, ensure_ascii=rng.random() < 0.5))
+    path.write_text("\n".join(lines) + "\n", encoding="utf-8")
+
+
+def whole(data: bytes) -> bytes:
+    """The complete lines of a file."""
+    return data[: data.rfind(b"\n") + 1]
+
+
+def content(path: Path) -> bytes:
+    """The bytes of a file; empty if there is no file."""
+    return path.read_bytes() if path.exists() else b""
+
+
+class BatchCommand:
+    """The command under test, its files, and the lines that it has finished so far."""
+
+    def __init__(self, model: Path, prompts: Path, out: Path, report: KillReport, slots: int) -> None:
+        """Prepare the command line; nothing is run yet."""
+        self.out, self.report, self.kept = out, report, b""
+        self.arguments = [
+            sys.executable,
+            "-m",
+            "glinfer",
+            "generate",
+            model,
+            "--batch",
+            prompts,
+            "--out",
+            out,
+            *OPTIONS,
+        ]
+
+    @contextlib.contextmanager
+    def started(self, max_bytes: int | None = None) -> Iterator[subprocess.Popen[bytes]]:
+        """Start a run; ``max_bytes`` limits the size of the file."""
+
+        def prepare() -> None:
+            signal.signal(signal.SIGINT, signal.SIG_DFL)  # in the background it may be ignored, and is inherited
+            if max_bytes is not None:
+                resource.setrlimit(resource.RLIMIT_FSIZE, (max_bytes, max_bytes))
+
+        self.report.runs += 1
+        path = os.pathsep.join(filter(None, (str(ROOT), os.environ.get("PYTHONPATH"))))
+        with subprocess.Popen(
+            list(map(str, self.arguments)),
+            stdout=subprocess.DEVNULL,
+            stderr=subprocess.PIPE,
+            env={**os.environ, "PYTHONPATH": path, "GLINFER_CACHE": ""},
+            preexec_fn=prepare,
+        ) as process:
+            try:
+                yield process
+            finally:
+                process.kill()
+
+    def ended(self, process: subprocess.Popen[bytes], statuses: tuple[int, ...]) -> str:
+        """Wait for the end; what was said: at most one line, with one of ``statuses``."""
+        _, said = process.communicate(timeout=MAX_SECONDS)
+        errors = said.decode(errors="replace").strip()
+        if process.returncode not in statuses:
+            raise BrokenPromiseError(f"ended with status {process.returncode}, expected {statuses}: {errors[-500:]}")
+        while_importing = process.returncode == -signal.SIGINT  # which Python answers in its own way
+        if errors.count("\n") > 0 and not while_importing:
+            raise BrokenPromiseError(f"said more than a line: {errors[-500:]}")
+        self.look()
+        return errors
+
+    def look(self) -> None:
+        """Check that all finished lines are still there."""
+        now = content(self.out)
+        if not now.startswith(self.kept):
+            raise BrokenPromiseError(
+                f"{len(self.kept)} bytes of whole lines were there, and are not the beginning any more"
+            )
+        self.kept = whole(now)
+        self.report.torn += len(now) > len(self.kept)
+
+    def run(self) -> str:
+        """Run to the end."""
+        with self.started() as process:
+            return self.ended(process, (0,))
+
+    def stop(self, number: signal.Signals, moment: Callable[[subprocess.Popen[bytes]], bool]) -> bool:
+        """Run, and send a signal as soon as ``moment`` is true; whether that ended the run."""
+        with self.started() as process:
+            while process.poll() is None and not moment(process):
+                time.sleep(0.0002)
+            process.send_signal(number)
+            # It may be too early for the command to answer, or too late.
+            early = (-number,) if number == signal.SIGINT else ()
+            self.ended(process, (STATUS[number], *early, 0))
+            return process.returncode != 0
+
+    def limited(self, max_bytes: int) -> bool:
+        """Run with a limit on the size of files; whether that ended the run."""
+        with self.started(max_bytes) as process:
+            said = self.ended(process, (0, 2))
+            if process.returncode == 2 and "File too large" not in said:
+                raise BrokenPromiseError(f"a limit on the file's size ended it with {said!r}")
+            return process.returncode == 2
+
+    def tear(self, rng: random.Random) -> None:
+        """Cut the last line short, as a machine does that loses power."""
+        lines = self.kept.splitlines(keepends=True)
+        if not lines:
+            return
+        self.kept = b"".join(lines[:-1])
+        with self.out.open("r+b") as file:
+            file.truncate(len(self.kept) + rng.randint(1, len(lines[-1]) - 1))
+        self.report.stops["torn line"] += 1
+
+
+def moment_for(
+    kind: str, command: BatchCommand, share: float, rng: random.Random, seconds: float
+) -> Callable[[subprocess.Popen[bytes]], bool]:
+    """Choose when to send a signal: after some bytes of output, at the start, at a write, or after some time."""
+    begun, size = time.monotonic(), len(content(command.out))
+    behind = rng.uniform(0.0, STARTING if kind == "start" else seconds)
+    wanted = size + max(1, int(share * rng.uniform(0.2, 1.8)))
+
+    def grown(_: subprocess.Popen[bytes]) -> int:
+        with contextlib.suppress(FileNotFoundError):
+            return command.out.stat().st_size
+        return 0
+
+    if kind == "start":
+        return lambda _: time.monotonic() - begun > behind
+    if kind == "time":
+        first: list[float] = []
+
+        def later(process: subprocess.Popen[bytes]) -> bool:
+            if not first and grown(process) > size:
+                first.append(time.monotonic() + behind)
+            return bool(first) and time.monotonic() > first[0]
+
+        return later
+    if kind == "write":  # looked at without a rest, so that the next line is being written
+
+        def at_write(process: subprocess.Popen[bytes]) -> bool:
+            ends = time.monotonic() + 0.02
+            seen = grown(process)
+            if seen < wanted:
+                return False
+            while time.monotonic() < ends and process.poll() is None:
+                if grown(process) > seen:
+                    return True
+            return False
+
+        return at_write
+    return lambda process: grown(process) >= wanted
+
+
+def torment(
+    folder: Path,
+    *,
+    prompts: int,
+    kills: int,
+    full: int = 3,
+    seed: int = 0,
+    slots: int = 32,
+    tmpfs: bool = False,
+    say: Callable[[str], None] = lambda line: None,
+) -> KillReport:
+    """Stop a batch in every way, in an empty folder.
+
+    Args:
+        folder: the folder; everything stays in it.
+        prompts: prompts of the batch.
+        kills: signals that have to end a run.
+        full: limits on the file's size that have to end a run.
+        seed: seed of prompts, moments and damage.
+        slots: prompts that run at once.
+        tmpfs: try a full disk too, which takes the right to mount one.
+        say: called with a line for each stop.
+
+    Raises:
+        BrokenPromiseError: something was lost, doubled or changed.
+    """
+    rng = random.Random(seed)
+    report = KillReport(prompts)
+    model, _ = write_demo(folder / "model", ModelConfig.from_options(SHAPE))
+    source, expected, results = folder / "prompts.jsonl", folder / "expected.jsonl", folder / "out" / "results.jsonl"
+    results.parent.mkdir()
+    write_prompts(source, prompts, seed)
+    started = time.monotonic()
+    BatchCommand(model, source, expected, KillReport(0), slots).run()
+    report.whole_seconds = time.monotonic() - started
+    say(f"without a stop: {report.whole_seconds:.1f} s, {expected.stat().st_size} bytes")
+    check_all(expected, source)
+
+    command = BatchCommand(model, source, results, report, slots)
+    started = time.monotonic()
+    troubles = ["signal"] * kills + ["limit"] * full
+    rng.shuffle(troubles)
+    total, turn = expected.stat().st_size, 0
+    seconds = report.whole_seconds / (len(troubles) + 1)
+    while troubles:
+        share = max(1.0, (total - len(command.kept)) / (len(troubles) + 1))
+        if troubles[-1] == "limit":
+            ended, name = command.limited(len(command.kept) + max(1, int(share * rng.uniform(0.2, 1.8)))), "file limit"
+        else:
+            number, kind = SIGNALS[turn % len(SIGNALS)], MOMENTS[turn % len(MOMENTS)]
+            turn += 1
+            moment = moment_for(kind, command, share, rng, seconds)
+            ended, name = command.stop(number, moment), f"{number.name} {kind}"
+        if not ended:  # it was done before, and begins anew
+            check_same(results, expected, source)
+            results.unlink()
+            command.kept = b""
+            report.rounds += 1
+            if report.rounds > MAX_ROUNDS:
+                raise UntriedError("the runs are done before they are stopped; give more --prompts or fewer --kills")
+            continue
+        troubles.pop()
+        report.stops[name] += 1
+        say(f"{len(troubles)} to go: {name}, {command.kept.count(10)} lines, {len(command.kept)} bytes")
+        if len(troubles) % 3 == 0:
+            command.tear(rng)
+    command.run()
+    report.stopped_seconds = time.monotonic() - started
+    if "nothing to do" not in command.run():
+        raise BrokenPromiseError("another run found something left to do")
+    check_same(results, expected, source)
+    report.leftovers = sum(1 for each in results.parent.iterdir() if each != results)
+    if tmpfs:
+        try:
+            on_full_disk(folder, model, source, expected, report, say)
+        except UntriedError as error:
+            report.untried.append(str(error))
+    return report
+
+
+def on_full_disk(
+    folder: Path, model: Path, source: Path, expected: Path, report: KillReport, say: Callable[[str], None]
+) -> None:
+    """Fill a small disk with results, twice; then make the disk larger and finish."""
+    disk = folder / "disk"
+    disk.mkdir()
+    size = max(8192, expected.stat().st_size * 2 // 5) // 4096 * 4096
+    if (
+        os.geteuid()
+        or subprocess.run(
+            ["mount", "-t", "tmpfs", "-o", f"size={size}", "tmpfs", disk], capture_output=True, check=False
+        ).returncode
+    ):
+        raise UntriedError("a full disk: no tmpfs can be mounted here")
+    try:
+        command = BatchCommand(model, source, disk / "results.jsonl", report, 32)
+        for _ in range(2):
+            with command.started() as process:
+                said = command.ended(process, (2,))
+            if "No space left on device" not in said:
+                raise BrokenPromiseError(f"a full disk ended it with {said!r}")
+            report.stops["full disk"] += 1
+            say(f"full disk: {command.kept.count(10)} lines, {len(content(command.out))} bytes: {said}")
+        subprocess.run(["mount", "-o", f"remount,size={size * 10}", disk], capture_output=True, check=True)
+        command.run()
+        check_same(command.out, expected, source)
+        report.leftovers += sum(1 for each in disk.iterdir() if each != command.out)
+    finally:
+        subprocess.run(["umount", disk], capture_output=True, check=False)
+
+
+def check_all(results: Path, source: Path) -> None:
+    """Check that every prompt has exactly one result, and every line is a JSON object."""
+    wanted = []
+    for number, line in enumerate(source.read_bytes().splitlines(), start=1):
+        wanted.append(json.loads(line).get("id", number))
+    data = results.read_bytes()
+    if data != whole(data):
+        raise BrokenPromiseError("the last line has no end")
+    try:
+        found = Counter(json.loads(line)["id"] for line in data.splitlines())
+    except (ValueError, KeyError, TypeError) as error:
+        raise BrokenPromiseError(f"a line of {results.name} is no result: {error!r}") from None
+    if twice := [key for key, count in found.items() if count > 1]:
+        raise BrokenPromiseError(f"{len(twice)} prompts have several results, such as {twice[0]!r}")
+    if lost := set(wanted) - set(found):
+        raise BrokenPromiseError(f"{len(lost)} prompts have no result, such as {next(iter(lost))!r}")
+    if strange := set(found) - set(wanted):
+        raise BrokenPromiseError(f"{len(strange)} results are of no prompt, such as {next(iter(strange))!r}")
+
+
+def check_same(results: Path, expected: Path, source: Path) -> None:
+    """Check as :func:`check_all` does, and that each line is one of the run without a stop, byte for byte."""
+    check_all(results, source)
+    first, second = (sorted(path.read_bytes().splitlines()) for path in (results, expected))
+    if first != second:
+        other = next(line for line in first if line not in set(second))
+        raise BrokenPromiseError(f"a result differs from that of the run without a stop: {other.decode()[:300]}")
+
+
+@click.command("kill-batch")
+@click.option("--prompts", type=click.IntRange(min=1), default=10_000, show_default=True, help="Prompts of the batch.")
+@click.option("--kills", type=click.IntRange(min=0), default=40, show_default=True, help="Signals that end a run.")
+@click.option(
+    "--full", type=click.IntRange(min=0), default=6, show_default=True, help="Limits on the file's size that end a run."
+)
+@click.option("--seed", type=int, default=0, show_default=True, help="Seed of the prompts, the moments and the damage.")
+@click.option(
+    "--folder",
+    type=click.Path(path_type=Path, file_okay=False),
+    help="A new folder to work in, which is kept. Default: a temporary one, kept only when a promise is broken.",
+)
+@json_option
+def kill_batch(prompts: int, kills: int, full: int, seed: int, folder: Path | None, as_json: bool) -> None:
+    """Stop 'glinfer generate --batch' in every rough way, again and again; no result may be lost or changed.
+
+    \b
+    python -m qa kill-batch                                    10,000 prompts, 40 signals: minutes
+    python -m qa kill-batch --prompts 60 --kills 4 --full 1
+
+    \b
+    Exit status:
+      0  every prompt has one result, as without a stop
+      1  something was lost, doubled or changed
+      2  bad input, or this machine does not let it be tried; needs Linux
+    """
+    place = Path(tempfile.mkdtemp(prefix="kill-batch-")) if folder is None else folder
+    place.mkdir(parents=True, exist_ok=True)
+
+    def say(line: str) -> None:
+        if not as_json:
+            click.echo(line)
+
+    try:
+        report = torment(place, prompts=prompts, kills=kills, full=full, seed=seed, tmpfs=True, say=say)
+    except BrokenPromiseError as error:
+        click.echo(f"WRONG (seed {seed}, files in {place}): {error}", err=True)
+        raise click.exceptions.Exit(1) from None
+    except UntriedError as error:
+        raise InputError(f"cannot try: {error}") from None
+    if folder is None:
+        shutil.rmtree(place)
+    if as_json:
+        print_json({**asdict(report), "signals": report.signals, "seed": seed})
+        return
+    for kind, count in sorted(report.stops.items()):
+        click.echo(f"{count:4}  {kind}")
+    click.echo(
+        f"{report.prompts} prompts, each with one result, as without a stop: {report.signals} signals, "
+        f"{report.runs} runs, {report.torn} half lines found after a stop, {report.leftovers} files left over; "
+        f"{report.whole_seconds:.0f} s without a stop, {report.stopped_seconds:.0f} s with them"
+    )
+    for each in report.untried:
+        click.echo(f"not tried: {each}")

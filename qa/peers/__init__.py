@@ -1,0 +1,1 @@
+"""Run the same checkpoint in PyTorch and llama.cpp, to compare speed, memory and errors."""

@@ -1,0 +1,405 @@
+"""``python -m qa same``: write one seed's texts on every renderer and by every plan, and compare tokens and logits."""
+
+from __future__ import annotations
+
+import dataclasses
+import json
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import click
+import numpy as np
+import numpy.typing as npt
+
+from glinfer.cli.common import LIMITS, json_option, out, print_json, progress, table, tokenizer_option
+from glinfer.config import ModelConfig
+from glinfer.engine.engine import Engine
+from glinfer.engine.ids import check_ids, check_max_tokens
+from glinfer.engine.loading import bind, read_model
+from glinfer.engine.sampler import Sampler, SamplingOptions
+from glinfer.engine.stream import TokenStream
+from glinfer.errors import ContextError, GLError, InputError
+from glinfer.formats import Checkpoint
+from glinfer.gl.context import Device, Limits, open_device
+from glinfer.inspect.info import list_devices
+from glinfer.models.choice import DEFAULT_PLAN, PLANS, check_choice, is_published, weights_for
+from glinfer.models.oracle import final_tensors
+from glinfer.models.reference.gab import LOGITS, TOKENS, reference_plan
+from glinfer.text.tokenizer import Tokenizer, find_tokenizer
+
+Wide = npt.NDArray[np.float64]
+REFERENCE_TOKENS = 24
+"""Tokens of each text of the reference plan, which runs the whole sequence for every token."""
+REFERENCE_POSITIONS = 8
+"""Positions at which logits of the reference plan are compared; each costs a whole run."""
+_TEMPERATURE = 0.8
+_NO_REPORT = "this is no report to compare with; expected what 'python -m qa same --json' prints"
+
+
+@dataclass(frozen=True)
+class RunSetting:
+    """A way to run a model: the plan, the weight format, and the arguments of :func:`open_device`."""
+
+    plan: str = "fast"
+    weights: str = "f32"
+    device: int | None = None
+    api: str = "es"
+    limits: Limits | None = None
+
+    @property
+    def label(self) -> str:
+        """A short name for a table."""
+        parts = [self.plan, self.weights, self.api]
+        if self.device is not None:
+            parts.append(f"device {self.device}")
+        return " ".join([*parts, *(["WebGL2's limits"] if self.limits is not None else [])])
+
+
+@dataclass(frozen=True)
+class Question:
+    """The texts that every setting writes.
+
+    Attributes:
+        prompt: token ids before every text.
+        tokens: tokens of each text.
+        samplings: options of the sampler, one set for each text.
+    """
+
+    prompt: tuple[int, ...]
+    tokens: int
+    samplings: tuple[SamplingOptions, ...]
+
+
+@dataclass(frozen=True)
+class Divergence:
+    """First position where two texts choose different tokens, and the gap between their scores.
+
+    A score is a logit over the temperature plus the noise of the draw. A gap as small as the drift is a tie that
+    rounding breaks.
+    """
+
+    text: int
+    place: int
+    token: int
+    other: int
+    gap: float
+
+
+@dataclass(frozen=True)
+class SameRow:
+    """Texts and logits of one setting, compared with those of the first.
+
+    Attributes:
+        setting: its name.
+        renderer: version and name of the renderer.
+        texts: tokens of each text.
+        equal: number of texts that agree with the expected ones, as far as both go.
+        partings: first difference of each other text.
+        drift: the largest difference of a logit along the first text, relative to the range of the logits: from
+            float64 where there is an oracle for the whole sequence, else from the first setting.
+        problem: why the setting could not be run; the rest is empty then.
+    """
+
+    setting: str
+    renderer: str = ""
+    texts: tuple[tuple[int, ...], ...] = ()
+    equal: int = 0
+    partings: tuple[Divergence, ...] = ()
+    drift: float = 0.0
+    problem: str = ""
+
+
+@dataclass(frozen=True)
+class SameReport:
+    """Rows of all settings; the others are compared with the first that ran, or with recorded texts."""
+
+    question: Question
+    rows: tuple[SameRow, ...]
+
+    @property
+    def passed(self) -> bool:
+        """Whether every setting that could be run wrote the same texts."""
+        ran = [row for row in self.rows if not row.problem]
+        return bool(ran) and all(row.equal == len(self.question.samplings) for row in ran)
+
+    def to_json(self) -> dict[str, Any]:
+        """The report as plain JSON values."""
+        return {"passed": self.passed, **dataclasses.asdict(self)}
+
+
+def compare_everywhere(
+    checkpoint: Checkpoint,
+    settings: Sequence[RunSetting],
+    question: Question,
+    *,
+    recorded: Sequence[Sequence[int]] | None = None,
+    on_setting: Callable[[int, int], None] = lambda done, total: None,
+) -> SameReport:
+    """Write the same texts by every setting, and compare them.
+
+    Args:
+        checkpoint: the model, checked to be finite.
+        settings: the ways to run it.
+        question: the prompt and the sampling of each text.
+        recorded: expected texts, written elsewhere; by default those of the first setting that runs.
+        on_setting: called with (settings done, settings in all).
+
+    Raises:
+        InputError: there are no settings, or the prompt and the texts are more than the context.
+    """
+    if not settings:
+        raise InputError("there are no settings to compare; name at least one plan")
+    if len(question.prompt) + question.tokens > checkpoint.config.max_position_embeddings:
+        raise InputError(
+            f"{len(question.prompt)} tokens of prompt and {question.tokens} more are beyond the context of "
+            f"{checkpoint.config.max_position_embeddings}"
+        )
+    texts = None if recorded is None else [tuple(text) for text in recorded]
+    rows: list[SameRow] = []
+    expected: Wide | None = None
+    for done, setting in enumerate(settings):
+        on_setting(done, len(settings))
+        try:
+            device = open_device(setting.device, api=setting.api, limits=setting.limits)
+        except (ContextError, GLError) as error:
+            rows.append(SameRow(setting.label, problem=str(error)))
+            continue
+        with device:
+            engine = bind(checkpoint, device, setting.plan, setting.weights)
+            try:
+                found = _texts(engine, question)
+                texts = found if texts is None else texts
+                sequence = [*question.prompt, *texts[0]]
+                logits = _logits(engine, sequence)
+                expected = _oracle(checkpoint, sequence, logits) if expected is None else expected
+                rows.append(_row(setting, device, engine, question, found, texts, logits, expected))
+            finally:
+                engine.bound.release()
+    on_setting(len(settings), len(settings))
+    return SameReport(question, tuple(rows))
+
+
+def _texts(engine: Engine, question: Question) -> list[tuple[int, ...]]:
+    count = question.tokens if engine.plan.name == "fast" else min(question.tokens, REFERENCE_TOKENS)
+    texts = []
+    for sampling in question.samplings:
+        with engine.session() as session:
+            texts.append(tuple(TokenStream(session, question.prompt, sampling, max_tokens=count)))
+    return texts
+
+
+def _logits(engine: Engine, sequence: Sequence[int]) -> dict[int, Wide]:
+    """Logits after the tokens of a sequence, by position; of the reference plan at a few positions."""
+    found = {}
+    with engine.session() as session:
+        if engine.plan.name == "fast":
+            for place, token in enumerate(sequence):
+                session.step(token)
+                found[place] = session.logits().astype(np.float64)
+            return found
+        for place in np.linspace(0, len(sequence) - 1, min(len(sequence), REFERENCE_POSITIONS)).astype(int).tolist():
+            session.hold(sequence[: place + 1])
+            found[place] = session.logits().astype(np.float64)
+    return found
+
+
+def _oracle(checkpoint: Checkpoint, sequence: Sequence[int], logits: dict[int, Wide]) -> Wide:
+    """Logits [tokens, vocab] in float64; those of the first setting if the family has no oracle."""
+    config, rows = checkpoint.config, len(sequence)
+    if not is_published(config, checkpoint.formats()):
+        return np.stack([logits.get(place, np.full(config.vocab_size, np.nan)) for place in range(rows)])
+    plan, arrays = reference_plan(config, all_rows=True), weights_for(checkpoint, "reference")
+    found = final_tensors(plan, arrays, {TOKENS: np.asarray(sequence)[:, None]}, {"rows": rows})
+    return np.asarray(found[LOGITS][:rows], dtype=np.float64)
+
+
+def _row(
+    setting: RunSetting,
+    device: Device,
+    engine: Engine,
+    question: Question,
+    found: Sequence[tuple[int, ...]],
+    texts: Sequence[tuple[int, ...]],
+    logits: dict[int, Wide],
+    expected: Wide,
+) -> SameRow:
+    drifts = [np.abs(row - expected[place]).max() / np.ptp(expected[place]) for place, row in logits.items()]
+    partings = []
+    for number, (one, other) in enumerate(zip(found, texts, strict=True)):
+        place = next((at for at, pair in enumerate(zip(one, other, strict=False)) if pair[0] != pair[1]), None)
+        if place is not None:
+            partings.append(_divergence(engine, question, number, place, one, other))
+    equal = len(found) - len(partings)
+    drift = float(np.nanmax(drifts)) if np.isfinite(drifts).any() else 0.0
+    return SameRow(setting.label, device.description, tuple(found), equal, tuple(partings), drift)
+
+
+def _divergence(
+    engine: Engine, question: Question, number: int, place: int, one: Sequence[int], other: Sequence[int]
+) -> Divergence:
+    """The gap where two texts differ first, by this setting's logits."""
+    with engine.session() as session:
+        session.hold([*question.prompt, *one[:place]])
+        logits = session.logits()
+    sampler = Sampler(question.samplings[number])
+    for _ in range(place):
+        sampler.advance()
+    scores = sampler.scores(logits)
+    return Divergence(number, place, one[place], other[place], float(scores[one[place]] - scores[other[place]]))
+
+
+def question_of(report: bytes, config: ModelConfig) -> Question:
+    """Read the question of a report that was printed as JSON.
+
+    Raises:
+        InputError: the document is no report, or its prompt has ids outside the vocabulary.
+    """
+    found = _report_of(report)
+    try:
+        question = found["question"]
+        samplings = tuple(SamplingOptions(**options) for options in question["samplings"])
+        return Question(tuple(check_ids(question["prompt"], config)), check_max_tokens(question["tokens"]), samplings)
+    except (KeyError, TypeError):
+        raise InputError(_NO_REPORT) from None
+
+
+def recorded_texts(report: bytes) -> list[list[int]]:
+    """Read the texts of the first setting that ran; errors are those of :func:`question_of`."""
+    try:
+        found = _report_of(report)
+        rows = [row["texts"] for row in found["rows"] if not row["problem"]]
+        count = len(found["question"]["samplings"])
+        texts = [[int(token) for token in text] for text in rows[0]]
+    except (KeyError, IndexError, TypeError, ValueError, OverflowError):
+        raise InputError(_NO_REPORT) from None
+    if len(texts) != count or not texts:
+        raise InputError(_NO_REPORT)
+    return texts
+
+
+def _report_of(report: bytes) -> dict[str, Any]:
+    try:
+        found = json.loads(report)
+    except (ValueError, RecursionError):
+        raise InputError(_NO_REPORT) from None
+    if not isinstance(found, dict):
+        raise InputError(_NO_REPORT)
+    return found
+
+
+@click.command("same")
+@click.argument("model", type=click.Path(), default="shakespeare")
+@click.option("--prompt", default="ROMEO:", show_default=True, help="What every text begins with.")
+@click.option("--tokens", type=click.IntRange(min=1), default=200, show_default=True, help="Of each text.")
+@click.option(
+    "--seeds",
+    type=click.IntRange(min=0),
+    default=4,
+    show_default=True,
+    help=f"How many texts are drawn at temperature {_TEMPERATURE}, beside the likeliest one.",
+)
+@click.option("--plans", default=",".join(PLANS), show_default=True, help="Which plans, comma separated.")
+@click.option("--weights", default="f32", show_default=True, help="Of the fast plan, comma separated.")
+@click.option(
+    "--against",
+    type=click.Path(),
+    help="A report that --json has printed, here or elsewhere: its texts are written again, and compared with.",
+)
+@tokenizer_option
+@json_option
+def same_command(
+    model: str,
+    prompt: str,
+    tokens: int,
+    seeds: int,
+    plans: str,
+    weights: str,
+    against: str | None,
+    tokenizer: str | None,
+    as_json: bool,
+) -> None:
+    """Write the same texts on every renderer, by every plan, and compare them token by token.
+
+    MODEL is the bundled one where it is left out. Renderers are all EGL devices, and desktop OpenGL where it opens,
+    with the driver's limits and with WebGL2's. The reference plan writes the beginnings only. 'drift' is the largest
+    difference of a logit from float64, relative to the range of the logits. The exit status is 1 if a text differs.
+
+    \b
+    python -m qa same --tokens 100
+    python -m qa same --json > llvmpipe.json         and on another machine:
+    python -m qa same --against llvmpipe.json
+    """
+    path, checkpoint = read_model(model)
+    checkpoint.check_finite()
+    found, reason = find_tokenizer(path, tokenizer, checkpoint.config)
+    recorded = None
+    if against is not None:
+        report = _read(against)
+        question, recorded = question_of(report, checkpoint.config), recorded_texts(report)
+    else:
+        if found is None:
+            raise InputError(reason)
+        ids = check_ids(found.encode(prompt), checkpoint.config)
+        drawn = [SamplingOptions(temperature=_TEMPERATURE, seed=seed) for seed in range(1, seeds + 1)]
+        question = Question(tuple(ids), tokens, (SamplingOptions(temperature=0, seed=0), *drawn))
+    with progress("writing") as advance:
+        result = compare_everywhere(
+            checkpoint, _settings(plans, weights), question, recorded=recorded, on_setting=advance
+        )
+    if as_json:
+        print_json(result.to_json())
+    else:
+        _show(result, found)
+    if not result.passed:
+        raise click.exceptions.Exit(1)
+
+
+def _read(path: str) -> bytes:
+    try:
+        return Path(path).read_bytes()
+    except (OSError, ValueError) as error:
+        raise InputError(f"{path}: cannot read it: {getattr(error, 'strerror', None) or error}") from None
+
+
+def _settings(plans: str, weights: str) -> list[RunSetting]:
+    named, formats = ([name.strip() for name in text.split(",") if name.strip()] for text in (plans, weights))
+    for plan in named:
+        for kept in formats:
+            check_choice(plan, kept if plan == DEFAULT_PLAN else "f32")
+    renderers: list[tuple[int | None, str]] = [
+        (entry.index, "es") for entry in list_devices() if entry.renderer is not None
+    ]
+    found = []
+    for device, api in [*renderers, (None, "desktop")]:
+        for plan in named:
+            for kept in formats if plan == DEFAULT_PLAN else ["f32"]:
+                found.append(RunSetting(plan, kept, device, api))
+                if plan == DEFAULT_PLAN:
+                    found.append(RunSetting(plan, kept, device, api, LIMITS["webgl2"]))
+    return found
+
+
+def _show(report: SameReport, tokenizer: Tokenizer | None) -> None:
+    columns = ("setting", "renderer", "texts", "drift", "where it parts")
+    shown = table(*columns, numbers=("texts", "drift"))
+    count = len(report.question.samplings)
+    for row in report.rows:
+        if row.problem:
+            shown.add_row(row.setting, row.problem, "", "", "")
+            continue
+        parts = "; ".join(
+            f"text {each.text}, token {each.place}: {_word(each.token, tokenizer)} won by {each.gap:.2g} over "
+            f"{_word(each.other, tokenizer)}"
+            for each in row.partings
+        )
+        shown.add_row(row.setting, row.renderer, f"{row.equal}/{count}", f"{row.drift:.1e}", parts)
+    out().print(shown)
+    click.echo(
+        f"\n{count} texts of {report.question.tokens} tokens: " + ("all the same" if report.passed else "DIFFER")
+    )
+
+
+def _word(token: int, tokenizer: Tokenizer | None) -> str:
+    return str(token) if tokenizer is None else repr(tokenizer.decode([token]))

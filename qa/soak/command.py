@@ -1,0 +1,123 @@
+"""``python -m qa soak``: run one model for long, and check that memory, objects, speed and answers stay."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import click
+
+from glinfer.cli.common import (
+    device_options,
+    json_option,
+    loaded,
+    megabytes,
+    model_options,
+    out,
+    print_json,
+    progress,
+    table,
+    tokenizer_option,
+)
+from qa.soak.run import DEFAULT_SAMPLES, MIN_SAMPLES, MIN_TOKENS, SoakCheck, SoakReport, soak
+
+_DEFAULT_MODEL, _DEFAULT_TOKENS = "shakespeare", 100_000
+
+
+@click.command("soak")
+@click.argument("model", type=click.Path(), default=_DEFAULT_MODEL)
+@click.option(
+    "--tokens",
+    type=click.IntRange(min=MIN_TOKENS),
+    default=_DEFAULT_TOKENS,
+    show_default=True,
+    help="How many tokens to run.",
+)
+@click.option(
+    "--sessions",
+    type=click.IntRange(min=1),
+    help="About how many sequences they are spread over. Default: one for 25 tokens.",
+)
+@click.option("--seed", type=click.IntRange(min=0), default=0, show_default=True, help="Seed of the random uses.")
+@click.option(
+    "--samples",
+    type=click.IntRange(min=MIN_SAMPLES),
+    default=DEFAULT_SAMPLES,
+    show_default=True,
+    help="Samples to take, evenly over the run.",
+)
+@click.option("--trace", is_flag=True, help="Show the lines of Python whose memory grew most; everything is slower.")
+@tokenizer_option
+@model_options
+@device_options
+@json_option
+def soak_command(
+    model: str,
+    tokens: int,
+    sessions: int | None,
+    seed: int,
+    samples: int,
+    trace: bool,
+    as_json: bool,
+    **options: Any,
+) -> None:
+    """Run MODEL (default: shakespeare) for many tokens, and see that it stays as it was.
+
+    Sessions, streams, forks, rewinds, full contexts, batches, scores, texts, captures and mistakes come in random
+    order. From time to time a fixed probe is run, and everything is counted: the process's memory, textures, OpenGL's
+    objects, Python's, files, threads, child processes. After a warm-up (a tenth of the tokens), medians of the first
+    and the last quarter are compared: memory may grow by 1%, speed may change by 10%, and all else has to be equal,
+    the probe's answers bit for bit; what Python remembers may grow by 5%. Speed is measured beside work that never
+    changes and takes turns with the tokens, since a machine that others use too is not equally fast all the time. The
+    exit status is 1 if anything did not stay. With --trace, memory is the tracer's too.
+
+    \b
+    python -m qa soak
+    python -m qa soak model.gguf --tokens 20000 --sessions 100 --json
+    python -m qa soak shakespeare --tokens 10000 --trace
+    """
+    with loaded(model, **options) as opened, progress("soaking") as advance:
+        report = soak(opened, tokens, sequences=sessions, seed=seed, samples=samples, trace=trace, on_tokens=advance)
+    if as_json:
+        print_json({"model": model, **report.to_json()})
+    else:
+        _show(report)
+    if not report.passed:
+        raise click.exceptions.Exit(1)
+
+
+def _show(report: SoakReport) -> None:
+    shown = table(
+        "", "first quarter", "last quarter", "change", "", numbers=("first quarter", "last quarter", "change")
+    )
+    for check in report.checks:
+        verdict = "not known here" if check.passed is None else "stayed" if check.passed else "DID NOT STAY"
+        change = "" if check.change is None or check.passed is None else f"{check.change:+.2%}"
+        shown.add_row(check.name, _number(check, check.first), _number(check, check.last), change, verdict)
+        if check.detail:
+            shown.add_row("", "", "", "", check.detail)
+    out().print(shown)
+    for grown in report.grown:
+        click.echo(f"grew by {grown.bytes:,} B in {grown.pieces} pieces: {grown.place}")
+    uses = ", ".join(f"{count} {name}" for name, count in report.uses.items())
+    click.echo(f"uses: {uses}")
+    if report.samples:
+        click.echo(
+            f"warm-up: {report.warm_up_tokens:,} tokens · {len(report.samples)} samples · speed by the clock alone "
+            f"{report.raw_speed_drift:+.1%}"
+        )
+    if report.stopped:
+        click.echo(f"ENDED EARLY {report.stopped}")
+    failed = len(report.failed)
+    verdict = "everything stayed" if report.passed else f"{failed} of {len(report.checks)} DID NOT STAY"
+    click.echo(
+        f"{report.tokens:,} tokens in {report.sequences:,} sequences, {report.seconds:.0f} s: {verdict} · "
+        f"plan {report.plan}, weights {report.weights}, cache {report.cache}, seed {report.seed} · {report.renderer}"
+    )
+
+
+def _number(check: SoakCheck, value: float | None) -> str:
+    if value is None:
+        return ""
+    if check.unit == "bytes":
+        return megabytes(round(value))
+    return f"{value:,.0f}" if float(value).is_integer() else f"{value:,.1f}"

@@ -1,0 +1,272 @@
+"""Run a model for long, and check that memory, OpenGL's objects, files, speed and answers stay as they were.
+
+Thousands of sequences of all kinds are run (:mod:`qa.soak.workload`). From time to time everything but the model is
+closed and a sample is taken (:mod:`qa.soak.watch`). A warm-up, which does not count, makes what is made once and kept:
+programs, scratch textures, plans for many rows. Then the medians of the first and of the last quarter of the samples
+are compared.
+"""
+
+from __future__ import annotations
+
+import statistics
+import time
+from collections.abc import Callable, Sequence
+from dataclasses import asdict, dataclass, replace
+from typing import Any
+
+from glinfer.engine.model import Model
+from glinfer.errors import GlinferError, InputError
+from qa.soak.watch import FixedTask, Grown, Sample, Tracer, look
+from qa.soak.workload import Workload
+
+MEMORY_GROWTH = 0.01
+"""Largest growth of memory from the first quarter to the last, as a fraction."""
+PYTHON_GROWTH = 0.05
+"""Largest growth of Python's objects, as a fraction: caches by prompt length fill slowly. One object leaked by each
+sequence would be more."""
+SPEED_DRIFT = 0.1
+"""Largest change of speed from the first quarter to the last, as a fraction."""
+WARM_UP = 0.1
+"""Share of the tokens in the warm-up, which runs each use at least once; half of the tokens always follow it."""
+DEFAULT_SAMPLES = 40
+MIN_SAMPLES = 4
+MIN_TOKENS = 100
+_TOKENS_A_SEQUENCE = 25
+_MEMORY, _PER_SECOND, _BYTES = "memory of the process", "tok/s", "bytes"
+
+
+@dataclass(frozen=True)
+class SoakCheck:
+    """A number of the first quarter compared with that of the last.
+
+    Attributes:
+        name: the number.
+        first: the median of the first quarter of the samples (for memory perhaps the least), or the first value.
+        last: the median of the last quarter, or the last value.
+        change: last / first - 1; None if ``first`` is 0 or unknown.
+        limit: the largest allowed change, as a fraction; 0 asks for one value in all samples.
+        passed: whether the number stayed; None if this system does not report it.
+        unit: the unit of ``first`` and ``last``.
+        detail: the samples that differ, if any; for memory, whether ``first`` is a median or the least value.
+    """
+
+    name: str
+    first: float | None
+    last: float | None
+    change: float | None
+    limit: float
+    passed: bool | None
+    unit: str = ""
+    detail: str = ""
+
+
+@dataclass(frozen=True)
+class SoakReport:
+    """A long run: the tokens, the samples, and the checks.
+
+    Attributes:
+        renderer: version and renderer of the device.
+        plan: name of the plan.
+        weights, cache: formats of the weights, and of keys and values.
+        seed: seed of the random uses.
+        tokens: tokens read or chosen.
+        sequences: sequences begun.
+        uses: count of each kind of use.
+        seconds: duration, samples included.
+        warm_up_tokens: tokens before the first sample.
+        samples: the samples in order.
+        checks: the judged numbers.
+        raw_speed_drift: change of tokens a second by the clock alone, without the calibration.
+        stopped: the error that ended the run early; empty if there was none.
+        grown: the lines of Python whose memory grew most, if it was traced.
+    """
+
+    renderer: str
+    plan: str
+    weights: str
+    cache: str
+    seed: int
+    tokens: int
+    sequences: int
+    uses: dict[str, int]
+    seconds: float
+    warm_up_tokens: int
+    samples: tuple[Sample, ...]
+    checks: tuple[SoakCheck, ...]
+    raw_speed_drift: float
+    stopped: str = ""
+    grown: tuple[Grown, ...] = ()
+
+    @property
+    def failed(self) -> tuple[SoakCheck, ...]:
+        """The numbers that did not stay."""
+        return tuple(check for check in self.checks if check.passed is False)
+
+    @property
+    def passed(self) -> bool:
+        """Whether all numbers stayed and no error ended the run early."""
+        return not self.failed and not self.stopped
+
+    def to_json(self) -> dict[str, Any]:
+        """The report as plain JSON values."""
+        samples = [sample.to_json() for sample in self.samples]
+        return {**asdict(self), "samples": samples, "passed": self.passed}
+
+
+def soak(
+    model: Model,
+    tokens: int,
+    *,
+    sequences: int | None = None,
+    seed: int = 0,
+    samples: int = DEFAULT_SAMPLES,
+    trace: bool = False,
+    on_tokens: Callable[[int, int], None] = lambda done, total: None,
+) -> SoakReport:
+    """Run a number of tokens, and take samples on the way.
+
+    Args:
+        model: the model; nothing else should use it, its device or this process meanwhile.
+        tokens: tokens to run; those of the probe are not counted.
+        sequences: about how many sequences to begin; by default one for 25 tokens.
+        seed: seed of the random uses.
+        samples: samples to take, evenly from the end of the warm-up to the end.
+        trace: find the lines of Python whose memory grows, which slows everything down.
+        on_tokens: called with (tokens run, tokens in all).
+
+    Raises:
+        InputError: a number is too small or no whole number.
+    """
+    sequences = max(1, tokens // _TOKENS_A_SEQUENCE) if sequences is None else sequences
+    for name, found, least in (
+        ("tokens", tokens, MIN_TOKENS),
+        ("sessions", sequences, 1),
+        ("samples", samples, MIN_SAMPLES),
+        ("seed", seed, 0),
+    ):
+        if isinstance(found, bool) or not isinstance(found, int) or found < least:
+            raise InputError(f"{name} is {found!r}; expected a whole number of at least {least}")
+    started = time.perf_counter()
+    workload, tracer = Workload(model, seed, tokens / sequences), Tracer()
+    taken: list[Sample] = []
+    stopped, name, warm_up = "", "everything once", 0
+    with FixedTask(model) as probe:
+
+        def sample() -> None:
+            taken.append(look(model, probe, workload.tokens, workload.sequences, time.perf_counter() - started))
+
+        try:
+            workload.everything()
+            while workload.tokens < WARM_UP * tokens:
+                name = workload.step()
+            if trace:
+                tracer.start()
+            warm_up = workload.tokens
+            sample()
+            apart = max(tokens - warm_up, tokens // 2) / (samples - 1)
+            while len(taken) < samples:
+                while workload.tokens < warm_up + len(taken) * apart:
+                    name = workload.step()
+                    on_tokens(min(workload.tokens, tokens), tokens)
+                sample()
+        except GlinferError as error:
+            stopped = f"after {workload.tokens} tokens, behind {name!r}: {type(error).__name__}: {error}"
+        finally:
+            grown = tracer.stop()
+    return SoakReport(
+        renderer=model.device.description,
+        plan=model.plan.name,
+        weights=model.weights,
+        cache=model.cache,
+        seed=seed,
+        tokens=workload.tokens,
+        sequences=workload.sequences,
+        uses=dict(sorted(workload.counts.items())),
+        seconds=time.perf_counter() - started,
+        warm_up_tokens=warm_up,
+        samples=tuple(taken),
+        checks=judge(taken, workload.accepted) if taken else (),
+        raw_speed_drift=_drift([sample.tokens_per_second for sample in taken]) if taken else 0.0,
+        stopped=stopped,
+        grown=grown,
+    )
+
+
+def judge(samples: Sequence[Sample], accepted: Sequence[str] = ()) -> tuple[SoakCheck, ...]:
+    """Judge samples; ``accepted`` names mistakes that were not refused."""
+    checks = [
+        _memory([sample.memory for sample in samples]),
+        _flat("texture bytes", [sample.texture_bytes for sample in samples], MEMORY_GROWTH, _BYTES),
+    ]
+    kinds = sorted({kind for sample in samples for kind in sample.objects})
+    checks += [_same(kind, [sample.objects.get(kind, 0) for sample in samples]) for kind in kinds]
+    checks += [
+        _flat("Python's memory blocks", [sample.blocks for sample in samples], PYTHON_GROWTH),
+        _flat("Python's objects", [sample.python_objects for sample in samples], PYTHON_GROWTH),
+        _same("open files", [sample.files for sample in samples]),
+        _same("threads", [sample.threads for sample in samples]),
+        _same("child processes", [sample.children for sample in samples]),
+    ]
+    speeds = [sample.tokens_per_calibration for sample in samples]
+    scale = samples[0].calibration_seconds
+    first, last = (value / scale for value in _quarters(speeds))
+    drift = last / first - 1
+    checks.append(SoakCheck("speed", first, last, drift, SPEED_DRIFT, abs(drift) <= SPEED_DRIFT, _PER_SECOND))
+    odd = [sample for sample in samples if sample.differs]
+    detail = f"first after {odd[0].tokens} tokens: {', '.join(odd[0].differs)}" if odd else ""
+    equal = len(samples) - len(odd)
+    checks.append(SoakCheck("answers as at first", len(samples), equal, None, 0.0, not odd, "samples", detail))
+    if accepted:
+        detail = f"not refused: {', '.join(sorted(set(accepted)))}"
+        checks.append(SoakCheck("mistakes refused", None, None, None, 0.0, False, detail=detail))
+    return tuple(checks)
+
+
+def _quarters(values: Sequence[float]) -> tuple[float, float]:
+    """Medians of the first and of the last quarter."""
+    count = max(1, len(values) // 4)
+    return statistics.median(values[:count]), statistics.median(values[-count:])
+
+
+def _drift(values: Sequence[float]) -> float:
+    first, last = _quarters(values)
+    return last / first - 1 if first else 0.0
+
+
+def _known(values: Sequence[int | None]) -> list[int]:
+    return [value for value in values if value is not None]
+
+
+def _flat(name: str, values: Sequence[int | None], limit: float, unit: str = "") -> SoakCheck:
+    """Compare the quarters of a number, which may fall."""
+    known = _known(values)
+    if len(known) < len(values):
+        return SoakCheck(name, None, None, None, limit, None, unit)
+    first, last = _quarters(known)
+    change = _drift(known)
+    return SoakCheck(name, first, last, change, limit, change <= limit if first else not last, unit)
+
+
+def _memory(values: Sequence[int | None]) -> SoakCheck:
+    """Compare the medians of the quarters, or the least values, whichever grew less."""
+    medians = _flat(_MEMORY, values, MEMORY_GROWTH, _BYTES)
+    known, count = _known(values), max(1, len(values) // 4)
+    if medians.passed is None or medians.change is None:
+        return medians
+    first, last = min(known[:count]), min(known[-count:])
+    change = last / first - 1
+    if change >= medians.change:
+        return replace(medians, detail=f"medians; the least of each {change:+.2%}")
+    detail = f"the least of each; medians {medians.change:+.2%}"
+    return SoakCheck(_MEMORY, first, last, change, MEMORY_GROWTH, change <= MEMORY_GROWTH, _BYTES, detail)
+
+
+def _same(name: str, values: Sequence[int | None]) -> SoakCheck:
+    """Check that a number is the same in all samples."""
+    known = _known(values)
+    if len(known) < len(values):
+        return SoakCheck(name, None, None, None, 0.0, None)
+    other = [place for place, value in enumerate(known) if value != known[0]]
+    detail = f"{len(other)} of {len(known)} samples differ: {min(known)} to {max(known)}" if other else ""
+    change = known[-1] / known[0] - 1 if known[0] else None
+    return SoakCheck(name, known[0], known[-1], change, 0.0, not other, detail=detail)

@@ -1,0 +1,300 @@
+"""Samples of a long run: memory, objects, files, speed, and a model's answers.
+
+Speed is that of single tokens at the same places of the same sequence. On a machine that other programs use too, speed
+changes from minute to minute, by up to a factor of two on virtual machines. So two fixed pieces of work take turns with
+the tokens: products in NumPy, and tokens of a tiny model that is used for nothing else. The tenth percentile of each
+is taken, which other programs disturb least. They slow small models down as much as the tiny model, and larger ones by
+an amount between it and NumPy; so the geometric mean of both is the unit of time in which speeds are compared. The
+speed by the clock alone shows what slows down the whole process.
+"""
+
+from __future__ import annotations
+
+import gc
+import math
+import sys
+import threading
+import time
+import tracemalloc
+from dataclasses import asdict, dataclass
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+from glinfer.config import ModelConfig
+from glinfer.engine.loading import bind
+from glinfer.engine.model import Model, StreamOptions
+from glinfer.engine.requests import BatchRequest
+from glinfer.engine.sampler import Sampler, SamplingOptions
+from glinfer.errors import InputError
+from glinfer.formats import random_checkpoint
+from glinfer.gl.context import Device
+from glinfer.gl.state import driver_objects
+from glinfer.gl.texture import Texture
+from glinfer.inspect.draws import example_ids
+from qa.stress.run import resident_bytes
+
+_PROMPT, _STEPS, _ROUNDS = 40, 24, 4
+_SECONDS = 1.0
+"""After this time no further round of steps begins, so slow models are timed by fewer tokens."""
+_SEED = 7
+_PERCENTILE = 10
+_TINY, _TINY_PROMPT = "vocab=256,dim=32,heads=4,blocks=2,context=64", 20
+_EDGE, _PRODUCTS = 512, 8
+_SHOWN_LINES = 12
+
+
+@dataclass(frozen=True)
+class Sample:
+    """Numbers of one moment, with nothing open but the model.
+
+    Attributes:
+        tokens: tokens run so far; those of the probe are not counted.
+        sequences: sequences begun so far.
+        seconds: time since the soak began.
+        memory: resident bytes of the process (RSS), with the textures of a software renderer; None if unknown.
+        texture_bytes: bytes of all textures of the device.
+        objects: OpenGL's objects by kind: those that glinfer owns, and with "driver:" those that the driver has.
+        blocks: memory blocks that Python has allocated.
+        python_objects: objects that Python's garbage collector tracks.
+        files: open file descriptors; None if unknown.
+        threads: threads of the process.
+        children: running child processes; None if unknown.
+        tokens_per_second: speed of the probe.
+        calibration_seconds: time of the fixed work beside it.
+        differs: names of the probe's answers that differ from the first time.
+    """
+
+    tokens: int
+    sequences: int
+    seconds: float
+    memory: int | None
+    texture_bytes: int
+    objects: dict[str, int]
+    blocks: int
+    python_objects: int
+    files: int | None
+    threads: int
+    children: int | None
+    tokens_per_second: float
+    calibration_seconds: float
+    differs: tuple[str, ...] = ()
+
+    @property
+    def tokens_per_calibration(self) -> float:
+        """Tokens in the time of the fixed work: the speed, whatever else the machine does."""
+        return self.tokens_per_second * self.calibration_seconds
+
+    def to_json(self) -> dict[str, Any]:
+        """The sample as plain JSON values."""
+        return {**asdict(self), "tokens_per_calibration": self.tokens_per_calibration}
+
+
+class Calibration:
+    """Two fixed pieces of work that take turns with tokens, see the module's docstring. Close it."""
+
+    def __init__(self, device: Device) -> None:
+        """Bind the tiny model to a device, which stays open."""
+        checkpoint = random_checkpoint(ModelConfig.from_options(_TINY))
+        self._engine = bind(checkpoint, device, "fast", "f32")
+        self._session = self._engine.session(own=True)
+        rng = np.random.default_rng(0)
+        self._matrix = rng.standard_normal((_EDGE, _EDGE)).astype(np.float32)
+        self._times: tuple[list[float], list[float]] = [], []
+
+    def begin(self) -> None:
+        """Forget the times."""
+        self._times = [], []
+
+    def round(self) -> None:
+        """Go to the start of the sequence, so that each round has the same places."""
+        self._session.hold([1] * _TINY_PROMPT)
+        self._session.generate_ids(1)
+
+    def turn(self) -> None:
+        """Run both pieces once."""
+        started = time.perf_counter()
+        for _ in range(_PRODUCTS):  # as memory-bound as a token, and in this thread alone
+            np.einsum("ij,j->i", self._matrix, self._matrix[0])
+        between = time.perf_counter()
+        self._session.generate_ids(1)
+        self._times[0].append(between - started)
+        self._times[1].append(time.perf_counter() - between)
+
+    @property
+    def seconds(self) -> float:
+        """The geometric mean of the tenth percentiles of both."""
+        products, tokens = (float(np.percentile(times, _PERCENTILE)) for times in self._times)
+        return math.sqrt(products * tokens)
+
+    def close(self) -> None:
+        """Release the tiny model; harmless when repeated."""
+        self._engine.bound.release()
+
+
+class FixedTask:
+    """Fixed questions to one model, whose answers have to be the same bits each time, and its speed. Close it."""
+
+    def __init__(self, model: Model) -> None:
+        """Ask for the first time; later answers are compared with these."""
+        self._model = model
+        context = model.config.max_position_embeddings
+        self._prompt = [int(token) for token in example_ids(model.config, max(1, min(_PROMPT, context // 2)))]
+        self._steps = max(1, min(_STEPS, context - len(self._prompt)))
+        self._first = self.answers()
+        self._calibration = Calibration(model.device)
+
+    def close(self) -> None:
+        """Release the calibration; the model stays open. Harmless when repeated."""
+        self._calibration.close()
+
+    def __enter__(self) -> FixedTask:
+        """Use as a context manager: closed at the end of the block."""
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        """Close."""
+        self.close()
+
+    def answers(self) -> dict[str, bytes]:
+        """The model's answers as bytes, by question."""
+        model, prompt, steps = self._model, self._prompt, min(self._steps, 8)
+        options = SamplingOptions(temperature=0.9, seed=_SEED)
+        found: dict[str, Any] = {}
+        with model.session() as session:
+            session.prefill(prompt)
+            found["logits of a prompt"] = session.logits()
+            found["tokens"] = session.generate_ids(steps, Sampler(options))
+            with session.fork() as fork:
+                found["logits of a fork"] = fork.logits()
+        with model.session() as session:
+            for token in prompt[:steps]:
+                session.step(token)
+            found["logits token by token"] = session.logits()
+        given: StreamOptions = {"max_tokens": steps, "temperature": 0.9, "seed": _SEED}
+        model.logits([(prompt[0] + 1) % model.config.vocab_size])  # nothing of what others left is gone on with
+        found["tokens of a stream"] = list(model.stream(prompt, **given))
+        requests = [BatchRequest(prompt[:length], given, length) for length in {len(prompt), (len(prompt) + 1) // 2}]
+        results = sorted(model.batch(requests), key=lambda result: str(result.request.key))
+        found["tokens of a batch"] = [token for result in results for token in result.ids]
+        if model.plan.name == "fast" and len(prompt) > 1:
+            found["likelihoods"] = model.score([prompt])[0].logprobs
+        return {name: np.asarray(value).tobytes() for name, value in found.items()}
+
+    def differing(self) -> tuple[str, ...]:
+        """Ask again; the names of answers that differ from the first time."""
+        again = self.answers()
+        return tuple(name for name, value in self._first.items() if again[name] != value)
+
+    def speed(self) -> tuple[float, float]:
+        """(tokens a second, seconds of the calibration), timed in turns."""
+        times, calibration = list[float](), self._calibration
+        calibration.begin()
+        ends = time.perf_counter() + _SECONDS
+        with self._model.session() as session:
+            for _ in range(_ROUNDS):
+                session.hold(self._prompt)
+                session.logits()  # read before the first step is timed
+                calibration.round()
+                for _ in range(self._steps):
+                    started = time.perf_counter()
+                    session.generate_ids(1)
+                    times.append(time.perf_counter() - started)
+                    calibration.turn()
+                if time.perf_counter() > ends:
+                    break
+        return 1.0 / float(np.percentile(times, _PERCENTILE)), calibration.seconds
+
+
+def look(model: Model, probe: FixedTask, tokens: int, sequences: int, seconds: float) -> Sample:
+    """Take a sample; the probe runs first, so that objects that it leaves count too."""
+    differs = probe.differing()
+    tokens_per_second, calibration_seconds = probe.speed()
+    device = model.device
+    device.activate()
+    device.gl.finish()  # what was released is given back to the system when nothing draws from it any more
+    objects = {**device.live_objects(), **{f"driver: {kind}": count for kind, count in driver_objects(device).items()}}
+    gc.collect()
+    return Sample(
+        tokens,
+        sequences,
+        seconds,
+        resident_bytes(),
+        texture_bytes(device),
+        dict(sorted(objects.items())),
+        sys.getallocatedblocks(),
+        len(gc.get_objects()),
+        _entries(Path("/proc/self/fd")),
+        max(threading.active_count(), _entries(Path("/proc/self/task")) or 0),
+        _children(),
+        tokens_per_second,
+        calibration_seconds,
+        differs,
+    )
+
+
+def texture_bytes(device: Device) -> int:
+    """Bytes of all textures of a device that were not released, referenced or not."""
+    found = (each for each in gc.get_objects() if type(each) is Texture)
+    return sum(each.layout.nbytes for each in found if each.device is device and each.gl is not None)
+
+
+def _entries(folder: Path) -> int | None:
+    """Number of entries of a folder of /proc; None if there is no such folder."""
+    try:
+        return sum(1 for _ in folder.iterdir())
+    except OSError:
+        return None
+
+
+def _children() -> int | None:
+    try:
+        lists = [(task / "children").read_text("ascii") for task in Path("/proc/self/task").iterdir()]
+    except OSError:
+        return None
+    return sum(len(each.split()) for each in lists)
+
+
+@dataclass(frozen=True)
+class Grown:
+    """A line of Python whose memory grew: its place, the bytes, and the memory blocks."""
+
+    place: str
+    bytes: int
+    pieces: int
+
+
+class Tracer:
+    """Finds the lines of Python whose memory grows, with :mod:`tracemalloc`; everything is slower under it."""
+
+    def __init__(self) -> None:
+        """Make a tracer that has not begun."""
+        self._before: tracemalloc.Snapshot | None = None
+
+    def start(self) -> None:
+        """Begin; earlier allocations do not count.
+
+        Raises:
+            InputError: tracemalloc runs already.
+        """
+        if tracemalloc.is_tracing():
+            raise InputError("tracemalloc runs already in this process; end it, or do not ask for a trace")
+        gc.collect()
+        tracemalloc.start()
+        self._before = tracemalloc.take_snapshot()
+
+    def stop(self) -> tuple[Grown, ...]:
+        """End; the lines that grew most, in descending order."""
+        if self._before is None:
+            return ()
+        gc.collect()
+        after = tracemalloc.take_snapshot()
+        tracemalloc.stop()
+        own = [tracemalloc.Filter(False, tracemalloc.__file__), tracemalloc.Filter(False, __file__)]
+        before, self._before = self._before.filter_traces(own), None
+        changes = [change for change in after.filter_traces(own).compare_to(before, "lineno") if change.size_diff > 0]
+        return tuple(
+            Grown(f"{change.traceback[0].filename}:{change.traceback[0].lineno}", change.size_diff, change.count_diff)
+            for change in changes[:_SHOWN_LINES]
+        )

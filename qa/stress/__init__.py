@@ -1,0 +1,1 @@
+"""Repeat textures, kernels and tokens under load, and compare bit for bit."""

@@ -1,0 +1,54 @@
+"""An engine beside glinfer that is always there: the float64 oracle, one whole run for each token."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any
+
+import numpy as np
+
+from glinfer.formats import Checkpoint
+from glinfer.models.oracle import final_tensors
+from glinfer.models.reference.gab import LOGITS, TOKENS, reference_plan
+from qa.peers.peer import CheckedPeer, Logits
+
+
+def oracle(checkpoint: Checkpoint, ids: Sequence[int]) -> Any:
+    """Float64 logits [vocab] after ``ids``."""
+    tokens = {TOKENS: np.array(ids, dtype=np.int32)[:, None]}
+    return final_tensors(reference_plan(checkpoint.config), checkpoint.tensors, tokens, {"rows": len(ids)})[LOGITS][0]
+
+
+class OraclePeer(CheckedPeer):
+    """Keeps the tokens, and runs them all each time."""
+
+    def __init__(self, checkpoint: Checkpoint) -> None:
+        super().__init__(checkpoint.config, "oracle")
+        self.checkpoint = checkpoint
+        self.ids: list[int] = []
+
+    def _run(self, *ids: int) -> Logits:
+        self.ids += ids
+        found: Logits = oracle(self.checkpoint, self.ids).astype(np.float32)
+        return found
+
+    def _clear(self) -> None:
+        self.ids.clear()
+
+    def _prefill(self, ids: Sequence[int]) -> Logits:
+        return self._run(*ids)
+
+    def _step(self, token: int) -> Logits:
+        return self._run(token)
+
+    def _decode_greedy(self, token: int, count: int) -> list[int]:
+        found = [token]
+        for _ in range(count):
+            found.append(int(self._run(found[-1]).argmax()))
+        return found[1:]
+
+    def _rewind(self, length: int) -> None:
+        del self.ids[length:]
+
+    def _close(self) -> None:
+        self.ids.clear()

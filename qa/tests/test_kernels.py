@@ -1,0 +1,297 @@
+"""Every kernel of ``device.ops``: it has a case, the case is right at a few shapes, and the page says what is so.
+
+``python -m qa kernels`` runs the same cases at many more shapes.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+import re
+import shutil
+import subprocess
+from functools import cache
+from pathlib import Path
+from types import SimpleNamespace
+from typing import Any
+
+import numpy as np
+import pytest
+from flat_ops import flat_ops
+from shader_variants import variants
+from tiers import tiered
+
+from glinfer.gl.context import Limits
+from glinfer.gl.program import load_source, shader_root
+from glinfer.models.session import Session, shading
+from glinfer.ops import OPS, DrawSpec
+from glinfer.tensors.device import Device, Memory
+from glinfer.tensors.ops import Ops
+from qa.kernels import cases as kernel_cases
+from qa.kernels import measure as kernels
+from qa.kernels.measure import (
+    FAMILIES,
+    SHAPES,
+    SMALL_SHAPES,
+    TABLE_BEGIN,
+    TABLE_END,
+    all_cases,
+    case_error,
+    error_text,
+    time_case,
+)
+
+pytestmark = pytest.mark.gl
+
+ROOT = Path(__file__).resolve().parents[2]
+CASES = all_cases()
+NAMES = [f"{place}-{case.kernel}" for place, case in enumerate(CASES)]
+
+SMALL_EDGE = 64
+SELECTED = (33, 255)  # on large textures
+WRAPPED = (5, 33)  # on small ones
+LEAST = (7, 13)  # within WebGL2's least limits
+EXTREMES = [(1, 20011), (1, 1)]  # for the passes that the other shapes need not
+
+ALIASES = {
+    "activate": "silu, gelu and gelu_new are this with a name",
+    "gate": "silu_gate, gelu_gate and gelu_new_gate are this with a name",
+}
+"""Methods of device.ops without a case of their own, and why."""
+
+KEPT = {"rope": 8}
+"""How many tensors a kernel may keep for its next call: rope keeps the angles of the 8 latest settings."""
+
+
+@dataclasses.dataclass
+class Result:
+    """What the selected shapes of one case gave: errors by form, draws in order, and what was left on the device."""
+
+    errors: dict[str, float]
+    draws: list[DrawSpec]
+    left: list[Memory]
+
+    @property
+    def shaders(self) -> set[str]:
+        return {draw.shader for draw in self.draws}
+
+
+RESULTS: dict[int, Result] = {}
+
+
+def some_of(forms: tuple[str, ...]) -> tuple[str, ...]:
+    """At most three of them: how a texture is laid out does not depend on what is in it."""
+    return forms[:: -(-len(forms) // 3)]
+
+
+def result_of(place: int) -> Result:
+    """Run one case in every form on large textures and in some on small ones, once however often it is asked for."""
+    if place not in RESULTS:
+        case, found = CASES[place], Result({}, [], [])
+        bind = Session.__init__
+
+        def note(session: Session, plan: Any, *args: Any, **options: Any) -> None:
+            found.draws.extend(plan.draws)
+            bind(session, plan, *args, **options)
+
+        small = dataclasses.replace(Limits.webgl2_minimum(), max_texture_size=SMALL_EDGE)
+        with pytest.MonkeyPatch.context() as patch:
+            patch.setattr(Session, "__init__", note)
+            for limits, shape, forms in ((None, SELECTED, case.forms), (small, WRAPPED, some_of(case.forms))):
+                with Device(limits=limits) as device:
+                    for form in forms:
+                        error = case_error(case, device, form, shape)
+                        found.errors[form] = max(found.errors.get(form, 0.0), error)
+                        found.left.append(device.memory())
+                    for extreme in EXTREMES if limits is None else ():
+                        if not set(case.shaders) <= found.shaders:
+                            form = case.forms[0]
+                            found.errors[form] = max(found.errors[form], case_error(case, device, form, extreme))
+        RESULTS[place] = found
+    return RESULTS[place]
+
+
+@cache
+def renderer() -> str:
+    with Device() as device:
+        return device.description
+
+
+# Every kernel has a case
+
+
+def methods() -> set[str]:
+    return {name for name in dir(Ops) if not name.startswith("_") and callable(getattr(Ops, name))}
+
+
+def test_every_kernel_has_a_case() -> None:
+    cases = {case.kernel for case in CASES}
+    assert cases <= methods(), "a case of no kernel"
+    assert cases.isdisjoint(ALIASES), "an alias that has a case needs no excuse"
+    assert cases | set(ALIASES) == methods()
+    assert all(getattr(Ops, name).__doc__ for name in methods())
+
+
+def test_every_family_is_listed() -> None:
+    folder = Path(str(kernel_cases.__file__)).parent
+    modules = {path.stem for path in folder.glob("*.py")} - {"__init__", "case"}
+    names = [family.__name__.rpartition(".")[2] for family in FAMILIES]
+    assert names == sorted(modules)
+    assert all(family.CASES for family in FAMILIES)
+
+
+def test_no_two_cases_are_the_same_line_of_the_table() -> None:
+    lines = [(case.kernel, case.forms) for case in CASES]
+    assert len(set(lines)) == len(lines)
+    for case in CASES:
+        assert len(set(case.forms)) == len(case.forms) > 0
+        assert len(set(case.shaders)) == len(case.shaders) > 0
+        assert 0 <= case.tolerance <= 1e-4
+
+
+def test_the_selected_shapes_are_among_those_of_the_command() -> None:
+    """So that what the command has measured is no less than what is measured here."""
+    assert {SELECTED, LEAST, *EXTREMES} <= set(SHAPES)
+    assert WRAPPED in SMALL_SHAPES[SMALL_EDGE]
+
+
+# Every kernel is right
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("place", range(len(CASES)), ids=NAMES)
+def test_a_kernel_is_right_in_every_form(place: int) -> None:
+    case, found = CASES[place], result_of(place)
+    assert set(found.errors) == set(case.forms)
+    wrong = {form: error for form, error in found.errors.items() if not error <= case.tolerance}
+    assert not wrong
+    assert max(left.tensors for left in found.left) <= KEPT.get(case.kernel, 0), "tensors that were not released"
+
+
+@tiered("place", range(len(CASES)), ids=NAMES, keep=range(0, len(CASES), 7))
+def test_a_kernel_is_right_within_the_least_limits(place: int) -> None:
+    case = CASES[place]
+    with Device(limits=Limits.webgl2_minimum()) as device:
+        assert device.kernels.rows_per_draw == 4
+        assert case_error(case, device, case.forms[0], LEAST) <= case.tolerance
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("place", range(len(CASES)), ids=NAMES)
+def test_what_is_timed_runs_and_leaves_nothing(place: int) -> None:
+    with Device() as device:
+        run = CASES[place].timed(device, np.random.default_rng(0))
+        run()
+        memory, drawn = device.memory(), device.draws_issued
+        run()
+        assert device.memory() == memory
+        assert device.draws_issued > drawn
+        del run
+        assert device.memory().tensors <= KEPT.get(CASES[place].kernel, 0), "inputs outlive what runs on them"
+
+
+def test_a_time_is_the_median_of_samples_after_warm_ups(monkeypatch: pytest.MonkeyPatch) -> None:
+    """By a clock on which the first two runs take 30 ms, and those after them 1, 2, … ms."""
+    clock, runs = [0.0], list[float]()
+
+    def run() -> None:
+        runs.append(0.03 if len(runs) < 2 else 0.001 * (len(runs) - 1))
+        clock[0] += runs[-1]
+
+    monkeypatch.setattr(kernels, "time", SimpleNamespace(perf_counter=lambda: clock[0]))
+    with Device() as device:
+        taken = time_case(dataclasses.replace(CASES[0], timed=lambda *_: run), device)
+    assert (taken.samples, len(runs)) == (25, 27)
+    assert (taken.fastest_ms, taken.median_ms, taken.slowest_ms) == pytest.approx((1, 13, 25))
+
+
+# What the cases draw
+
+
+@pytest.mark.slow
+def test_every_flat_op_is_drawn_by_a_case() -> None:
+    drawn = {draw.op for place in range(len(CASES)) for draw in result_of(place).draws}
+    assert drawn == flat_ops()
+    assert drawn <= set(OPS)
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("place", range(len(CASES)), ids=NAMES)
+def test_a_case_names_the_shaders_that_it_draws_with(place: int) -> None:
+    assert result_of(place).shaders <= set(CASES[place].shaders)
+
+
+@pytest.mark.slow
+def test_every_shader_that_a_case_names_is_drawn() -> None:
+    """By some case: which strategy computes a product depends on its shape, and on the renderer."""
+    drawn = {shader for place in range(len(CASES)) for shader in result_of(place).shaders}
+    assert drawn == {shader for case in CASES for shader in case.shaders}
+
+
+@pytest.mark.slow
+def test_every_variant_is_glsl_es_by_the_reference_compiler(tmp_path: Path) -> None:
+    compiler = shutil.which("glslangValidator")
+    if compiler is None:
+        pytest.skip("glslangValidator is not installed (package glslang-tools)")
+    names = []
+    all_draws = [draw for place in range(len(CASES)) for draw in result_of(place).draws]
+    for number, (shader, vertex, draw) in enumerate(variants(all_draws)):
+        _, defines, _ = shading(draw)
+        for file, kind in ((f"{shader}.frag", "frag"), (vertex, "vert")):
+            given = {} if vertex.endswith("triangle.vert") and kind == "vert" else defines
+            name = f"{number}-{shader}.{kind}"
+            (tmp_path / name).write_text(load_source(file, given, api="es").text)
+            names.append(name)
+    assert len(names) >= 2 * len({shader for case in CASES for shader in case.shaders})
+    done = subprocess.run([compiler, *names], cwd=tmp_path, capture_output=True, text=True, timeout=300, check=False)
+    assert done.returncode == 0, done.stdout
+    assert "WARNING" not in done.stdout, done.stdout
+
+
+@pytest.mark.slow
+def test_every_if_goes_both_ways_in_some_case() -> None:
+    """An #if that no kernel ever takes is dead, or has no case."""
+    by_shader: dict[str, list[dict[str, Any]]] = {}
+    for place in range(len(CASES)):
+        for draw in result_of(place).draws:
+            by_shader.setdefault(draw.shader, []).append(dict(draw.defines))
+    for shader, seen in by_shader.items():
+        text = (shader_root() / f"{shader}.frag").read_text("utf-8")
+        for name in sorted(set(re.findall(r"^\s*#if(?:n?def)? !?(\w+)\s*$", text, re.MULTILINE)) & set().union(*seen)):
+            assert len({defines.get(name) for defines in seen}) > 1, f"{shader}: {name} is always {seen[0].get(name)}"
+
+
+# The page
+
+
+def page_rows() -> list[list[str]]:
+    """The cells of every line of the table in docs/kernels.md."""
+    text = (ROOT / "docs" / "kernels.md").read_text("utf-8")
+    region = text[text.index(TABLE_BEGIN) : text.index(TABLE_END)]
+    lines = [line for line in region.splitlines() if line.startswith("|")]
+    return [[cell.strip() for cell in line.strip("|").split("|")] for line in lines[2:]]
+
+
+def test_the_page_lists_every_case() -> None:
+    def code(names: tuple[str, ...]) -> str:
+        return ", ".join(f"`{name}`" for name in names)
+
+    expected = [
+        [f"`{case.kernel}`", case.family, code(case.shaders), ", ".join(case.forms), case.timed_at] for case in CASES
+    ]
+    assert [[*row[:4], row[6]] for row in page_rows()] == expected, "run: python -m qa kernels --write docs/kernels.md"
+
+
+def test_the_page_states_errors_that_are_right() -> None:
+    for case, row in zip(CASES, page_rows(), strict=True):
+        assert 0 <= float(row[4]) <= case.tolerance, case.kernel
+        assert re.fullmatch(r"[\d,]+\.\d\d ms", row[5]), case.kernel
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("place", range(len(CASES)), ids=NAMES)
+def test_no_error_is_larger_than_the_page_says(place: int) -> None:
+    if "llvmpipe" not in renderer():
+        pytest.skip("the page was measured on llvmpipe")
+    stated = float(page_rows()[place][4])
+    found = max(result_of(place).errors.values())
+    assert found <= max(1.5 * stated, 1e-12), f"{error_text(found)} here, {error_text(stated)} on the page"

@@ -1,0 +1,102 @@
+"""``python -m qa kill-batch`` on a small scale: what stops a batch roughly loses nothing, and a loss would be told."""
+
+from __future__ import annotations
+
+import json
+import sys
+from pathlib import Path
+
+import pytest
+from qa_commands import run
+
+from qa import kill_batch
+
+pytestmark = pytest.mark.skipif(not sys.platform.startswith("linux"), reason="kills and limits as Linux has them")
+
+
+@pytest.mark.slow
+def test_four_signals_and_a_full_file(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(kill_batch, "STARTING", 0.5)
+    report = kill_batch.torment(tmp_path, prompts=60, kills=4, full=1, seed=2, slots=4)
+    assert report.signals == 4
+    assert report.stops["file limit"] == 1
+    assert report.stops["torn line"] >= 1
+    assert report.runs >= 7
+    assert report.leftovers == 0
+
+
+@pytest.fixture
+def files(tmp_path: Path) -> tuple[Path, Path, Path]:
+    """Prompts, the results of a run without a stop, and the same results in another order."""
+    source, expected, results = (tmp_path / name for name in ("prompts.jsonl", "expected.jsonl", "results.jsonl"))
+    kill_batch.write_prompts(source, 20, 0)
+    keys = [json.loads(line).get("id", number) for number, line in enumerate(source.read_text().splitlines(), 1)]
+    lines = [json.dumps({"id": key, "text": f"text {key}"}) + "\n" for key in keys]
+    expected.write_text("".join(lines))
+    results.write_text("".join(reversed(lines)))
+    kill_batch.check_same(results, expected, source)
+    return source, expected, results
+
+
+@pytest.mark.parametrize(
+    ("old", "new", "words"),
+    [
+        (b'{"id": 7, "text": "text 7"}\n', b"", "1 prompts have no result, such as 7"),
+        (b'{"id": 7, "text"', b'{"id": 9, "text"', "1 prompts have several results, such as 9"),
+        (b'"text 7"}\n', b'"text 7"}', "is no result"),
+        (b'"text 7"}\n', b'"text 7"\n', "is no result"),
+        (b'"text 7"', b'"text 8"', 'a result differs .*"text 8"'),
+        (b'"text 7"}\n', b'"text 7"}\n{"id": 99}\n', "1 results are of no prompt"),
+    ],
+)
+def test_what_is_wrong_is_found(files: tuple[Path, Path, Path], old: bytes, new: bytes, words: str) -> None:
+    source, expected, results = files
+    data = results.read_bytes()
+    assert data.count(old) == 1
+    results.write_bytes(data.replace(old, new))
+    with pytest.raises(kill_batch.BrokenPromiseError, match=words):
+        kill_batch.check_same(results, expected, source)
+
+
+def test_a_last_line_without_an_end_is_found(files: tuple[Path, Path, Path]) -> None:
+    source, expected, results = files
+    results.write_bytes(results.read_bytes()[:-1])
+    with pytest.raises(kill_batch.BrokenPromiseError, match="the last line has no end"):
+        kill_batch.check_same(results, expected, source)
+
+
+def test_lines_that_vanish_are_found(tmp_path: Path) -> None:
+    out = tmp_path / "results.jsonl"
+    command = kill_batch.BatchCommand(tmp_path / "m", tmp_path / "p", out, kill_batch.KillReport(3), 4)
+    out.write_bytes(b"one\ntwo\nthr")
+    command.look()
+    assert (command.kept, command.report.torn) == (b"one\ntwo\n", 1)
+    out.write_bytes(b"one\ntwo\nthree\n")
+    command.look()
+    out.write_bytes(b"one\nthree\n")
+    with pytest.raises(kill_batch.BrokenPromiseError, match="14 bytes of whole lines were there"):
+        command.look()
+
+
+def test_a_broken_promise_exits_1_and_says_where(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    def broken(*_: object, **__: object) -> None:
+        raise kill_batch.BrokenPromiseError("planted")
+
+    monkeypatch.setattr(kill_batch, "torment", broken)
+    assert run(["kill-batch", "--folder", str(tmp_path / "new"), "--seed", "5"]) == 1
+    assert capsys.readouterr().err == f"WRONG (seed 5, files in {tmp_path / 'new'}): planted\n"
+
+
+def test_what_cannot_be_tried_exits_2(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    def untried(*_: object, **__: object) -> None:
+        raise kill_batch.UntriedError("planted")
+
+    monkeypatch.setattr(kill_batch, "torment", untried)
+    assert run(["kill-batch", "--folder", str(tmp_path)]) == 2
+    assert capsys.readouterr().err == "python -m qa: cannot try: planted\n"
+    assert run(["kill-batch", "--prompts", "0"]) == 2
+    assert "Invalid value for '--prompts'" in capsys.readouterr().err

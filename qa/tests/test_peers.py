@@ -1,0 +1,446 @@
+"""Other engines must compute the same model, else comparing their speed means nothing."""
+
+from __future__ import annotations
+
+import dataclasses
+import subprocess
+import sys
+import tempfile
+from collections.abc import Iterator, Sequence
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+from goldens import ModelWriter, recorded
+from goldens.given import PEER_PROMPT
+from oracle_peer import OraclePeer, oracle
+
+from glinfer.config import ModelConfig
+from glinfer.errors import FormatError, InputError
+from glinfer.formats import Checkpoint, load_checkpoint, random_checkpoint
+from qa.peers import peer as peers
+from qa.peers.llama import fold_head, gguf_tensors, is_quantised, open_llama, write_gguf
+from qa.peers.peer import CheckedPeer, Logits, Peer, open_peers
+
+pytestmark = pytest.mark.model
+
+SMALL = ModelConfig.from_options("vocab=300,dim=64,heads=4,blocks=2,context=200")
+PROMPT = PEER_PROMPT
+AFTER = [7, 299, 0]
+ROUNDING = 1e-5  # of float32; measured: 2e-6
+
+
+def torch_or_skip() -> Any:
+    return pytest.importorskip("torch", reason="PyTorch is not installed (make test-all installs it)")
+
+
+def gguf_or_skip() -> Any:
+    return pytest.importorskip("gguf", reason="gguf is not installed (pip install 'glinfer[gguf]')")
+
+
+def llama_or_skip() -> None:
+    gguf_or_skip()
+    pytest.importorskip("llama_cpp", reason="llama-cpp-python is not installed (make test-all)")
+
+
+def check_peer(peer: Peer, checkpoint: Checkpoint, tolerance: float) -> None:
+    """Prefill, steps, rewinding and a second prefill, each against the oracle; and the greedy loop."""
+
+    def check(found: Logits, ids: Sequence[int]) -> None:
+        assert found.dtype == np.float32
+        assert found.shape == (checkpoint.config.vocab_size,)
+        assert np.abs(found - oracle(checkpoint, ids)).max() <= tolerance
+
+    first = peer.prefill(PROMPT)
+    kept = first.copy()
+    for count, token in enumerate(AFTER, 1):
+        check(peer.step(token), PROMPT + AFTER[:count])
+    assert np.array_equal(first, kept), "logits that were handed out must not change later"
+    check(first, PROMPT)
+    peer.rewind(5)
+    check(peer.step(9), [*PROMPT[:5], 9])
+    check(peer.prefill(PROMPT[:3]), PROMPT[:3])
+
+    token, expected = 7, []
+    for _ in range(6):
+        token = int(peer.step(token).argmax())
+        expected.append(token)
+    peer.rewind(3)
+    assert peer.decode_greedy(7, 6) == expected
+    check(peer.step(expected[-1]), [*PROMPT[:3], 7, *expected])
+
+
+@pytest.fixture(params=["tiny", "odd", "odd, erf"])
+def checkpoint(request: pytest.FixtureRequest, golden_model: ModelWriter) -> Checkpoint:
+    name, _, erf = request.param.partition(", ")
+    found = load_checkpoint(golden_model(name))
+    return dataclasses.replace(found, config=found.config.with_gelu(erf or None))
+
+
+def test_the_oracle_itself_is_a_peer(checkpoint: Checkpoint) -> None:
+    """So that the check of other engines is run where there are none, and can fail."""
+    check_peer(OraclePeer(checkpoint), checkpoint, ROUNDING)
+    other = dataclasses.replace(checkpoint, tensors={**checkpoint.tensors})
+    name = "transformer.h.1.attn.q_proj.weight"
+    other.tensors[name] = other.tensors[name][::-1].copy()
+    with pytest.raises(AssertionError):
+        check_peer(OraclePeer(other), checkpoint, 100 * ROUNDING)
+
+
+# PyTorch
+
+
+def test_the_oracle_gives_what_pytorch_gave(request: pytest.FixtureRequest, checkpoint: Checkpoint) -> None:
+    figures = recorded("peers")
+    found = oracle(checkpoint, PROMPT)[::7]
+    near = [
+        name
+        for name, logits in figures.items()
+        if len(logits) == len(found) and np.abs(found - np.array(logits)).max() <= ROUNDING
+    ]
+    assert near == [request.node.callspec.params["checkpoint"]]
+
+
+@pytest.fixture
+def no_cuda(monkeypatch: pytest.MonkeyPatch) -> None:
+    torch = torch_or_skip()
+    monkeypatch.setattr(torch.cuda, "is_available", lambda: False)
+
+    def touched(*_: Any) -> None:
+        raise AssertionError("CUDA was touched on a machine without it")
+
+    monkeypatch.setattr(torch.cuda, "get_device_name", touched)
+    monkeypatch.setattr(torch.cuda, "_lazy_init", touched)
+
+
+@pytest.mark.slow
+def test_torch_on_the_cpu(no_cuda: None, checkpoint: Checkpoint) -> None:
+    torch = torch_or_skip()
+    before = torch.get_num_threads()
+    [peer] = open_peers(["torch"], checkpoint, threads=2)
+    try:
+        assert peer.label == "torch eager fp32, 2 threads"
+        assert torch.get_num_threads() == 2
+        check_peer(peer, checkpoint, ROUNDING)
+    finally:
+        peer.close()
+    assert torch.get_num_threads() == before
+
+
+@pytest.mark.slow
+def test_what_the_cuda_graph_records_runs_on_the_cpu_too(checkpoint: Checkpoint) -> None:
+    torch = torch_or_skip()
+    from qa.peers.pytorch import GraphPeer, Weights
+
+    peer = GraphPeer(Weights(checkpoint, torch.device("cpu"), torch.float32), "graph")
+    peer.prefill(PROMPT)
+    ids = [*PROMPT, 7]
+    with torch.inference_mode():
+        peer._place(7, len(PROMPT))
+        for bucket in (128, 128, 256):
+            peer._advance(bucket)
+            expected = oracle(checkpoint, ids)
+            assert np.abs(peer._logits.numpy() - expected).max() <= ROUNDING
+            assert int(peer._token) == expected.argmax()
+            assert int(peer._position) == len(ids)
+            ids.append(int(peer._token))
+    peer.close()
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize(("place", "form", "tolerance"), [(1, "fp32", 1e-4), (2, "fp32", 1e-4), (3, "fp16", 0.05)])
+def test_torch_on_cuda(checkpoint: Checkpoint, place: int, form: str, tolerance: float) -> None:
+    if not torch_or_skip().cuda.is_available():
+        pytest.skip("no CUDA device")
+    opened = open_peers(["torch"], checkpoint)
+    try:
+        assert [" ".join(peer.label.split(",")[0].split()[1:]) for peer in opened] == [
+            "eager fp32",
+            "eager fp32",
+            "CUDA graph fp32",
+            "eager fp16",
+            "CUDA graph fp16",
+        ]
+        assert f" {form}, " in opened[place].label
+        check_peer(opened[place], checkpoint, tolerance)
+    finally:
+        for peer in opened:
+            peer.close()
+
+
+@pytest.mark.slow
+def test_every_length_on_cuda_gives_the_same_tokens() -> None:
+    if not torch_or_skip().cuda.is_available():
+        pytest.skip("no CUDA device")
+    made = random_checkpoint(ModelConfig.from_options("vocab=300,dim=64,heads=4,blocks=2,context=900"), seed=3)
+    opened = open_peers(["torch"], made)[:3]
+    try:
+        ids = [place % 300 for place in range(100)]
+        expected = []
+        for peer in opened:
+            peer.prefill(ids)
+            expected.append(peer.decode_greedy(7, 800))  # past every bucket, and past PRODUCTS_FROM
+        assert expected[0] == expected[1] == expected[2]
+        assert np.abs(opened[1].prefill(ids) - oracle(made, ids)).max() <= 1e-4
+    finally:
+        for peer in opened:
+            peer.close()
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("masked", [False, True])
+def test_attention_by_products(masked: bool) -> None:
+    torch = torch_or_skip()
+    from qa.peers.pytorch import _products
+
+    q, k, v = (torch.randn(1, 3, rows, 5, generator=torch.Generator().manual_seed(rows)) for rows in (1, 7, 8))
+    mask = (torch.arange(7) <= 4).view(1, 1, 1, 7) if masked else None
+    v = v[:, :, 1:]
+    expected = torch.nn.functional.scaled_dot_product_attention(q, k, v, attn_mask=mask)
+    assert torch.allclose(_products(q, k, v, mask), expected, rtol=0, atol=1e-6)
+
+
+# llama.cpp
+
+
+def test_the_folded_head_gives_the_same_logits() -> None:
+    made = random_checkpoint(SMALL, seed=3, scale=0.3)
+    tensors = {name: np.array(tensor) for name, tensor in made.tensors.items()}
+    tensors["transformer.ln_f.weight"][:3] = (0.0, 1e-6, -1.0)  # gains that nothing may be divided by
+    gain, shift, head = fold_head(dataclasses.replace(made, tensors=tensors))
+    x = np.random.default_rng(4).standard_normal(64)
+    normed = (x - x.mean()) / np.sqrt(x.var() + 1e-5)
+    ours = normed * tensors["transformer.ln_f.weight"] + tensors["transformer.ln_f.bias"]
+    expected = tensors["lm_head.weight"] @ ours + tensors["lm_head.bias"]
+    assert np.abs(tensors["lm_head.bias"]).max() > 0.5
+    assert np.abs(head @ (normed * gain + shift) - expected).max() <= ROUNDING
+
+
+@pytest.mark.parametrize("q8", [False, True])
+def test_the_gguf_file_read_back(tmp_path: Path, q8: bool) -> None:
+    gguf = gguf_or_skip()
+    small = random_checkpoint(SMALL, seed=3)
+    path = tmp_path / "model.gguf"
+    write_gguf(small, path, q8=q8)
+    reader = gguf.GGUFReader(path)
+    numbers = {
+        "mpt.vocab_size": 300,
+        "mpt.context_length": 200,
+        "mpt.embedding_length": 64,
+        "mpt.feed_forward_length": 256,
+        "mpt.block_count": 2,
+        "mpt.attention.head_count": 4,
+        "mpt.attention.max_alibi_bias": 0.0,
+        "mpt.attention.layer_norm_epsilon": np.float32(1e-5),
+    }
+    fields = {name: reader.get_field(name) for name in numbers}
+    assert {name: field.parts[field.data[0]][0] for name, field in fields.items()} == numbers
+    expected = dict(gguf_tensors(small))
+    assert [tensor.name for tensor in reader.tensors] == list(expected)
+    for tensor in reader.tensors:
+        array = expected[tensor.name]
+        assert [int(size) for size in tensor.shape] == list(array.shape[::-1])
+        if q8 and is_quantised(tensor.name, array):
+            assert tensor.tensor_type == gguf.GGMLQuantizationType.Q8_0
+            stored = gguf.quants.dequantize(tensor.data, tensor.tensor_type)
+            assert np.abs(stored - array).max() <= np.abs(array).max() / 200
+        else:
+            assert tensor.tensor_type == gguf.GGMLQuantizationType.F32
+            assert np.array_equal(tensor.data, array)
+
+
+def test_which_tensors_are_quantised() -> None:
+    assert is_quantised("output.weight", np.zeros((3, 64), np.float32))
+    assert not is_quantised("output.weight", np.zeros((3, 48), np.float32))
+    assert not is_quantised("output_norm.weight", np.zeros(64, np.float32))
+    assert not is_quantised("position_embd.weight", np.zeros((3, 64), np.float32))
+
+
+@pytest.mark.slow
+def test_llama_cpp(checkpoint: Checkpoint) -> None:
+    llama_or_skip()
+    # Half floats in the cache and in GELU's table; for the erf form, tanh beside that. Measured: 0.003 and 0.09.
+    tolerances = {"llama.cpp F32": 0.01, "llama.cpp Q8_0": 0.2}
+    opened = open_peers(["llama-cpp"], checkpoint, threads=2)
+    try:
+        assert len(opened) == (2 if checkpoint.config.hidden_size % 32 == 0 else 1)
+        for peer in opened:
+            kind, _, rest = peer.label.partition(", ")
+            assert rest == "2 threads" + ", tanh GELU" * (checkpoint.config.hidden_act == "gelu")
+            check_peer(peer, checkpoint, tolerances[kind])
+    finally:
+        for peer in opened:
+            peer.close()
+
+
+@pytest.mark.slow
+def test_llama_cpp_without_half_floats_is_exact(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    llama_or_skip()
+    import llama_cpp
+
+    defaults = llama_cpp.llama_context_default_params
+
+    def in_float32() -> Any:
+        options = defaults()
+        options.type_k = options.type_v = llama_cpp.GGML_TYPE_F32
+        options.flash_attn_type = llama_cpp.LLAMA_FLASH_ATTN_TYPE_DISABLED
+        return options
+
+    monkeypatch.setattr(llama_cpp, "llama_context_default_params", in_float32)
+    monkeypatch.setattr(tempfile, "tempdir", str(tmp_path))
+    made = random_checkpoint(SMALL, seed=3)
+    without_gelu = {name: 0 * made.tensors[name] for name in made.tensors if name.endswith("fc_out.weight")}
+    small = dataclasses.replace(made, tensors={**made.tensors, **without_gelu})
+    f32, q8_0 = open_llama(small, 2)
+    try:
+        assert not list(tmp_path.iterdir()), "the temporary model must be gone"
+        check_peer(f32, small, ROUNDING)
+    finally:
+        f32.close()
+        q8_0.close()
+
+
+def test_no_room_for_the_temporary_file(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    gguf_or_skip()
+    monkeypatch.setattr(tempfile, "tempdir", str(tmp_path / "missing"))
+    with pytest.raises(InputError, match=r"cannot write a temporary model for llama.cpp: No such file or directory"):
+        open_llama(random_checkpoint(SMALL), 1)
+
+
+# What is the same for all
+
+
+class Recorded(CheckedPeer):
+    """An engine that notes what reaches it."""
+
+    def __init__(self) -> None:
+        super().__init__(SMALL, "recorded")
+        self.calls: list[Any] = []
+
+    def _clear(self) -> None:
+        self.calls.append("clear")
+
+    def _prefill(self, ids: Sequence[int]) -> Logits:
+        self.calls.append(list(ids))
+        return np.zeros(300, np.float32)
+
+    def _step(self, token: int) -> Logits:
+        self.calls.append(token)
+        return np.zeros(300, np.float32)
+
+    def _decode_greedy(self, token: int, count: int) -> list[int]:
+        self.calls.append((token, count))
+        return [0] * count
+
+    def _rewind(self, length: int) -> None:
+        self.calls.append(f"rewind {length}")
+
+    def _close(self) -> None:
+        self.calls.append("close")
+
+
+@pytest.fixture
+def watched() -> Iterator[Recorded]:
+    peer = Recorded()
+    peer.prefill([1, 2, 3])
+    peer.calls.clear()
+    yield peer
+    assert not peer.calls, "bad input must not reach the engine"
+
+
+@pytest.mark.parametrize(
+    ("method", "arguments", "message"),
+    [
+        ("prefill", ([],), "found 0 tokens after 0 cached"),
+        ("prefill", ([0] * 201,), "found 201 tokens after 0 cached ones; .* context of 200"),
+        ("prefill", ([0, 300],), "token 300 is not within 0 to 299"),
+        ("step", (-1,), "token -1 is not within 0 to 299"),
+        ("decode_greedy", (300, 1), "token 300 is not within 0 to 299"),
+        ("decode_greedy", (0, 198), "found 198 tokens after 3 cached ones"),
+        ("decode_greedy", (0, 0), "found 0 tokens after 3 cached ones"),
+        ("rewind", (4,), "cannot rewind to 4; expected 0 to 3"),
+        ("rewind", (-1,), "cannot rewind to -1"),
+    ],
+)
+def test_bad_input_stops_before_the_engine(
+    watched: Recorded, method: str, arguments: tuple[Any, ...], message: str
+) -> None:
+    with pytest.raises(InputError, match=message):
+        getattr(watched, method)(*arguments)
+
+
+def test_a_full_cache_and_a_closed_peer() -> None:
+    peer = Recorded()
+    peer.prefill([0] * 199)
+    peer.step(0)
+    with pytest.raises(InputError, match="found 1 tokens after 200 cached ones"):
+        peer.step(0)
+    peer.rewind(100)
+    peer.decode_greedy(5, 100)
+    with pytest.raises(InputError, match="found 1 tokens after 200 cached ones"):
+        peer.step(0)
+    peer.close()
+    peer.close()
+    assert peer.calls == ["clear", [0] * 199, 0, "rewind 100", (5, 100), "close"]
+    for use in (lambda: peer.prefill([1]), lambda: peer.step(1), lambda: peer.rewind(0)):
+        with pytest.raises(InputError, match="it was closed"):
+            use()
+
+
+@pytest.mark.parametrize(("name", "package"), [("torch", "torch"), ("llama-cpp", "gguf"), ("llama-cpp", "llama_cpp")])
+def test_a_missing_package_names_the_extra(monkeypatch: pytest.MonkeyPatch, name: str, package: str) -> None:
+    if package == "llama_cpp":
+        gguf_or_skip()
+    monkeypatch.setitem(sys.modules, package, None)
+    with pytest.raises(InputError, match=rf"{package}.* is not installed; install it with: .*glinfer\[peers\]"):
+        open_peers([name], random_checkpoint(SMALL))
+
+
+def test_a_broken_package_gives_its_reason(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    (tmp_path / "gguf.py").write_text('raise OSError("libsomething.so: cannot open\\nmore")\n')
+    monkeypatch.syspath_prepend(tmp_path)
+    monkeypatch.delitem(sys.modules, "gguf", raising=False)
+    with pytest.raises(InputError, match=r"'gguf' cannot be imported \(libsomething.so: cannot open\); install"):
+        open_peers(["llama-cpp"], random_checkpoint(SMALL))
+
+
+def test_bad_requests() -> None:
+    small = random_checkpoint(SMALL)
+    with pytest.raises(InputError, match="unknown peer 'onnx'; expected one of torch, llama-cpp"):
+        open_peers(["torch", "onnx"], small)
+    for threads in (0, -1, 100_000):
+        with pytest.raises(InputError, match=f"found {threads} threads; expected 1 to"):
+            open_peers([], small, threads)
+    assert open_peers([], small) == []
+    incomplete = {name: small.tensors[name] for name in small.tensors if name != "transformer.wte.weight"}
+    with pytest.raises(FormatError, match=r"'transformer.wte.weight' is missing"):
+        open_peers([], dataclasses.replace(small, tensors=incomplete))
+
+
+def test_an_engine_that_fails_closes_those_before_it(monkeypatch: pytest.MonkeyPatch) -> None:
+    first, calls = Recorded(), list[str]()
+
+    def engine(name: str) -> Any:
+        def works(*_: Any) -> list[CheckedPeer]:
+            calls.append(name)
+            return [first]
+
+        def fails(*_: Any) -> list[CheckedPeer]:
+            raise InputError("no")
+
+        return works if name == "torch" else fails
+
+    monkeypatch.setattr(peers, "_engine", engine)
+    with pytest.raises(InputError, match=r"^no$"):
+        open_peers(["torch", "torch", "llama-cpp"], random_checkpoint(SMALL))
+    assert first.calls == ["close"]
+    assert calls == ["torch"], "a name given twice is opened once"
+
+
+def test_no_engine_is_imported_before_it_is_asked_for() -> None:
+    program = (
+        "import sys; import qa.peers.peer, qa.peers.llama; "
+        "sys.exit(any(name in sys.modules for name in ('torch', 'gguf', 'llama_cpp')))"
+    )
+    assert subprocess.run([sys.executable, "-c", program], check=False).returncode == 0

@@ -1,0 +1,113 @@
+"""The same text everywhere: settings compared, texts that part, reports of other machines."""
+
+from __future__ import annotations
+
+import dataclasses
+import json
+from pathlib import Path
+from typing import Any
+
+import pytest
+from click.testing import CliRunner
+from tiers import tiered
+
+from glinfer.config import ModelConfig
+from glinfer.engine.sampler import SamplingOptions
+from glinfer.errors import InputError
+from glinfer.formats import random_checkpoint, save_checkpoint
+from glinfer.gl.context import Limits
+from qa.same import Question, RunSetting, compare_everywhere, question_of, recorded_texts, same_command
+
+pytestmark = pytest.mark.model
+
+SHAPES = {
+    "gab": "blocks=2,heads=2,dim=20,vocab=101,context=40",
+    "llama": "family=llama,blocks=1,heads=4,kv_heads=2,dim=24,inner=28,vocab=101,context=40",
+}
+ENDLESS = (
+    b'{"question": {"samplings": [1], "tokens": 1e999, "prompt": [1]}, "rows": [{"problem": "", "texts": [[1e999]]}]}'
+)
+SETTINGS = [RunSetting(), RunSetting(limits=Limits.webgl2_minimum()), RunSetting("reference"), RunSetting(device=99)]
+QUESTION = Question((3, 100, 7), 30, (SamplingOptions(temperature=0, seed=0), SamplingOptions(seed=5)))
+
+
+@tiered("family", SHAPES)
+def test_every_setting_writes_the_same(family: str) -> None:
+    checkpoint = random_checkpoint(ModelConfig.from_options(SHAPES[family]), scale=0.3)
+    report = compare_everywhere(checkpoint, SETTINGS, QUESTION)
+    assert report.passed
+    first, minimum, reference, missing = report.rows
+    assert [len(text) for text in first.texts] == [30, 30]
+    assert first.texts == minimum.texts
+    assert [len(text) for text in reference.texts] == [24, 24]
+    assert "there is no EGL device 99" in missing.problem
+    assert max(row.drift for row in report.rows) < 1e-5
+    if family == "gab":
+        assert min(row.drift for row in report.rows[:3]) > 0  # float32 is not float64
+
+
+@pytest.mark.slow
+def test_a_text_that_parts_is_told_with_the_two_tokens_and_the_gap() -> None:
+    checkpoint = random_checkpoint(ModelConfig.from_options(SHAPES["gab"]), scale=0.3)
+    plain = compare_everywhere(checkpoint, SETTINGS[:1], QUESTION)
+    texts = [list(text) for text in plain.rows[0].texts]
+    other = (texts[1][12] + 1) % 101
+    texts[1][12] = other
+    report = compare_everywhere(checkpoint, SETTINGS[:1], QUESTION, recorded=texts)
+    assert not report.passed
+    (row,) = report.rows
+    (parting,) = row.partings
+    assert row.equal == 1
+    assert (parting.text, parting.place, parting.token, parting.other) == (1, 12, plain.rows[0].texts[1][12], other)
+    assert parting.gap > 0
+    again = question_of(json.dumps(report.to_json()).encode(), checkpoint.config)
+    assert again == QUESTION
+    assert recorded_texts(json.dumps(report.to_json()).encode()) == [list(text) for text in row.texts]
+
+
+@pytest.mark.slow
+def test_formats_of_fewer_bits_drift_further() -> None:
+    checkpoint = random_checkpoint(ModelConfig.from_options(SHAPES["gab"]), scale=0.3)
+    question = dataclasses.replace(QUESTION, tokens=4)
+    full, fewer = compare_everywhere(checkpoint, [RunSetting(), RunSetting(weights="q8")], question).rows
+    assert 100 * full.drift < fewer.drift < 0.1
+
+
+def test_what_cannot_be_compared_is_refused() -> None:
+    checkpoint = random_checkpoint(ModelConfig.from_options(SHAPES["gab"]))
+    with pytest.raises(InputError, match="no settings"):
+        compare_everywhere(checkpoint, [], QUESTION)
+    with pytest.raises(InputError, match="beyond the context of 40"):
+        compare_everywhere(checkpoint, SETTINGS, dataclasses.replace(QUESTION, tokens=38))
+    assert not compare_everywhere(checkpoint, SETTINGS[3:], QUESTION).passed
+    for report in (b"", b"[]", b"{}", b'{"question": {"prompt": 3}, "rows": []}', b"\xff", b"[" * 100_000, ENDLESS):
+        for read in (lambda data: question_of(data, checkpoint.config), recorded_texts):
+            with pytest.raises(InputError, match="expected what 'python -m qa same --json' prints"):
+                read(report)
+
+
+@pytest.mark.slow
+def test_the_command_compares_with_another_machines_report(small: Path, tmp_path: Path) -> None:
+    def run(*arguments: str) -> Any:
+        return CliRunner().invoke(same_command, [str(small), "--prompt", "ab", *arguments])
+
+    first = run("--tokens", "6", "--seeds", "1", "--plans", "fast", "--json")
+    assert first.exit_code == 0, first.output
+    report = json.loads(first.stdout)
+    assert report["passed"]
+    file = tmp_path / "report.json"
+    file.write_text(first.stdout)
+    second = run("--against", str(file))
+    assert second.exit_code == 0, second.output
+    assert "2 texts of 6 tokens: all the same" in second.output
+    report["rows"][0]["texts"][0][2] ^= 1
+    file.write_text(json.dumps(report))
+    third = run("--against", str(file))
+    assert third.exit_code == 1
+    assert "text 0, token 2: " in third.output
+    for option in ("--plans", "--weights"):
+        assert "'none'" in str(run("--tokens", "2", option, "none").exception)
+    other = random_checkpoint(ModelConfig.from_options("blocks=1,heads=1,dim=4,vocab=9,context=9"))
+    save_checkpoint(other, tmp_path / "other.gab")
+    fourth = CliRunner().invoke(same_command, [str(tmp_path / "other.gab"), "--against", str(file)])
+    assert isinstance(fourth.exception, InputError)

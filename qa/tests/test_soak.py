@@ -1,0 +1,319 @@
+"""``python -m qa soak``: what stays passes, and leaks, drifts and changed answers that are planted are found."""
+
+from __future__ import annotations
+
+import json
+import os
+from collections.abc import Callable, Iterator
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import pytest
+from click.testing import CliRunner
+
+import glinfer
+from glinfer.engine.cached import CachedSession
+from glinfer.engine.decode import DecodeSession
+from glinfer.engine.model import Model
+from glinfer.errors import GLError, InputError
+from glinfer.gl.state import driver_objects
+from qa.soak import command
+from qa.soak.command import soak_command
+from qa.soak.run import SoakCheck, SoakReport, judge, soak
+from qa.soak.watch import FixedTask, Sample, Tracer, texture_bytes
+from qa.soak.workload import Workload
+
+pytestmark = pytest.mark.model
+
+
+@pytest.fixture
+def model(small: Path) -> Iterator[Model]:
+    with glinfer.load(small) as opened:
+        yield opened
+
+
+@pytest.fixture
+def one_use(monkeypatch: pytest.MonkeyPatch) -> Callable[..., None]:
+    """Leave out the warm-up, and let only one kind of use come; ``beside`` is done with each."""
+
+    def only(name: str, beside: Callable[[], object] = lambda: None) -> None:
+        def everything(self: Workload) -> None:
+            use = self._uses[name]
+            self._uses = {name: lambda: (use(), beside())}  # type: ignore[dict-item, func-returns-value]
+            self._full_deck, self._overflow_odds = [name], 0.0
+
+        monkeypatch.setattr(Workload, "everything", everything)
+
+    return only
+
+
+def sample(**changes: Any) -> Sample:
+    usual = Sample(
+        tokens=100,
+        sequences=4,
+        seconds=1.0,
+        memory=100_000_000,
+        texture_bytes=1_000_000,
+        objects={"texture": 20, "driver: texture": 20},
+        blocks=200_000,
+        python_objects=50_000,
+        files=6,
+        threads=3,
+        children=0,
+        tokens_per_second=400.0,
+        calibration_seconds=0.0005,
+    )
+    return replace(usual, **changes)
+
+
+def failed(*series: dict[str, Any]) -> list[str]:
+    """What does not stay in eight samples: those given at the end, the others as usual."""
+    checks = judge([*[sample()] * (8 - len(series)), *[sample(**changes) for changes in series]])
+    return [check.name for check in checks if check.passed is False]
+
+
+class TestJudge:
+    def test_what_stays_passes(self) -> None:
+        assert failed() == []
+        assert all(check.passed for check in judge([sample()] * 8))
+
+    @pytest.mark.parametrize(
+        ("name", "kept", "grown"),
+        [
+            ("memory", {"memory": 100_900_000}, {"memory": 101_100_000}),
+            ("memory", {"memory": 50_000_000}, {"memory": 101_100_000}),
+            ("texture bytes", {"texture_bytes": 1_009_000}, {"texture_bytes": 1_011_000}),
+            ("blocks", {"blocks": 209_000}, {"blocks": 211_000}),
+            ("Python's objects", {"python_objects": 52_000}, {"python_objects": 53_000}),
+            ("speed", {"tokens_per_second": 437.0}, {"tokens_per_second": 450.0}),
+            ("speed", {"tokens_per_second": 363.0}, {"tokens_per_second": 350.0}),
+            ("speed", {"tokens_per_second": 200.0, "calibration_seconds": 0.001}, {"calibration_seconds": 0.001}),
+        ],
+    )
+    def test_quarters_are_compared_within_a_limit(self, name: str, kept: Any, grown: Any) -> None:
+        assert failed(kept, kept) == []
+        (only,) = failed(grown, grown)
+        assert name in only
+
+    def test_only_what_lasts_counts(self) -> None:
+        bump = {"memory": 200_000_000, "tokens_per_second": 100.0}
+        assert failed(bump, bump, {}, {}) == []
+
+    def test_memory_that_is_given_back_late_is_no_leak(self) -> None:
+        assert failed({"memory": 150_000_000}, {}) == []
+        low_at_first = [sample(memory=90_000_000), *[sample()] * 11]
+        assert all(check.passed for check in judge(low_at_first))
+
+    @pytest.mark.parametrize(
+        ("name", "changes"),
+        [
+            ("texture", {"objects": {"texture": 21, "driver: texture": 20}}),
+            ("driver: texture", {"objects": {"texture": 20, "driver: texture": 21}}),
+            ("program", {"objects": {"texture": 20, "driver: texture": 20, "program": 1}}),
+            ("open files", {"files": 7}),
+            ("threads", {"threads": 4}),
+            ("child processes", {"children": 1}),
+            ("answers as at first", {"differs": ("likelihoods",)}),
+        ],
+    )
+    def test_some_are_the_same_in_every_sample(self, name: str, changes: dict[str, Any]) -> None:
+        assert failed(changes, {}, {}, {}) == [name]
+
+    def test_what_the_system_does_not_say_is_not_judged(self) -> None:
+        unknown = [sample(memory=None, files=None, children=None)] * 8
+        found = {check.name: check.passed for check in judge(unknown)}
+        names = ("memory of the process", "open files", "child processes")
+        assert [found.pop(name) for name in names] == [None] * 3
+        assert all(found.values())
+
+    def test_what_differs_is_named(self) -> None:
+        samples = [*[sample()] * 3, sample(tokens=77, differs=("tokens", "likelihoods"))]
+        checks = {check.name: check for check in judge(samples, ["no tokens", "no tokens"])}
+        assert checks["answers as at first"].detail == "first after 77 tokens: tokens, likelihoods"
+        assert checks["mistakes refused"].detail == "not refused: no tokens"
+        assert checks["mistakes refused"].passed is False
+
+
+class TestSoak:
+    @pytest.mark.slow
+    def test_a_small_model_stays_as_it_was(self, small: Path) -> None:
+        arguments = [str(small), "--tokens", "1000", "--samples", "8", "--seed", "3", "--json"]
+        done = CliRunner().invoke(soak_command, arguments)
+        told = json.loads(done.stdout)
+        bad = [check["name"] for check in told["checks"] if check["passed"] is False]
+        assert set(bad) <= {"speed"}  # which a short run on a busy machine cannot tell
+        assert told["passed"] is (not bad)
+        assert done.exit_code == (1 if bad else 0)
+        assert (told["model"], told["plan"], told["seed"], told["stopped"]) == (str(small), "fast", 3, "")
+        assert 1000 <= told["tokens"] < 1500
+        assert told["sequences"] > 40
+        assert all(told["uses"].values())
+        assert told["uses"].keys() >= {"prompts", "forks", "overflows", "scores", "texts", "batches", "mistakes"}
+        samples = told["samples"]
+        assert len(samples) == 8
+        assert told["warm_up_tokens"] <= samples[0]["tokens"] < samples[-1]["tokens"]
+        assert all(each["tokens_per_calibration"] > 0 for each in samples)
+        if Path("/proc/self/statm").exists():
+            assert all(check["passed"] is not None for check in told["checks"])
+
+    def test_scores_need_the_fast_plan_and_texts_a_tokenizer(self, small: Path, bare: Path) -> None:
+        found = {}
+        for path, plan in ((small, "fast"), (bare, "fast"), (small, "reference")):
+            with glinfer.load(path, plan=plan) as model:
+                found[path, plan] = {"scores", "texts"} & Workload(model, 0, 9.0)._uses.keys()
+        assert list(found.values()) == [{"scores", "texts"}, {"scores"}, {"texts"}]
+
+    @pytest.mark.parametrize(
+        ("given", "words"),
+        [
+            ({"tokens": 99}, "tokens is 99; expected a whole number of at least 100"),
+            ({"sequences": 0}, "sessions is 0"),
+            ({"samples": 3}, "samples is 3"),
+            ({"seed": -1}, "seed is -1"),
+        ],
+    )
+    def test_bad_numbers(self, model: Model, given: dict[str, int], words: str) -> None:
+        with pytest.raises(InputError, match=words):
+            soak(model, **{"tokens": 100, **given})  # type: ignore[arg-type]
+
+    @pytest.mark.slow
+    def test_the_same_seed_makes_the_same_uses(self, model: Model) -> None:
+        found = []
+        for seed in (1, 1, 2):
+            workload = Workload(model, seed, 10.0)
+            found.append(([workload.step() for _ in range(12)], workload.tokens))
+        assert found[0] == found[1] != found[2]
+
+
+class TestPlanted:
+    @pytest.mark.slow
+    def test_leaks_and_changes_are_found(
+        self, model: Model, one_use: Callable[..., None], monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+    ) -> None:
+        kept: list[Any] = []
+
+        def keep() -> None:
+            kept.append((bytearray(os.urandom(1 << 23)), (tmp_path / "x").open("w")))
+
+        one_use("mistakes", keep)
+        asked, logits = 0, DecodeSession.logits
+
+        def changing(self: DecodeSession) -> Any:
+            nonlocal asked
+            asked += 1
+            found = logits(self)
+            found[0] += 1e-6 if asked > 20 else 0.0
+            return found
+
+        monkeypatch.setattr(DecodeSession, "logits", changing)
+        monkeypatch.setattr(CachedSession, "_release", lambda self: None)
+        report = soak(model, 150, samples=4, trace=True)
+        for _, file in kept:
+            file.close()
+        found = {check.name: check.detail for check in report.failed}
+        assert found.keys() >= {"texture", "framebuffer", "driver: texture", "driver: framebuffer", "texture bytes"}
+        assert found.keys() >= {"memory of the process", "open files", "answers as at first"}
+        assert "logits of a prompt, logits of a fork, logits token by token" in found["answers as at first"]
+        assert any(__file__ in grown.place and grown.bytes > 1 << 23 for grown in report.grown)
+
+    def test_a_mistake_that_is_let_pass(self, model: Model, monkeypatch: pytest.MonkeyPatch) -> None:
+        workload = Workload(model, 0, 9.0)
+        workload._mistakes()
+        assert workload.accepted == []
+        monkeypatch.setattr(DecodeSession, "rewind", lambda self, count: None)
+        workload._mistakes()
+        assert workload.accepted == ["a rewind too far"]
+
+    def test_an_error_ends_it(self, model: Model, one_use: Callable[..., None]) -> None:
+        uses = 0
+
+        def fails() -> None:
+            nonlocal uses
+            uses += 1
+            if uses == 5:
+                raise GLError("the card fell out")
+
+        one_use("logits", fails)
+        report = soak(model, 300, samples=4)
+        assert "behind 'logits': GLError: the card fell out" in report.stopped
+        assert not report.passed
+        assert report.samples
+
+
+class TestWatch:
+    def test_textures_are_counted_as_they_are_in_the_driver(self, model: Model) -> None:
+        def counts() -> tuple[int, int, int]:
+            return (
+                texture_bytes(model.device),
+                driver_objects(model.device)["texture"],
+                model.device.live_objects()["texture"],
+            )
+
+        before = counts()
+        assert before[1] == before[2] > 0
+        with model.session() as session:
+            during = counts()
+            caches = session._bound.plan.of_kind("cache")  # type: ignore[attr-defined]
+            edge = model.device.limits.max_texture_size
+            assert during[0] - before[0] >= sum(tensor.layout_within(edge).nbytes for tensor in caches)
+            assert during[1] == during[2] > before[1]
+        assert counts() == before
+
+    def test_the_probe_leaves_nothing(self, model: Model) -> None:
+        with FixedTask(model) as probe:
+            probe.speed()
+            held = model.device.live_objects()
+            speed, calibration = probe.speed()
+            assert (speed > 0, calibration > 0) == (True, True)
+            assert model.device.live_objects() == held
+            assert probe.differing() == ()
+
+    def test_one_trace_at_a_time(self) -> None:
+        tracer = Tracer()
+        assert tracer.stop() == ()
+        tracer.start()
+        with pytest.raises(InputError, match="tracemalloc runs already"):
+            Tracer().start()
+        kept = bytearray(100_000)
+        (grown, *_) = tracer.stop()
+        assert (grown.bytes > 100_000, grown.place.startswith(__file__)) == (True, len(kept) > 0)
+
+
+class TestCommand:
+    @pytest.mark.parametrize(
+        ("checks", "stopped", "status", "words"),
+        [
+            ((SoakCheck("speed", 10.0, 10.0, 0.0, 0.1, True, "tok/s"),), "", 0, "everything stayed"),
+            ((SoakCheck("texture", 10, 11, 0.1, 0.0, False),), "", 1, "1 of 1 DID NOT STAY"),
+            (
+                (SoakCheck("open files", None, None, None, 0.0, None),),
+                "after 7 tokens",
+                1,
+                "ENDED EARLY after 7 tokens",
+            ),
+        ],
+    )
+    def test_the_exit_status(
+        self,
+        small: Path,
+        monkeypatch: pytest.MonkeyPatch,
+        checks: tuple[SoakCheck, ...],
+        stopped: str,
+        status: int,
+        words: str,
+    ) -> None:
+        seen: list[dict[str, Any]] = []
+
+        def scripted(model: Model, tokens: int, **options: Any) -> SoakReport:
+            seen.append({"tokens": tokens, **options})
+            return SoakReport("GL", "fast", "f32", "f32", 4, 1000, 40, {"forks": 3}, 2.0, 100, (), checks, 0.0, stopped)
+
+        monkeypatch.setattr(command, "soak", scripted)
+        given = ["--tokens", "1000", "--sessions", "9", "--seed", "4", "--trace"]
+        done = CliRunner().invoke(soak_command, [str(small), *given])
+        assert done.exit_code == status
+        assert words in done.stdout
+        assert "1,000 tokens in 40 sequences, 2 s: " in done.stdout
+        del seen[0]["on_tokens"]
+        assert seen == [{"tokens": 1000, "sequences": 9, "seed": 4, "samples": 40, "trace": True}]

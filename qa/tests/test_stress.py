@@ -1,0 +1,270 @@
+"""``python -m qa stress`` passes on a sound renderer, and names what is planted: texture, kernel, logits."""
+
+from __future__ import annotations
+
+import dataclasses
+import itertools
+import json
+from collections.abc import Callable, Iterator
+from types import SimpleNamespace
+from typing import Any
+
+import numpy as np
+import pytest
+from tiers import tiered
+
+from glinfer.config import ModelConfig
+from glinfer.engine.cached import CachedSession
+from glinfer.engine.decode import DecodeSession
+from glinfer.errors import GLError
+from glinfer.formats import random_checkpoint
+from glinfer.gl.context import Device, Limits, open_device
+from glinfer.gl.layouts.matrix import FORMATS
+from glinfer.gl.texture import Framebuffer, Texture
+from glinfer.models.session import Session
+from glinfer.tensors.device import Device as TensorDevice
+from qa.kernels.cases.case import KernelCase
+from qa.stress import run as module
+from qa.stress import textures
+from qa.stress.run import StressCheck, StressFault, verify_stress
+
+pytestmark = pytest.mark.gl
+
+GAB = "vocab=40,dim=16,heads=2,blocks=1,context=12"
+LLAMA = "family=llama,vocab=40,dim=16,heads=2,blocks=1,context=12,inner=24"
+EDGE = 256
+SMALL = dataclasses.replace(Limits.webgl2_minimum(), max_texture_size=EDGE)
+BITS = "of random bits"
+
+
+@pytest.fixture
+def tight() -> Iterator[Device]:
+    """Textures of at most 256 texels a side, so that the largest are quick."""
+    with open_device(limits=SMALL) as device:
+        yield device
+
+
+def stress(device: Device, shape: str = GAB, *, seconds: float = 0, **options: Any) -> StressCheck:
+    checkpoint = random_checkpoint(ModelConfig.from_options(shape), seed=1)
+    given = {"plan": "fast", "weights": "f32", **options}
+    return verify_stress(checkpoint, device, seconds=seconds, **given)
+
+
+def is_plain(found: StressCheck) -> bool:
+    """Whether its JSON values come back from text as they were."""
+    told = found.to_json()
+    return bool(json.loads(json.dumps(told)) == told)
+
+
+class TestSound:
+    @tiered(
+        ("shape", "plan", "weights"), [(GAB, "fast", "q8"), (GAB, "reference", "f32"), (LLAMA, "fast", "q8")], keep=0
+    )
+    def test_a_sound_renderer_passes(self, tight: Device, shape: str, plan: str, weights: str) -> None:
+        told: list[float] = []
+        found = stress(tight, shape, plan=plan, weights=weights, on_step=told.append)
+        assert found.first_fault is None
+        assert found.passed
+        assert (found.rounds, found.textures, found.kernels) == (1, 6, 0)
+        assert found.tokens > 0
+        assert found.draws > 0
+        assert found.objects_before == found.objects_after
+        assert told == sorted(told)
+        assert tight.live_objects().total() == 0
+        assert is_plain(found)
+
+    def test_kernels_are_checked_in_a_context_of_their_own(self, tight: Device) -> None:
+        found = stress(tight, open_kernels=lambda: TensorDevice(limits=SMALL))
+        assert found.passed
+        assert found.kernels == 2
+
+    def test_it_goes_on_until_the_time_is_up(self, tight: Device, monkeypatch: pytest.MonkeyPatch) -> None:
+        """By a clock on which a second passes whenever it is read."""
+        clock = itertools.count()
+        monkeypatch.setattr(module, "time", SimpleNamespace(monotonic=lambda: float(next(clock))))
+        told: list[float] = []
+        first = stress(tight, max_rounds=1, seconds=1e6, on_step=told.append)
+        readings = int(first.seconds)  # one round
+        found = stress(tight, seconds=2.5 * readings)
+        assert (first.rounds, found.rounds) == (1, 3)
+        assert found.passed
+        assert 2.5 * readings <= found.seconds <= 3 * readings
+
+    @pytest.mark.slow
+    def test_each_round_can_be_repeated_by_its_seed(self, tight: Device, monkeypatch: pytest.MonkeyPatch) -> None:
+        seen: list[tuple[str, str, str]] = []
+        check = module.check_texture
+
+        def noted(device: Device, rng: Any, form: Any, which: str, meanwhile: Any) -> Any:
+            found = check(device, rng, form, which, meanwhile)
+            seen.append((form.name, found.name, found.size))
+            return found
+
+        def rounds(seed: int, count: int) -> list[Any]:
+            seen.clear()
+            found = stress(tight, seconds=60, seed=seed, max_rounds=count)
+            assert (found.passed, found.rounds, found.seed) == (True, count, seed)
+            return [*seen, found.tokens]
+
+        monkeypatch.setattr(module, "check_texture", noted)
+        both = rounds(7, 2)
+        assert rounds(7, 2) == both
+        assert rounds(8, 1)[:6] == both[6:12]
+        assert both[:6] != both[6:12]
+        assert {name for name, _, _ in both[:6]} == set(FORMATS)
+        assert {which for _, which, _ in both[:6]} == set(textures.SIZES)
+
+
+class TestPlanted:
+    @pytest.fixture
+    def altered(self, monkeypatch: pytest.MonkeyPatch) -> Callable[[str], None]:
+        """A function after which the readback of every texture of random bits in one format has one wrong bit."""
+
+        def alter(form: str) -> None:
+            read = Framebuffer.read
+
+            def changed(self: Framebuffer, *extent: int) -> Any:
+                found = read(self, *extent)
+                texture = self.textures[0]
+                if BITS in texture.name and texture.layout.format.name == form:
+                    found = np.array(found)
+                    found.view(np.uint8).reshape(-1)[-1] ^= 0x80
+                return found
+
+            monkeypatch.setattr(Framebuffer, "read", changed)
+
+        return alter
+
+    @tiered("form", FORMATS, keep=(0, 3))
+    def test_one_wrong_bit_of_a_texture(self, tight: Device, altered: Any, form: str) -> None:
+        altered(form)
+        found = stress(tight, seed=5)
+        assert found.faults == 1
+        assert not found.passed
+        fault = found.first_fault
+        assert fault is not None
+        assert (fault.kind, fault.format, fault.round, fault.seed) == ("texture", form, 0, 5)
+        assert fault.name in textures.SIZES
+        width, height = map(int, fault.size.split("×"))
+        channel = FORMATS[form].channels - 1
+        assert f"1 of {width * height * (channel + 1):,} elements differ" in fault.detail
+        assert f"the first at texel ({width - 1}, {height - 1}), channel {channel}: found 0x" in fault.detail
+        assert fault.text.endswith("repeat it with --seed 5")
+        assert is_plain(found)
+
+    def test_the_round_and_its_seed_are_told(self, tight: Device, monkeypatch: pytest.MonkeyPatch) -> None:
+        sizes = iter(range(100))
+        same = textures.difference
+        monkeypatch.setattr(textures, "difference", lambda *both: "planted" if next(sizes) == 8 else same(*both))
+        fault = stress(tight, seconds=60, seed=20, max_rounds=3).first_fault
+        assert fault is not None
+        assert (fault.round, fault.seed, fault.detail) == (1, 21, "planted")
+
+    @pytest.mark.parametrize(
+        ("which", "name"), [(0, "a sequence in turns with another"), (1, "a sequence of a second session")]
+    )
+    def test_logits_that_change_by_one_bit(
+        self, tight: Device, monkeypatch: pytest.MonkeyPatch, which: int, name: str
+    ) -> None:
+        """Once, in either session, when there are two."""
+        logits, sessions, planted = DecodeSession.logits, list[DecodeSession](), list[int]()
+
+        def changed(self: DecodeSession) -> Any:
+            found = logits(self)
+            if self not in sessions:
+                sessions.append(self)
+            if len(sessions) == 2 and self is sessions[which] and not planted:
+                planted.append(1)
+                found.view(np.uint32)[3] ^= 1
+            return found
+
+        monkeypatch.setattr(DecodeSession, "logits", changed)
+        found = stress(tight, seed=1)
+        fault = found.first_fault
+        assert fault is not None
+        assert (found.faults, fault.kind, fault.format, fault.name) == (1, "logits", "f32", name)
+        assert fault.detail.startswith("1 of 40 logits differ, the first at 3: ")
+
+    def test_a_session_that_disturbs_another(self, tight: Device, monkeypatch: pytest.MonkeyPatch) -> None:
+        """The second session writes into the caches of the bound plan's other sharers."""
+        make = Session.sharer
+
+        def shared(self: Session) -> Session:
+            made = make(self)
+            caches = {tensor.name for tensor in self.plan.of_kind("cache")}
+            if owners:
+                made._textures.update({name: owners[0]._textures[name] for name in caches})
+                made._lent.update({name: owners[0]._textures[name] for name in caches})
+                made.draws = owners[0].draws
+            owners.append(made)
+            return made
+
+        owners: list[Session] = []
+        monkeypatch.setattr(Session, "sharer", shared)
+        fault = stress(tight, seed=1).first_fault
+        assert fault is not None
+        assert fault.kind == "logits"
+
+    def test_textures_that_are_left_behind(self, tight: Device, monkeypatch: pytest.MonkeyPatch) -> None:
+        release = Texture.release
+        with monkeypatch.context() as patch:
+            patch.setattr(Texture, "release", lambda self: None if BITS in self.name else release(self))
+            found = stress(tight)
+        assert found.first_fault is not None
+        assert found.first_fault.kind == "objects"
+        assert found.objects_after["texture"] - found.objects_before["texture"] == 6
+        assert "expected 0 texture" in found.first_fault.detail
+
+    def test_sessions_that_leave_something_behind_are_found_in_the_round(
+        self, tight: Device, monkeypatch: pytest.MonkeyPatch
+    ) -> None:
+        """Although all of it goes when the model is released."""
+        monkeypatch.setattr(CachedSession, "_release", lambda self: None)
+        found = stress(tight, seed=3)
+        assert found.objects_before == found.objects_after
+        assert found.faults == 1
+        assert found.first_fault is not None
+        assert "after a repetition" in found.first_fault.detail
+
+    @pytest.mark.parametrize("kind", ["wrong", "changing", "leaking"])
+    def test_kernels(self, tight: Device, monkeypatch: pytest.MonkeyPatch, kind: str) -> None:
+        calls: list[Any] = []
+
+        def check(device: TensorDevice, rng: np.random.Generator, rows: int, cols: int, form: str) -> Any:
+            right = rng.standard_normal((rows, cols)).astype(np.float32)
+            calls.append(device.tensor(right))
+            if kind != "leaking":
+                calls.pop().release()
+            small = np.float32(1 + 1e-6 * len(calls if kind == "leaking" else told))
+            told.append(1)
+            return [(right * (np.float32(1.01) if kind == "wrong" else small if kind == "changing" else 1), right)]
+
+        told: list[int] = []
+        case = KernelCase("planted", "test", (), ("float32",), check, lambda device, rng: lambda: None, "")
+        monkeypatch.setattr(module, "all_cases", lambda: [case])
+        found = stress(tight, open_kernels=lambda: TensorDevice(limits=SMALL))
+        fault = found.first_fault
+        assert fault is not None
+        assert fault.kind == ("objects" if kind == "leaking" else "kernel")
+        assert (fault.name, fault.format) == ("planted", "float32")
+        words = {"wrong": "off by 0.01 of float64", "changing": "two calls", "leaking": "2 tensors after the second"}
+        assert words[kind] in fault.detail
+        calls.clear()
+
+    def test_an_error_ends_it_and_is_told(self, tight: Device, monkeypatch: pytest.MonkeyPatch) -> None:
+        def refuse(*_: Any) -> Any:
+            raise GLError("planted: GL_OUT_OF_MEMORY")
+
+        monkeypatch.setattr(module, "check_texture", refuse)
+        found = stress(tight, seconds=60, seed=4)
+        fault = found.first_fault
+        assert fault is not None
+        assert (found.faults, found.rounds, fault.kind, fault.seed) == (1, 1, "error", 4)
+        assert fault.detail == "planted: GL_OUT_OF_MEMORY"
+        assert tight.live_objects().total() == 0
+        assert is_plain(found)
+
+
+def test_a_fault_in_words() -> None:
+    fault = StressFault("texture", "odd", "33×7", "r32i", 1, 1, "1 of 231 elements differ")
+    assert fault.text == "texture odd 33×7 r32i in round 1: 1 of 231 elements differ; repeat it with --seed 1"

@@ -1,0 +1,116 @@
+"""``python -m qa stress``: its report as text and as JSON, several renderers and formats, and what is refused."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import pytest
+from qa_commands import run
+
+from glinfer.errors import ContextError, GLError, PlanError
+from glinfer.inspect.verify.suite import Renderer
+from qa.stress import run as stress
+from qa.stress import textures
+
+pytestmark = pytest.mark.model
+
+Told = Callable[..., Any]
+
+
+@pytest.fixture
+def told(small: Path, capsys: pytest.CaptureFixture[str]) -> Told:
+    """The JSON document of one round at the limits of WebGL2."""
+
+    def call(*options: str, status: int = 0) -> Any:
+        line = ["stress", str(small), "--seconds", "0", "--limits", "webgl2", *options, "--json"]
+        assert run(line) == status
+        said = capsys.readouterr()
+        assert said.err == ""
+        return json.loads(said.out)
+
+    return call
+
+
+def test_the_report_has_what_was_done(told: Told) -> None:
+    found = told("--seed", "6")
+    assert found["passed"] is True
+    [made] = found["runs"]
+    assert (made["passed"], made["api"], made["plan"], made["weights"]) == (True, "es", "fast", "f32")
+    check = made["check"]
+    assert (check["seed"], check["rounds"], check["textures"], check["kernels"]) == (6, 1, 6, 2)
+    assert check["objects_before"] == check["objects_after"]
+    assert (check["passed"], check["faults"], check["first_fault"]) == (True, 0, None)
+
+
+def test_a_fault_exits_1_and_says_how_to_repeat_it(
+    small: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.setattr(textures, "difference", lambda found, expected: "planted")
+    assert run(["stress", str(small), "--seconds", "0", "--seed", "6", "--limits", "webgl2"]) == 1
+    said = capsys.readouterr().out
+    assert "1 round from seed 6 on: 6 textures" in said
+    assert "6 FAULTS, the first: texture " in said
+    assert "r32f in round 0: planted; repeat it with --seed 6" in said
+    assert said.endswith("1 run: 1 FAILED\n")
+
+
+def test_an_error_before_the_first_round_fails_the_run(told: Told, monkeypatch: pytest.MonkeyPatch) -> None:
+    def refuse(*_: object, **__: object) -> Any:
+        raise GLError("planted")
+
+    monkeypatch.setattr(stress, "bind", refuse)
+    [made] = told(status=1)["runs"]
+    assert (made["passed"], made["check"], made["problem"]) == (False, None, "planted")
+
+
+def test_each_format_on_each_renderer(told: Told, monkeypatch: pytest.MonkeyPatch) -> None:
+    check = stress.verify_stress
+
+    def some(*given: Any, weights: str, **options: Any) -> Any:
+        if weights == "q8":
+            raise PlanError("planted")
+        return check(*given, weights="f32", **options)
+
+    monkeypatch.setattr(stress, "verify_stress", some)
+    renderers = [Renderer(0, "es"), Renderer(99, "es")]
+    monkeypatch.setattr("glinfer.cli.verify.every_renderer", lambda api: renderers)
+    found = told("--all-weights", "--all-devices", "--gl", "es")
+    formats = ["f32", "f16", "q16", "q8l"]
+    assert [(made["device"], made["weights"]) for made in found["runs"]] == [(0, name) for name in formats]
+    assert [(each["device"], each["weights"]) for each in found["unusable"]] == [(0, "q8"), (99, None)]
+
+
+def test_nothing_that_runs_is_bad_input(
+    small: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    def closed(*_: object, **__: object) -> Any:
+        raise ContextError("no display, planted")
+
+    monkeypatch.setattr(stress, "open_device", closed)
+    assert run(["stress", str(small), "--seconds", "0"]) == 2
+    assert capsys.readouterr().err == "python -m qa: no display, planted\n"
+
+
+@pytest.mark.parametrize(
+    ("options", "words"),
+    [
+        (["--seconds", "nan"], "--seconds is nan"),
+        (["--seconds", "inf"], "--seconds is inf"),
+        (["--seconds", "-1"], "Invalid value for '--seconds'"),
+        (["--seed", "-1"], "Invalid value for '--seed'"),
+        (["--all-weights", "--weights", "q8"], "--all-weights checks every format; leave --weights out"),
+        (["--all-devices", "--device", "0"], "--all-devices checks every renderer; leave --device out"),
+        (["--stress", "3"], "No such option"),
+    ],
+)
+def test_options_that_make_no_sense(
+    small: Path, capsys: pytest.CaptureFixture[str], options: list[str], words: str
+) -> None:
+    assert run(["stress", str(small), *options]) == 2
+    err = capsys.readouterr().err
+    assert err.startswith("python -m qa: ")
+    assert words in err
+    assert err.count("\n") == 1
