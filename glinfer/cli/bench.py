@@ -16,6 +16,7 @@ from glinfer.cli.common import (
     check_one_source,
     config_option,
     device_options,
+    gelu_option,
     json_option,
     loaded,
     opened,
@@ -80,7 +81,7 @@ OpenEngines = Callable[[Checkpoint], Sequence[OpenedDecoder]]
     is_flag=True,
     help="Measure too what this renderer can do at most, and how near it the large products come.",
 )
-@click.option("--gelu", type=click.Choice(["tanh", "erf"]), help="The form of GELU. Default: the checkpoint's own.")
+@gelu_option
 @device_options
 @json_option
 def bench_command(**options: Any) -> None:

@@ -116,32 +116,15 @@ def utf8(data: bytes, source: str, expected: str = "text") -> str:
         raise InputError(f"{source} is not UTF-8 (byte {error.start}); expected {expected}") from None
 
 
-def device_options(command: Command) -> Command:
-    """``--device``, ``--gl`` and ``--limits``, gathered into the one argument ``renderer``."""
-    for option in (
-        click.option(
-            "--limits",
-            type=click.Choice(list(LIMITS)),
-            default="driver",
-            help="Lay textures out within the driver's limits, or within WebGL2's guaranteed minimum.",
-        ),
-        click.option(
-            "--gl",
-            "api",
-            type=click.Choice(["es", "desktop"]),
-            help="OpenGL ES 3.0 through EGL (default), or desktop OpenGL 3.3.",
-        ),
-        click.option(
-            "--device",
-            metavar="N|auto|list",
-            is_eager=True,
-            expose_value=True,
-            callback=_device_or_list,
-            help="Which EGL device to render on; 'list' shows them. Default: $GLINFER_DEVICE, else auto.",
-        ),
-    ):
-        command = option(command)
-    return command
+def options(*decorators: Callable[[Any], Any]) -> Callable[[Command], Command]:
+    """Join options into one decorator; help lists them in this order."""
+
+    def decorated(command: Command) -> Command:
+        for decorator in reversed(decorators):
+            command = decorator(command)
+        return command
+
+    return decorated
 
 
 def _device_or_list(context: click.Context, _: click.Parameter, value: str | None) -> str | None:
@@ -156,78 +139,87 @@ def _device_or_list(context: click.Context, _: click.Parameter, value: str | Non
     return None
 
 
-def cache_option(command: Command) -> Command:
-    """``--cache``."""
-    return click.option(
-        "--cache",
-        type=click.Choice(CACHES),
-        default=DEFAULT_CACHE,
+device_options = options(
+    click.option(
+        "--device",
+        metavar="N|auto|list",
+        is_eager=True,
+        expose_value=True,
+        callback=_device_or_list,
+        help="Which EGL device to render on; 'list' shows them. Default: $GLINFER_DEVICE, else auto.",
+    ),
+    click.option(
+        "--gl",
+        "api",
+        type=click.Choice(["es", "desktop"]),
+        help="OpenGL ES 3.0 through EGL (default), or desktop OpenGL 3.3.",
+    ),
+    click.option(
+        "--limits",
+        type=click.Choice(list(LIMITS)),
+        default="driver",
+        help="Lay textures out within the driver's limits, or within WebGL2's guaranteed minimum.",
+    ),
+)
+"""``--device``, ``--gl`` and ``--limits``."""
+cache_option = click.option(
+    "--cache",
+    type=click.Choice(CACHES),
+    default=DEFAULT_CACHE,
+    show_default=True,
+    help="How the fast plan keeps keys and values: as floats, or in half floats, which take half the memory.",
+)
+gelu_option = click.option(
+    "--gelu", type=click.Choice(["tanh", "erf"]), help="The form of GELU. Default: the checkpoint's own."
+)
+CONTEXT_HELP = f"all of the model's positions, but at most {USUAL_CONTEXT} where they are rotary."
+context_option = click.option(
+    "--context", type=int, help=f"Tokens of the longest sequence, which takes memory for each. Default: {CONTEXT_HELP}"
+)
+plan_option = click.option(
+    "--plan",
+    type=click.Choice(list(PLANS)),
+    default=DEFAULT_PLAN,
+    show_default=True,
+    help="'fast' runs each token once, 'reference' the published passes over the whole sequence each time.",
+)
+model_options = options(
+    plan_option,
+    click.option(
+        "--weights",
+        type=click.Choice([*WEIGHTS, AUTO]),
+        default=DEFAULT_WEIGHTS,
         show_default=True,
-        help="How the fast plan keeps keys and values: as floats, or in half floats, which take half the memory.",
-    )(command)
-
-
-def model_options(command: Command) -> Command:
-    """``--plan``, ``--weights``, ``--cache``, ``--context`` and ``--gelu``."""
-    for option in (
-        click.option(
-            "--context",
-            type=int,
-            help="Tokens of the longest sequence, which takes memory for each. Default: all of the model's positions, "
-            f"but at most {USUAL_CONTEXT} where they are rotary.",
-        ),
-        click.option(
-            "--gelu",
-            type=click.Choice(["tanh", "erf"]),
-            help="The form of GELU. Default: the checkpoint's own.",
-        ),
-        cache_option,
-        click.option(
-            "--weights",
-            type=click.Choice([*WEIGHTS, AUTO]),
-            default=DEFAULT_WEIGHTS,
-            show_default=True,
-            help="How weights are kept: as the file has them, as floats, or in fewer bits, which are faster and less "
-            "exact. 'auto' takes the fastest that predicts within 0.1% of f32.",
-        ),
-        click.option(
-            "--plan",
-            type=click.Choice(list(PLANS)),
-            default=DEFAULT_PLAN,
-            show_default=True,
-            help="'fast' runs each token once, 'reference' the published passes over the whole sequence each time.",
-        ),
-    ):
-        command = option(command)
-    return command
-
-
-def tokenizer_option(command: Command) -> Command:
-    """``--tokenizer``."""
-    return click.option(
-        "--tokenizer",
-        type=click.Path(),
-        help="A .bpe or tokenizer.json file. Default: the one beside the model, if it fits.",
-    )(command)
-
-
-def strict_option(command: Command) -> Command:
-    """``--strict``."""
-    return click.option(
-        "--strict",
-        is_flag=True,
-        help="Stop where the model computes NaN or infinite logits, and say in which pass they began. Without it they "
-        "are warned of once, and such tokens are never chosen.",
-    )(command)
-
-
-def json_option(command: Command) -> Command:
-    """``--json``."""
-    return click.option("--json", "as_json", is_flag=True, help="Print one JSON document instead.")(command)
+        help="How weights are kept: as the file has them, as floats, or in fewer bits, which are faster and less "
+        "exact. 'auto' takes the fastest that predicts within 0.1% of f32.",
+    ),
+    cache_option,
+    gelu_option,
+    context_option,
+)
+"""``--plan``, ``--weights``, ``--cache``, ``--gelu`` and ``--context``."""
+tokenizer_option = click.option(
+    "--tokenizer",
+    type=click.Path(),
+    help="A .bpe or tokenizer.json file. Default: the one beside the model, if it fits.",
+)
+strict_option = click.option(
+    "--strict",
+    is_flag=True,
+    help="Stop where the model computes NaN or infinite logits, and say in which pass they began. Without it they "
+    "are warned of once, and such tokens are never chosen.",
+)
+json_option = click.option("--json", "as_json", is_flag=True, help="Print one JSON document instead.")
+config_option = click.option(
+    "--config",
+    "config_text",
+    help="A shape instead of a MODEL: a config.json, or blocks=6,heads=8,dim=512,vocab=5256,context=2048 with "
+    "family=llama, kv_heads, inner and so on; what is left out is as in Gab.",
+)
 
 
 def opened(device: str | None, api: str | None, limits: str) -> Device:
-    """Open the device that the options ask for."""
+    """Open the device that the options name."""
     return open_device(device, api=api, limits=LIMITS[limits])
 
 
@@ -243,7 +235,7 @@ def loaded(
     strict: bool = False,
     **device_choice: Any,
 ) -> Model:
-    """Load a model with a progress bar while its weights are uploaded."""
+    """Load a model, with a progress bar for the upload of its weights."""
     limits = LIMITS[device_choice["limits"]]
     with progress("uploading weights") as advance:
         return load_model(
@@ -284,32 +276,22 @@ def stage_bars() -> Iterator[StagedProgress]:
 
 
 def shape_of(text: str) -> ModelConfig:
-    """The shape that ``--config`` means: a path to a config.json, or numbers such as ``blocks=6,heads=8``.
+    """Parse ``--config``: a path to a config.json, or numbers such as ``blocks=6,heads=8``.
 
     Raises:
-        ConfigError: the numbers make up no model.
-        FormatError: the file cannot be read, or describes no model that runs here.
+        ConfigError: the numbers are inconsistent.
+        FormatError: the file cannot be read, or describes an unknown kind of model.
     """
     return read_config(Path(text)) if text.endswith(".json") else ModelConfig.from_options(text)
 
 
-def config_option(command: Command) -> Command:
-    """``--config``, as ``config_text``."""
-    return click.option(
-        "--config",
-        "config_text",
-        help="A shape instead of a MODEL: a config.json, or blocks=6,heads=8,dim=512,vocab=5256,context=2048 with "
-        "family=llama, kv_heads, inner and so on; what is left out is as in Gab.",
-    )(command)
-
-
 def shape_asked_for(config_text: str, options: Mapping[str, Any]) -> ModelConfig:
-    """The shape that ``--config`` means, with the form of GELU and the context of the options."""
+    """Parse ``--config``, with the form of GELU and the context of the options."""
     return usual_context(shape_of(config_text).with_gelu(options["gelu"]), options["context"])
 
 
 def planned_edge(limits: str) -> int:
-    """Texels a side of textures that are only planned, as ``--limits`` says."""
+    """Return the texture size of plans that are only counted, by ``--limits``."""
     least = LIMITS[limits]
     return USUAL_TEXTURE_SIZE if least is None else least.max_texture_size
 
@@ -325,7 +307,7 @@ def check_one_source(model: str | None, config_text: str | None, *, needed: bool
 
 
 def model_or_shape(model: str | None, config_text: str | None, options: Mapping[str, Any]) -> Checkpoint:
-    """The checkpoint of a command that takes a MODEL, or ``--config`` for random weights of that shape.
+    """Load the checkpoint of a MODEL, or make random weights of the shape of ``--config``.
 
     Raises:
         InputError: both are given, or neither.
@@ -338,10 +320,10 @@ def model_or_shape(model: str | None, config_text: str | None, options: Mapping[
 
 
 def parse_ids(text: str, what: str = "token ids") -> list[int]:
-    """Token ids (or ``what`` else they are) out of ``13,132,251``.
+    """Parse whole numbers such as ``13,132,251``; ``what`` names them in errors.
 
     Raises:
-        InputError: something between the commas is no whole number.
+        InputError: a part between the commas is not a whole number.
     """
     numbers = []
     for part in filter(None, map(str.strip, text.split(","))):

@@ -14,6 +14,7 @@ from glinfer.cli.common import (
     json_option,
     loaded,
     model_options,
+    options,
     parse_ids,
     print_json,
     progress,
@@ -26,39 +27,31 @@ from glinfer.engine.sampler import SamplingOptions
 from glinfer.engine.stream import GenerationStats, TextStream, TokenStream
 from glinfer.errors import InputError
 
-
-def sampling_options(command: Any) -> Any:
-    """The options of the sampler, and ``--max-tokens``."""
-    for option in (
-        click.option("--seed", type=int, help="The same seed gives the same text."),
-        click.option("--repetition-penalty", type=float, default=1.0, help="Above 1: repeat less. Default 1."),
-        click.option(
-            "--min-p",
-            type=float,
-            default=0.0,
-            help="Only tokens at least this fraction as likely as the best.",
-        ),
-        click.option(
-            "--top-p",
-            type=float,
-            default=1.0,
-            help="Only the likeliest tokens up to this probability. Default 1.",
-        ),
-        click.option("--top-k", type=int, default=0, help="Only the k likeliest tokens; 0 for all (default)."),
-        click.option(
-            "--temperature", type=float, default=1.0, help="0 takes the likeliest token each time. Default 1."
-        ),
-        click.option(
-            "--max-tokens", type=click.IntRange(min=1), default=128, help="How many tokens at most. Default 128."
-        ),
-    ):
-        command = option(command)
-    return command
+sampling_options = options(
+    click.option("--max-tokens", type=click.IntRange(min=1), default=128, help="How many tokens at most. Default 128."),
+    click.option("--temperature", type=float, default=1.0, help="0 takes the likeliest token each time. Default 1."),
+    click.option("--top-k", type=int, default=0, help="Only the k likeliest tokens; 0 for all (default)."),
+    click.option(
+        "--top-p",
+        type=float,
+        default=1.0,
+        help="Only the likeliest tokens up to this probability. Default 1.",
+    ),
+    click.option(
+        "--min-p",
+        type=float,
+        default=0.0,
+        help="Only tokens at least this fraction as likely as the best.",
+    ),
+    click.option("--repetition-penalty", type=float, default=1.0, help="Above 1: repeat less. Default 1."),
+    click.option("--seed", type=int, help="The same seed gives the same text."),
+)
+"""``--max-tokens`` and the options of the sampler."""
 
 
-def take_sampling(options: dict[str, Any]) -> SamplingOptions:
-    """Take the sampler's options out of ``options`` and check them, which needs no model yet."""
-    return SamplingOptions(**{field.name: options.pop(field.name) for field in dataclasses.fields(SamplingOptions)})
+def take_sampling(given: dict[str, Any]) -> SamplingOptions:
+    """Take the sampler's options out of ``given`` and check them."""
+    return SamplingOptions(**{field.name: given.pop(field.name) for field in dataclasses.fields(SamplingOptions)})
 
 
 @click.command()

@@ -9,7 +9,9 @@ from typing import Any
 import click
 
 from glinfer.cli.common import (
+    context_option,
     device_options,
+    gelu_option,
     json_option,
     loaded,
     parse_ids,
@@ -18,7 +20,7 @@ from glinfer.cli.common import (
     progress,
     tokenizer_option,
 )
-from glinfer.engine.loading import USUAL_CONTEXT, read_model
+from glinfer.engine.loading import read_model
 from glinfer.errors import InputError
 from glinfer.inspect.look.options import DEFAULT_TOP, KINDS, LookOptions
 from glinfer.inspect.look.output import check_drawing, check_folder
@@ -37,13 +39,8 @@ from glinfer.inspect.look.output import look as look_into
 )
 @click.option("--force", is_flag=True, help="Write into a folder that has other files too; they stay.")
 @tokenizer_option
-@click.option("--gelu", type=click.Choice(["tanh", "erf"]), help="The form of GELU. Default: the checkpoint's own.")
-@click.option(
-    "--context",
-    type=int,
-    help="Tokens of the longest sequence. Default: all of the model's positions, "
-    f"but at most {USUAL_CONTEXT} where they are rotary.",
-)
+@gelu_option
+@context_option
 @device_options
 @json_option
 def look(

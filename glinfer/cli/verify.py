@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from contextlib import ExitStack
 from typing import Any
 
 import click
@@ -22,21 +21,19 @@ from glinfer.cli.common import (
     parse_ids,
     planned_edge,
     print_json,
-    progress,
     shape_asked_for,
+    stage_bars,
     table,
 )
 from glinfer.engine.ids import check_ids
 from glinfer.errors import ContextError, InputError
 from glinfer.formats import Checkpoint
 from glinfer.inspect.draws import example_ids
-from glinfer.inspect.verify.report import Unusable, named, schema_text
+from glinfer.inspect.verify.draws import DRAW_TOLERANCE
+from glinfer.inspect.verify.report import UnusableRun, VerifyReport, VerifyRun, named, schema_text
 from glinfer.inspect.verify.suite import (
-    DRAW_TOLERANCE,
-    Checks,
-    Renderer,
-    VerifyReport,
-    VerifyRun,
+    CheckOptions,
+    RendererChoice,
     every_format,
     every_renderer,
     verify_everywhere,
@@ -78,10 +75,10 @@ def check_everywhere(context: click.Context) -> None:
 
 def asked_for(
     checkpoint: Checkpoint, options: Mapping[str, Any], all_weights: bool, all_devices: bool
-) -> tuple[list[Renderer], list[str]]:
+) -> tuple[list[RendererChoice], list[str]]:
     """The renderers and the weight formats that the options name."""
     api = options["api"]
-    renderers = every_renderer(api) if all_devices else [Renderer(options["device"], api)]
+    renderers = every_renderer(api) if all_devices else [RendererChoice(options["device"], api)]
     return renderers, every_format(checkpoint, options["plan"]) if all_weights else [options["weights"]]
 
 
@@ -100,7 +97,7 @@ def planned_checkpoint(model: str | None, config_text: str | None, options: Mapp
     return model_or_shape(model, config_text, options)
 
 
-def nothing_ran(unusable: Sequence[Unusable]) -> str:
+def nothing_ran(unusable: Sequence[UnusableRun]) -> str:
     """Why nothing could be run, in words."""
     if len(unusable) == 1:
         return unusable[0].problem
@@ -181,11 +178,11 @@ def verify(
     sequence: list[int] = []
     if runs:
         sequence = check_ids(_sequence(ids, 8 if tokens is None else tokens, checkpoint), checkpoint.config)
-    checks = Checks(with_draws, sequence, greedy)
+    checks = CheckOptions(with_draws, sequence, greedy)
     renderers, formats = asked_for(checkpoint, options, all_weights, all_devices)
-    with _Bars() as bars:
+    with stage_bars() as advance:
         how = {"plan": options["plan"], "cache": options["cache"], "limits": LIMITS[options["limits"]]}
-        report = verify_everywhere(checkpoint, renderers, formats, checks, on_step=bars.step, **how)
+        report = verify_everywhere(checkpoint, renderers, formats, checks, on_progress=advance, **how)
     if as_json and (report.runs or all_devices or all_weights):
         print_json(report.to_json())
     if not report.runs:
@@ -203,18 +200,6 @@ def _sequence(ids: str | None, tokens: int, checkpoint: Checkpoint) -> list[int]
     if not 1 <= tokens <= longest:
         raise InputError(f"--tokens is {tokens}; expected 1 to {longest}, the context")
     return [int(token) for token in example_ids(checkpoint.config, tokens)]
-
-
-class _Bars(ExitStack):
-    """One progress bar after the other, each for what is being done."""
-
-    _what = ""
-
-    def step(self, what: str, done: float, total: float) -> None:
-        if what != self._what:
-            self.close()
-            self._what, self._advance = what, self.enter_context(progress(what))
-        self._advance(int(100 * done), int(100 * total))
 
 
 def _show(report: VerifyReport) -> None:

@@ -21,7 +21,7 @@ from glinfer.gl.context import open_device
 from glinfer.gl.egl import EglDevice
 from glinfer.gl.texture import Texture
 from glinfer.inspect.verify import suite as module
-from glinfer.inspect.verify.suite import schema
+from glinfer.inspect.verify.report import schema
 
 Told = Callable[..., dict[str, Any]]
 FORMATS = ["f32", "f16", "q16", "q8l", "q8"]

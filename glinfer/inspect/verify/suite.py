@@ -1,92 +1,52 @@
-"""Do textures hold exactly what was uploaded, and does every draw compute what it should? On one renderer, or on all.
-
-The parts are in modules of their own: :mod:`glinfer.inspect.verify.textures`, :mod:`~glinfer.inspect.verify.draws` with
-:mod:`~glinfer.inspect.verify.state`, :mod:`~glinfer.inspect.verify.greedy`, and :mod:`~glinfer.inspect.verify.report`
-for what they found. Here they are put together.
-"""
+"""Runs all checks of ``glinfer verify`` for each weight format on each renderer."""
 
 from __future__ import annotations
 
 import sys
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass, replace
-from itertools import count
-from typing import Any
+from functools import partial
 
+from glinfer.engine.progress import StagedProgress, no_staged_progress
 from glinfer.errors import ContextError, GLError, InputError, PlanError, ShaderError
 from glinfer.formats import Checkpoint
 from glinfer.gl import egl
 from glinfer.gl.context import Device, Limits, open_device
-from glinfer.inspect.verify.draws import DRAW_TOLERANCE, DrawCheck, verify_draws
-from glinfer.inspect.verify.greedy import GreedyCheck, verify_greedy
-from glinfer.inspect.verify.report import Unusable, VerifyReport, VerifyRun, schema
-from glinfer.inspect.verify.state import Finding
-from glinfer.inspect.verify.textures import (
-    SPECIAL_BITS,
-    SpecialCheck,
-    TextureCheck,
-    Weights,
-    verify_special_values,
-    verify_textures,
-)
+from glinfer.inspect.verify.draws import DrawCheck, verify_draws
+from glinfer.inspect.verify.greedy import verify_greedy
+from glinfer.inspect.verify.report import UnusableRun, VerifyReport, VerifyRun
+from glinfer.inspect.verify.textures import verify_special_values, verify_textures
 from glinfer.models.choice import WEIGHTS, check_choice, plan_for, weights_for, weights_named
 from glinfer.models.fast.shortlist import with_shortlist
-from glinfer.models.plan import Plan
 from glinfer.models.tuning import kernels_for
 from glinfer.quant.formats import DEFAULT_CACHE, FROM_FILE
 
-__all__ = [
-    "APIS",
-    "DRAW_TOLERANCE",
-    "SPECIAL_BITS",
-    "Checks",
-    "DrawCheck",
-    "Finding",
-    "GreedyCheck",
-    "Renderer",
-    "SpecialCheck",
-    "TextureCheck",
-    "Unusable",
-    "VerifyReport",
-    "VerifyRun",
-    "every_format",
-    "every_renderer",
-    "schema",
-    "verify_draws",
-    "verify_everywhere",
-    "verify_greedy",
-    "verify_special_values",
-    "verify_textures",
-]
-
 APIS = ("es", "desktop")
-"""Both ways to a context, see :func:`glinfer.gl.context.open_device`."""
-OnStep = Callable[[str, float, float], None]
-"""Told what is being done, how much of it is done, and of how much."""
+"""Values of ``api``, see :func:`glinfer.gl.context.open_device`."""
 
 
 @dataclass(frozen=True)
-class Renderer:
-    """Which context to open: what :func:`glinfer.gl.context.open_device` takes."""
+class RendererChoice:
+    """Arguments of :func:`glinfer.gl.context.open_device`."""
 
     device: str | int | None = None
     api: str | None = None
 
     @property
     def number(self) -> int | None:
-        """The device's number, None where it is left to glinfer."""
+        """Number of the device; None where glinfer chooses it."""
         text = "" if self.device is None else str(self.device)
         return int(text) if text.isdecimal() else None
 
 
 @dataclass(frozen=True)
-class Checks:
-    """What is checked beside textures and special values.
+class CheckOptions:
+    """Selection of checks beside textures and special values.
 
     Attributes:
-        draws: every draw against float64.
-        ids: the tokens that draws and greedy tokens follow.
-        greedy: how many tokens are compared with those that float64 finds likeliest; None for none.
+        draws: compare every draw with float64.
+        ids: tokens before the checked draws and greedy tokens.
+        greedy: number of tokens compared with those that float64 finds likeliest; None for none.
     """
 
     draws: bool = False
@@ -94,20 +54,22 @@ class Checks:
     greedy: int | None = None
 
 
-def every_renderer(api: str | None = None) -> list[Renderer]:
-    """Every EGL device with each of :data:`APIS`, or with ``api`` alone; whether they open is not tried."""
+def every_renderer(api: str | None = None) -> list[RendererChoice]:
+    """List every EGL device with each of :data:`APIS`, or with ``api`` alone; opens none of them."""
     numbers: list[str | int]
     try:
         numbers = [device.index for device in egl.list_devices()]
     except ContextError:
-        numbers = ["auto"]  # which says what is missing when it is opened
+        numbers = ["auto"]  # opening it reports what is missing
     several: list[str | int] = numbers if sys.platform.startswith("linux") else ["auto"]
-    made = [Renderer(number, "es") for number in numbers] + [Renderer(number, "desktop") for number in several]
+    made = [RendererChoice(number, "es") for number in numbers] + [
+        RendererChoice(number, "desktop") for number in several
+    ]
     return [renderer for renderer in made if api in (None, renderer.api)]
 
 
 def every_format(checkpoint: Checkpoint, plan: str) -> list[str]:
-    """The weight formats that a plan of a model can have, each once."""
+    """List the weight formats that a plan of a model can have."""
     found: dict[str, None] = {}
     for weights in (FROM_FILE, *(name for name in WEIGHTS if name != FROM_FILE)):
         try:
@@ -120,120 +82,85 @@ def every_format(checkpoint: Checkpoint, plan: str) -> list[str]:
 
 def verify_everywhere(
     checkpoint: Checkpoint,
-    renderers: Sequence[Renderer],
+    renderers: Sequence[RendererChoice],
     formats: Sequence[str],
-    checks: Checks,
+    options: CheckOptions,
     *,
     plan: str,
     cache: str = DEFAULT_CACHE,
     limits: Limits | None = None,
-    on_step: OnStep = lambda what, done, total: None,
+    on_progress: StagedProgress = no_staged_progress,
 ) -> VerifyReport:
     """Check each weight format on each renderer.
 
-    A renderer that does not open, and a format that does not fit one, are told as unusable and are no failure. An
+    Renderers that do not open, and formats that do not fit one, are reported as unusable, which is not a failure. An
     error of OpenGL or of a shader ends a run, which then has failed.
 
     Args:
         checkpoint: the model.
-        renderers: where; see :func:`every_renderer`.
-        formats: of the weights; see :func:`every_format`.
-        checks: what.
+        renderers: see :func:`every_renderer`.
+        formats: weight formats, see :func:`every_format`.
+        options: which checks to run.
         plan: one of :data:`glinfer.models.choice.PLANS`.
         cache: one of :data:`glinfer.models.choice.CACHES`.
-        limits: pretend that each renderer allows no more than this.
-        on_step: told how far it is.
+        limits: upper bounds on the limits of each renderer.
+        on_progress: receives (check, finished items, items).
 
     Raises:
-        InputError: there is no such plan or format, or the ids are none that the model can run.
+        InputError: the plan or format is unknown, or the model cannot run the ids.
     """
     runs: list[VerifyRun] = []
-    unusable: list[Unusable] = []
+    unusable: list[UnusableRun] = []
     for renderer in renderers:
         try:
             device = open_device(renderer.device, api=renderer.api, limits=limits)
         except (ContextError, GLError) as error:
-            unusable.append(Unusable(renderer.number, renderer.api, None, str(error)))
+            unusable.append(UnusableRun(renderer.number, renderer.api, None, str(error)))
             continue
         with device:
-            for weights in formats:
-                made = _Run(checkpoint, device, renderer, plan, weights, cache, checks, on_step)
+            for name in formats:
+                run = VerifyRun(
+                    device.description,
+                    device=renderer.number,
+                    api=device.api,
+                    max_texture_size=device.limits.max_texture_size,
+                    plan=plan,
+                    weights=weights_named(name, checkpoint.formats()),
+                    cache=cache,
+                )
                 try:
-                    runs.append(made.run())
+                    runs.append(_checked(run, checkpoint, device, options, on_progress))
                 except PlanError as error:
-                    unusable.append(Unusable(renderer.number, device.api, made.weights, str(error)))
+                    unusable.append(UnusableRun(renderer.number, device.api, run.weights, str(error)))
     return VerifyReport(checkpoint.source, tuple(runs), tuple(unusable))
 
 
-class _Run:
-    """All checks of one weight format on one open device."""
+def _checked(
+    run: VerifyRun, checkpoint: Checkpoint, device: Device, options: CheckOptions, on_progress: StagedProgress
+) -> VerifyRun:
+    """Return the run with the results of all checks; an error of OpenGL or of a shader ends it."""
+    config, how = checkpoint.config, {"weights": run.weights, "cache": run.cache}
+    kernels, edge = kernels_for(device, config, run.weights), run.max_texture_size
+    try:
+        plan = plan_for(config, run.plan, formats=checkpoint.formats(), kernels=kernels, max_texture_size=edge, **how)
+        arrays = weights_for(checkpoint, run.plan, run.weights)
+        advance = partial(on_progress, "checking textures")
+        textures = verify_textures(checkpoint, plan, device, weights=arrays, on_progress=advance)
+        run = replace(run, textures=tuple(textures))
+        run = replace(run, special=tuple(verify_special_values(device)))
+        if options.draws:
+            listed = with_shortlist(plan, kernels=kernels, max_texture_size=edge) if run.plan == "fast" else plan
 
-    def __init__(
-        self,
-        checkpoint: Checkpoint,
-        device: Device,
-        renderer: Renderer,
-        plan: str,
-        weights: str,
-        cache: str,
-        checks: Checks,
-        on_step: OnStep,
-    ) -> None:
-        self.checkpoint, self.device, self.renderer = checkpoint, device, renderer
-        self.plan, self.cache, self.checks, self.on_step = plan, cache, checks, on_step
-        self.weights = weights_named(weights, checkpoint.formats())
+            def checked(check: DrawCheck) -> None:
+                on_progress("checking draws", check.index + 1, len(listed.draws))
 
-    def run(self) -> VerifyRun:
-        device, edge = self.device, self.device.limits.max_texture_size
-        made = VerifyRun(
-            device.description,
-            (),
-            (),
-            device=self.renderer.number,
-            api=device.api,
-            max_texture_size=edge,
-            plan=self.plan,
-            weights=self.weights,
-            cache=self.cache,
-        )
-        try:
-            for found in self.found(edge):
-                made = replace(made, **found)
-        except (GLError, ShaderError) as error:
-            made = replace(made, problem=str(error))
-        return made
-
-    def found(self, edge: int) -> Iterator[dict[str, Any]]:
-        """What is found, as attributes of a run, one after the other."""
-        config, formats, weights = self.checkpoint.config, self.checkpoint.formats(), self.weights
-        kernels = kernels_for(self.device, config, weights)
-        how = {"weights": weights, "cache": self.cache}
-        plan = plan_for(config, self.plan, formats=formats, kernels=kernels, max_texture_size=edge, **how)
-        arrays = weights_for(self.checkpoint, self.plan, weights)
-        yield {"textures": self.textures(plan, arrays)}
-        yield {"special": tuple(verify_special_values(self.device))}
-        if self.checks.draws:
-            listed = with_shortlist(plan, kernels=kernels, max_texture_size=edge) if self.plan == "fast" else plan
-            yield {"draws": self.draws(listed, arrays)}
-        del plan, arrays  # folded weights are a copy, and what follows makes its own
-        if self.checks.greedy is not None:
-            self.on_step("choosing tokens", 0, 1)
-            found = verify_greedy(
-                self.checkpoint, self.device, self.checks.ids, self.checks.greedy, plan=self.plan, **how
-            )
-            yield {"greedy": found}
-
-    def textures(self, plan: Plan, arrays: Weights) -> tuple[TextureCheck, ...]:
-        total, done = len(plan.of_kind("weight")), count(1)
-
-        def told(_: TextureCheck) -> None:
-            self.on_step("checking textures", next(done), total)
-
-        return tuple(verify_textures(self.checkpoint, plan, self.device, told, weights=arrays))
-
-    def draws(self, plan: Plan, arrays: Weights) -> tuple[DrawCheck, ...]:
-        def told(check: DrawCheck) -> None:
-            self.on_step("checking draws", check.index + 1, len(plan.draws))
-
-        found = verify_draws(self.checkpoint, plan, self.device, self.checks.ids, weights=arrays, on_check=told)
-        return tuple(found)
+            draws = verify_draws(checkpoint, listed, device, options.ids, weights=arrays, on_check=checked)
+            run = replace(run, draws=tuple(draws))
+        del plan, arrays  # folded weights are a copy, and the next check makes its own
+        if options.greedy is not None:
+            on_progress("choosing tokens", 0, 1)
+            chosen = verify_greedy(checkpoint, device, options.ids, options.greedy, plan=run.plan, **how)
+            run = replace(run, greedy=chosen)
+    except (GLError, ShaderError) as error:
+        run = replace(run, problem=str(error))
+    return run
