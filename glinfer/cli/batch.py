@@ -10,7 +10,7 @@ import click
 
 from glinfer.batch.files import (
     BatchTotals,
-    Finished,
+    FinishedLines,
     ResultFile,
     check_out,
     check_prompts,
@@ -92,7 +92,7 @@ def generate_batch(
         *(None if path is None else file_digest(path) for path in files),
         *(model_options[name] for name in ("weights", "cache", "gelu", "context")),
     )
-    finished = Finished() if choice.restart else read_finished(choice.out, choice.batch, lines, made_with)
+    finished = FinishedLines() if choice.restart else read_finished(choice.out, choice.batch, lines, made_with)
     before = len(finished.keys)
     todo = [line for line in lines if line.key not in finished.keys]
     totals = BatchTotals()
@@ -114,7 +114,7 @@ def generate_batch(
                         made_with=made_with,
                         slots=choice.slots,
                         memory=None if choice.memory is None else choice.memory * 1_000_000,
-                        on_line=lambda done: advance(before + done, len(lines)),
+                        on_progress=lambda done, _: advance(before + done, len(lines)),
                     )
             except KeyboardInterrupt:
                 if not quiet:

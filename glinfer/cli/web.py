@@ -17,7 +17,7 @@ from glinfer.cli.common import (
     print_json,
 )
 from glinfer.export.serve import address, site_server
-from glinfer.export.site import LIMITS, Exported, export_web
+from glinfer.export.site import LIMITS, ExportedSite, export_web
 from glinfer.models.choice import DEFAULT_WEIGHTS, WEIGHTS
 
 
@@ -65,7 +65,7 @@ def export_command(model: str, out: str, single: bool, as_json: bool, **options:
     click.echo(f"open {out.rstrip('/')}/index.html" if single else f"look at it: glinfer serve-web {out}")
 
 
-def _summary(made: Exported, single: bool) -> dict[str, object]:
+def _summary(made: ExportedSite, single: bool) -> dict[str, object]:
     model = made.plan["model"]
     return {
         "folder": str(made.folder),

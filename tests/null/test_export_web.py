@@ -1,4 +1,4 @@
-"""Exported sites: the plan's file says what the Python plan says, weights lie as uploaded, and folders are safe."""
+"""ExportedSite sites: the plan's file says what the Python plan says, weights lie as uploaded, and folders are safe."""
 
 from __future__ import annotations
 
@@ -390,7 +390,7 @@ def test_what_cannot_be_exported_is_said_in_one_line(tmp_path: Path) -> None:
 
 
 def test_weights_that_no_page_can_hold_are_refused(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(module, "_LARGEST_SINGLE", 1000)
+    monkeypatch.setattr(module, "MAX_SINGLE_FILE_BYTES", 1000)
     with pytest.raises(InputError, match="leave --single-file out"):
         export_web(written(tmp_path, GAB), tmp_path / "out", single=True)
 

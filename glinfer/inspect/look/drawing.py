@@ -66,8 +66,8 @@ class Drawing:
         self.tokens = labelled_tokens(ids, tokenizer)
         self.labels = [token.label for token in self.tokens]
         self.pictures: list[dict[str, Any]] = []
-        lists: dict[str, Any] = {name: [] for name in ("next", "tensors", "attention", "weights")}
-        self.found: dict[str, Any] = {**lists, "norms": None, "lens": None}
+        self.found: dict[str, Any] = {"next": [], "tensors": [], "attention": []}
+        self.found |= {"norms": None, "lens": None, "weights": []}
         self.streams: dict[str, Floats] = {}
 
     def label(self, token: int) -> str:
