@@ -297,7 +297,7 @@ def planned_edge(limits: str) -> int:
 
 
 def check_one_source(model: str | None, config_text: str | None, *, needed: bool = True) -> None:
-    """Refuse a MODEL and ``--config`` together, and where one is ``needed`` neither.
+    """Refuse a MODEL and ``--config`` together, and if one is ``needed`` neither.
 
     Raises:
         InputError: both are given, or neither.

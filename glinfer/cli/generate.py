@@ -118,7 +118,7 @@ def show(stream: TextStream | TokenStream) -> None:
 
 
 def closing_line(model: Model, stats: GenerationStats) -> str:
-    """``39 draws/token · 40 tokens · 250 tok/s · OpenGL ES 3.2 Mesa 22.3.6 · llvmpipe (…)``."""
+    """The line after a text: ``39 draws/token · 40 tokens · 250 tok/s · OpenGL ES 3.2 Mesa 22.3.6 · llvmpipe (…)``."""
     parts = [
         f"{stats.draws_per_token:g} draws/token",
         f"{stats.tokens} tokens",

@@ -67,7 +67,8 @@ class FetchRate(Report):
 class ProductRate(Report):
     """Rate at which one draw of a model's chunk plan, run alone, multiplies [rows, inputs] by [inputs, outputs].
 
-    Only ``rows · inputs · outputs`` multiply-adds count, without padding to whole blocks, norm or activation.
+    Only ``rows · inputs · outputs`` multiply-adds count, a gate included; padding to whole blocks, norm
+    and activation do not.
     """
 
     derived = ("multiply_adds_per_second",)
@@ -181,6 +182,7 @@ def measure_products(model: Model, label: str, *, sample_seconds: float = _SAMPL
                 # Flushed one by one: a tiler would run all of them tile by tile, out of its caches.
                 seconds = _seconds(model.device, [draw], sample_seconds, values, flush_every=1)
                 inputs, outputs = (session.plan.table[name].shape[1] for name in (spec.input("x0"), spec.outputs[0]))
+                outputs *= 1 + int(dict(spec.defines)["GATED"])
                 found.append(ProductRate(label, spec.name, rows, inputs, outputs, 1000.0 * seconds))
     return tuple(found)
 
