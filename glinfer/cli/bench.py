@@ -1,4 +1,4 @@
-"""``glinfer bench``: milliseconds a token."""
+"""``glinfer bench``: speed of decoding and prefill."""
 
 from __future__ import annotations
 
@@ -50,10 +50,10 @@ from glinfer.models.choice import DEFAULT_PLAN, DEFAULT_WEIGHTS, PLANS, check_ch
 
 _LENGTHS = "1,8,64"
 _CONTEXTS = "32,128,512,2000"
-_BATCHES_AT = 128  # tokens, unless --contexts says otherwise
+_BATCHES_AT = 128  # context length of batches without --contexts
 
 OpenEngines = Callable[[Checkpoint], Sequence[OpenedDecoder]]
-"""Loads a checkpoint into other engines, which take turns with the fast plan and are closed at the end."""
+"""Loads a checkpoint into other engines, which take turns with the fast plan; the benchmark closes them."""
 
 
 @click.command("bench")
@@ -135,7 +135,7 @@ def run_bench(
         raise InputError("--lengths belongs to --plan reference; give --contexts, or use that plan")
     formats = formats_of(DEFAULT_WEIGHTS if weights is None else weights)
     found = parse_ids(_CONTEXTS if contexts is None else contexts, "contexts")
-    together = _Together(sizes_of(batch), _BATCHES_AT if contexts is None or not found else found[0])
+    together = _Batches(sizes_of(batch), _BATCHES_AT if contexts is None or not found else found[0])
     report = _bench_fast(model, config_text, formats, found, together, runs, open_others, ceiling, options)
     if as_json:
         print_json(report.to_json())
@@ -144,15 +144,15 @@ def run_bench(
 
 
 def names_of(text: str) -> list[str]:
-    """The names between the commas, each once."""
+    """Split names separated by commas, without repetitions."""
     return list(dict.fromkeys(filter(None, map(str.strip, text.split(",")))))
 
 
 def formats_of(text: str) -> list[str]:
-    """The weight formats between the commas.
+    """Split and check weight formats separated by commas.
 
     Raises:
-        InputError: there is none, or no such format.
+        InputError: none is given, or one is unknown.
     """
     formats = names_of(text)
     if not formats:
@@ -163,10 +163,10 @@ def formats_of(text: str) -> list[str]:
 
 
 def sizes_of(batch: str | None) -> list[int]:
-    """The batch sizes between the commas, each once; None for none.
+    """Split and check batch sizes separated by commas; None means none.
 
     Raises:
-        InputError: there is none, or one below 1.
+        InputError: the text has none, or one below 1.
     """
     if batch is None:
         return []
@@ -177,20 +177,20 @@ def sizes_of(batch: str | None) -> list[int]:
 
 
 @dataclasses.dataclass(frozen=True)
-class _Together:
-    """The batches that are asked for, and the context length at which they are."""
+class _Batches:
+    """Requested batch sizes, and their context length."""
 
     sizes: list[int]
     context: int
 
     def within(self, config: ModelConfig, contexts: list[int], max_texture_size: int, cache: str) -> tuple[int, int]:
-        """(context length, how many tokens each sequence may hold) that a model and a renderer allow."""
+        """Return (context length, capacity of each sequence) that a model and a renderer allow."""
         context = batch_context(contexts_within(config, contexts)[0], self.context)
         return context, room_for(config, self.sizes, context, max_texture_size, cache)
 
 
 def path_of(model: str | None) -> str:
-    """The model that was given, or the demo's."""
+    """Return the given model, or the demo's."""
     return str(write_demo(demo_folder())[0]) if model is None else model
 
 
@@ -225,7 +225,7 @@ def _bench_fast(
     config_text: str | None,
     formats: list[str],
     contexts: list[int],
-    together: _Together,
+    together: _Batches,
     runs: int,
     open_others: OpenEngines | None,
     ceiling: bool,

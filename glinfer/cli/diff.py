@@ -1,4 +1,4 @@
-"""``glinfer diff``: two models, plans, weight formats or renderers side by side."""
+"""``glinfer diff``: comparison of two models, plans, weight formats or renderers."""
 
 from __future__ import annotations
 
@@ -138,10 +138,10 @@ def check_picture(path: str) -> None:
 
 
 def side_of(option: str, model: str, settings: Sequence[str]) -> RunConfig:
-    """A model with settings such as ``weights=q8,device=1``.
+    """Parse settings such as ``weights=q8,device=1`` of a model.
 
     Raises:
-        InputError: there is no such setting, or it cannot be that.
+        InputError: a setting or its value is unknown.
     """
     found: dict[str, Any] = {}
     for part in filter(None, (piece.strip() for text in settings for piece in text.split(","))):
@@ -240,7 +240,7 @@ def _show_passes(report: DiffReport, show_all: bool) -> None:
 
 
 def _by_block(passes: Sequence[TensorError], show_all: bool) -> list[tuple[str, TensorError]]:
-    """Everything by its name, or of each block what is farthest apart."""
+    """List all tensors by name, or the one with the largest error of each block."""
     if show_all:
         return [(each.name, each) for each in passes]
     worst: dict[str, TensorError] = {}
@@ -257,7 +257,7 @@ def _height(each: TensorError) -> float:
 
 
 def _at(report: DiffReport, each: TensorError) -> str:
-    """Where the largest difference is, in words."""
+    """Describe the position of the largest difference."""
     if each.place is None:
         return "" if each.error == 0 else f"{list(each.shapes[0])} and {list(each.shapes[1])}"
     place = each.place
@@ -272,7 +272,7 @@ def _at(report: DiffReport, each: TensorError) -> str:
 
 
 def _word(report: DiffReport, token: int) -> str:
-    """The text of a token with a space before it; nothing where there is no tokenizer."""
+    """Return the text of a token after a space; empty without a tokenizer."""
     word = report.words.get(token)
     if word is None:
         return ""
@@ -324,7 +324,7 @@ def _show_worst_tokens(report: DiffReport, along: Predictions) -> None:
 
 
 def verdict(report: DiffReport) -> str:
-    """What came of it, in one line."""
+    """Summarise the comparison in one line."""
     first, tolerance = report.first_beyond, f"{report.tolerance:g}"
     if report.identical:
         return "identical bit for bit"

@@ -1,4 +1,4 @@
-"""``glinfer eval``: how well a model predicts a text."""
+"""``glinfer eval``: quality of a model on a text."""
 
 from __future__ import annotations
 
@@ -102,7 +102,7 @@ def eval_command(
 
 
 def _formats(text: str, weights: str, cache: str) -> list[tuple[str, str]]:
-    """(weights, cache) of the options, then of each item of ``--compare``, which may leave one of them as it is."""
+    """List (weights, cache) of the options, then of each item of ``--compare``, whose default is the options'."""
     found = [(weights, cache)]
     known = {*WEIGHT_FORMATS, *(f"cache={name}" for name in CACHES)}
     for item in filter(None, map(str.strip, text.split(","))):

@@ -1,4 +1,4 @@
-"""``glinfer info``: show the renderer of this machine and its limits."""
+"""``glinfer info``: the renderer of this machine, and the needs of a model."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""``glinfer look``: pictures of what happens inside a model, and a page to browse them."""
+"""``glinfer look``: pictures of what a model computes, and a page to browse them."""
 
 from __future__ import annotations
 

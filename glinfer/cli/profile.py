@@ -1,4 +1,4 @@
-"""``glinfer profile``: where the time of a token goes, draw by draw."""
+"""``glinfer profile``: time and memory traffic of a token, draw by draw."""
 
 from __future__ import annotations
 

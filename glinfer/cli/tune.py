@@ -1,4 +1,4 @@
-"""``glinfer tune``: the fastest kernels here."""
+"""``glinfer tune``: the fastest kernel options of a model on this renderer."""
 
 from __future__ import annotations
 
@@ -59,7 +59,7 @@ def tune_command(model: str | None, weights: str, redo: bool, seconds: float, as
 
 
 def _tuned(device: Device, checkpoint: Checkpoint, weights: str, seconds: float, redo: bool) -> dict[str, Any]:
-    """What there is or was searched now, as JSON values."""
+    """Return the kept choice, or search for one; as JSON values."""
     key = TuningKey.of(device, checkpoint.config, weights)
     kept, report = load_tuned(key), None
     tuned = None if redo or kept is None or not runs_on(device, kept.kernels) else kept

@@ -1,4 +1,4 @@
-"""``glinfer verify``: textures hold what was uploaded, draws compute what they should."""
+"""``glinfer verify``: comparison of textures with their uploads, and of draws with float64."""
 
 from __future__ import annotations
 
@@ -76,14 +76,14 @@ def check_everywhere(context: click.Context) -> None:
 def asked_for(
     checkpoint: Checkpoint, options: Mapping[str, Any], all_weights: bool, all_devices: bool
 ) -> tuple[list[RendererChoice], list[str]]:
-    """The renderers and the weight formats that the options name."""
+    """List the renderers and weight formats that the options name."""
     api = options["api"]
     renderers = every_renderer(api) if all_devices else [RendererChoice(options["device"], api)]
     return renderers, every_format(checkpoint, options["plan"]) if all_weights else [options["weights"]]
 
 
 def planned_checkpoint(model: str | None, config_text: str | None, options: Mapping[str, Any]) -> Checkpoint:
-    """The MODEL, or random weights of the shape of ``--config`` if a plan of that shape fits into textures.
+    """Load the MODEL, or make random weights of the shape of ``--config`` if its plan fits into textures.
 
     Raises:
         InputError: both are given, or neither; or there is no such plan.
@@ -98,7 +98,7 @@ def planned_checkpoint(model: str | None, config_text: str | None, options: Mapp
 
 
 def nothing_ran(unusable: Sequence[UnusableRun]) -> str:
-    """Why nothing could be run, in words."""
+    """Describe why no run was possible."""
     if len(unusable) == 1:
         return unusable[0].problem
     return f"nothing could be run: {'; '.join(f'{each.where}: {each.problem}' for each in unusable)}"
@@ -253,7 +253,7 @@ def _show_run(run: VerifyRun) -> None:
 
 
 def _checked(run: VerifyRun) -> dict[str, tuple[int, str]]:
-    """How many of what were checked, and in a few words how that went."""
+    """Map kinds of checks to their number and result."""
     bad, differ = len(run.bad_textures), sum(not check.exact for check in run.draws)
     found = {"textures": (len(run.textures), f"{bad} DIFFER" if bad else "all identical")}
     if run.draws:
@@ -265,7 +265,7 @@ def _checked(run: VerifyRun) -> dict[str, tuple[int, str]]:
 
 
 def _parts(run: VerifyRun) -> list[str]:
-    """The same in one line."""
+    """List the checks and results for one line."""
     size = megabytes(sum(check.bytes for check in run.textures))
     parts = []
     for what, (count, result) in _checked(run).items():
@@ -276,7 +276,7 @@ def _parts(run: VerifyRun) -> list[str]:
 
 
 def _show_faults(run: VerifyRun, *, tables: bool = False) -> None:
-    """What is wrong, a line each; ``tables`` were shown before, and have textures and special values."""
+    """Print a line for each fault; ``tables`` of textures and special values were printed before."""
     if not tables:
         for texture in run.bad_textures:
             click.echo(f"texture {texture.name} differs by up to {texture.max_difference:g}")

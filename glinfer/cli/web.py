@@ -1,4 +1,4 @@
-"""``glinfer export-web`` and ``glinfer serve-web``: a model as static files for a browser, and a look at them."""
+"""``glinfer export-web`` and ``glinfer serve-web``: a model as static files for a browser, and their server."""
 
 from __future__ import annotations
 
