@@ -95,8 +95,8 @@ def test_addresses_phones_dark_screens_and_no_script(found: dict[str, Any]) -> N
     steps = found["steps"]
     assert steps["phone"]["files"] == [*HIDDEN[:2], HIDDEN[3]]
     assert not steps["phone"]["wide"]
-    assert steps["phone"]["paper"] == "rgb(22, 23, 26)"
-    assert steps["opened"]["paper"] == "rgb(251, 250, 247)"
+    assert steps["phone"]["paper"] == "rgb(15, 20, 25)"
+    assert steps["opened"]["paper"] == "rgb(246, 247, 249)"
     assert steps["odd"]["files"] == steps["opened"]["files"]
     assert steps["odd"]["layer"] == "all"
     assert steps["without"] == len(found["images"])
