@@ -20,8 +20,8 @@ from glinfer.cli.app import run
 from glinfer.engine.cached import CachedSession
 from glinfer.engine.model import Model
 from glinfer.engine.prefill import FEWEST
+from glinfer.engine.random_model import demo_tokenizer
 from glinfer.formats import save_checkpoint, weight_shapes, write_bpe
-from glinfer.inspect.demo import demo_tokenizer
 from glinfer.models.session import Session
 from glinfer.text.tokenizer import Tokenizer
 
