@@ -24,8 +24,8 @@ from glinfer.quant.formats import CACHE_FORMATS, GROUP_FORMS, is_grouped, is_sca
 class PartsBuilder:
     """A plan under construction, over the weights that :class:`glinfer.models.transforms.fold.FoldedWeights` makes.
 
-    Plans for one model declare a weight, or a cache of as many slots, under the same name and with the same layout, so
-    that they can share the textures.
+    All plans of one model declare a weight, or a cache of equally many slots, with one name and one layout, so that
+    they can share the textures.
     """
 
     def __init__(self, name: str, max_rows: int, run_values: Sequence[RunValue], options: PlanOptions) -> None:
@@ -38,7 +38,7 @@ class PartsBuilder:
         self._declared: dict[str, TensorSpec] = {}
 
     def blocks(self, name: str, slots: int, floats: int) -> TensorSpec:
-        """An activation [slots, floats], a slot's blocks dealt to tiles."""
+        """An activation [slots, floats] in blocks."""
         tiles, pitch = self.kernels.tiles, self.kernels.pitch
         layout = BlockLayout.of((slots, floats), self.max_texture_size, tiles=tiles, pitch=pitch)
         return self.plan.laid_out(name, "activation", layout)
@@ -49,12 +49,12 @@ class PartsBuilder:
         return self.plan.laid_out(name, "cache", layout)
 
     def attention_cache(self, layer: int, slots: int, every: int) -> TensorSpec:
-        """The keys and values of one layer, for so many tokens, and the queries of the last of each ``every``."""
+        """The cache of one layer: keys and values of ``slots`` tokens, queries once for each ``every`` tokens."""
         layout = attention_layout(self.recipes.heads(layer), slots, every, self.cache_format, self.max_texture_size)
         return self.plan.laid_out(f"h.{layer}.attn.cache", "cache", layout)
 
     def table(self, name: str, rows: int, cols: int, format_name: str = "rgba32f") -> TensorSpec:
-        """A weight that is read a row at a time; declared where it is first asked for."""
+        """A weight that is read a row at a time, declared at the first call."""
         if name not in self._declared:
             layout = RowLayout.of((rows, cols), format_name, self.max_texture_size)
             self._declared[name] = self.plan.laid_out(name, "weight", layout)
@@ -76,7 +76,7 @@ class PartsBuilder:
         return wte, self.table("wpe", config.max_position_embeddings, width, recipes.positions_format)
 
     def matrix(self, recipe: Recipe) -> Matrix:
-        """The packed matrix of a product, and what goes with it."""
+        """The packed matrix of a product with its constants and its gain."""
         name, inputs = recipe.name, self.inputs_of(recipe)
         weight = self.packed(recipe)
         if f"{name}.consts" not in self._declared:
@@ -88,7 +88,7 @@ class PartsBuilder:
         return Matrix(weight, self._declared[f"{name}.consts"], inputs, gain, gated)
 
     def packed(self, recipe: Recipe) -> TensorSpec:
-        """The matrix of a product alone."""
+        """The packed matrix of a product, declared at the first call."""
         name, packing, quad, size = f"{recipe.name}.weight", recipe.packing, self.kernels.quad, self.max_texture_size
         if name not in self._declared:
             kind: type[GroupedLayout] | type[GemvLayout] = GroupedLayout if is_grouped(packing) else GemvLayout
@@ -97,7 +97,7 @@ class PartsBuilder:
         return self._declared[name]
 
     def inputs_of(self, recipe: Recipe) -> int:
-        """Inputs of a product, with the padding of heads."""
+        """Number of inputs of a product, with the padding of heads."""
         if recipe.inputs is not None:
             return len(recipe.inputs)
         if recipe.name.endswith("attn.out_proj"):
@@ -105,7 +105,7 @@ class PartsBuilder:
         return self.config.intermediate_size if recipe.name.endswith("mlp.fc_out") else self.config.hidden_size
 
     def turning(self, heads: Heads) -> Turning | None:
-        """How rotary positions turn a row of the cache; None where the family has others."""
+        """The outputs that rotary positions turn; None where the family has other positions."""
         if not self.recipes.family.rotary:
             return None
         table = self.table("rope", self.config.max_position_embeddings, heads.floats)
@@ -143,12 +143,12 @@ class PartsBuilder:
 
     @property
     def turns_apart(self) -> bool:
-        """Whether heads are turned in a pass of their own, because they are normalised before."""
+        """Whether heads are turned in a pass of their own, which normalises them first."""
         return self.recipes.family.head_norms
 
 
 def attention_layout(heads: Heads, slots: int, every: int, format_name: str, max_texture_size: int) -> BlockLayout:
-    """How the cache of one layer lies, see :meth:`PartsBuilder.attention_cache`.
+    """The layout of one layer's cache, see :meth:`PartsBuilder.attention_cache`.
 
     Raises:
         PlanError: it does not fit such textures.
@@ -158,10 +158,10 @@ def attention_layout(heads: Heads, slots: int, every: int, format_name: str, max
 
 
 def cache_format(cache: str) -> str:
-    """The texture format that ``cache=`` means.
+    """The texture format of a value of ``cache=``.
 
     Raises:
-        PlanError: it means none.
+        PlanError: there is no such cache format.
     """
     if cache not in CACHE_FORMATS:
         raise PlanError(f"there is no cache format {cache!r}; expected one of {', '.join(CACHE_FORMATS)}")
@@ -169,7 +169,7 @@ def cache_format(cache: str) -> str:
 
 
 def kind_of(name: str) -> str:
-    """What tables group a product by: its name without the block's."""
+    """The kind of a product, which tables group by: its name without the block's."""
     return name.split(".", 2)[-1] if name.startswith("h.") else name
 
 

@@ -1,9 +1,9 @@
-"""The fast plan: one token a run over a cache of keys and values, everything fused that can be.
+"""The fast plan: one token a run over a cache of keys and values, in the fewest passes.
 
-Six passes a layer: keys, values and queries together (the norm in the product, heads turned by their positions, written
-straight into the cache), the scores of all heads, softmax and weighted sum, output projection + residual, the MLP's
-first product with its gate or activation, and its second + residual; one more where heads are normalised; and one each
-for the embedding, the logits and the choice of the next token: ``6 × layers + 3`` draws.
+A layer takes six passes: keys, values and queries together (the norm in the product, heads turned by their positions,
+written straight into the cache); the scores of all heads; softmax and weighted sum; output projection + residual; the
+MLP's first product with its gate or activation; its second product + residual. Normalised heads take one more. The
+embedding, the logits and the choice of the next token take one each: ``6 × layers + 3`` draws.
 """
 
 from __future__ import annotations
@@ -29,9 +29,9 @@ HEAD_DRAWS = 2
 
 
 def tail_draws(config: ModelConfig) -> int:
-    """The last layer's draws and those of the head: what is left to do for the last token of a prompt in chunks.
+    """Draws of the last layer and of the head, which remain for the last token of a prompt after its chunks.
 
-    Its stream, as the last layer finds it, is in HIDDEN.
+    The chunk plan leaves this token's stream before the last layer in HIDDEN.
     """
     return HEAD_DRAWS + layer_draws(config)
 
@@ -42,9 +42,9 @@ def layer_draws(config: ModelConfig) -> int:
 
 
 def fast_plan(options: PlanOptions) -> Plan:
-    """One token a run: :func:`layer_draws` a layer, and three.
+    """The plan ``fast``: one token a run, in :func:`layer_draws` a layer and three more.
 
-    Run values: ``position`` of the token in the sequence; ``token``, its id, or -1 for the one that the run before
+    Run values: ``position`` of the token in the sequence; ``token``, its id, or -1 for the token that the run before
     chose; ``score_slots`` = ⌈(position + 1) / 64⌉; ``noise`` (0 or 1), ``inverse_temperature`` and ``noise_key`` for
     the choice of the next token, see :func:`glinfer.ops.fused.sample.pick`.
 
@@ -55,7 +55,7 @@ def fast_plan(options: PlanOptions) -> Plan:
 
 
 def run_values(config: ModelConfig) -> list[RunValue]:
-    """What changes from token to token."""
+    """The run values of the fast plan."""
     context = config.max_position_embeddings
     return [
         RunValue("position", 0, context - 1, lambda tokens: tokens - 1),
@@ -80,7 +80,7 @@ class _FastBuilder(PartsBuilder):
         self.inner = self.vector("mlp.inner", config.intermediate_size)
         self.logits = self.vector(LOGITS, config.vocab_size)
         self.raw = self.vector("attn.raw", self.recipes.heads(0).cols) if self.turns_apart else None
-        # Last token's choice is read while this token's is written a slot further, never in one draw.
+        # A run reads the choice of the run before in one draw and writes its own, a slot further, in another.
         self.picks = self.cache(PICKS, context, BLOCK_FLOATS)
 
     def vector(self, name: str, floats: int) -> TensorSpec:
