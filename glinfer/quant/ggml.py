@@ -8,14 +8,13 @@ blocks come back as they were. shaders/common/weights.glsl reads them.
 
 from __future__ import annotations
 
-import math
 from typing import Any
 
 import numpy as np
 import numpy.typing as npt
 
 from glinfer.errors import InputError
-from glinfer.quant.formats import BY_NUMBER, GROUP, SCALE_BYTES, TEXEL_BYTES, BlockFormat, block_format
+from glinfer.quant.formats import BY_NUMBER, SCALE_BYTES, TEXEL_BYTES, BlockFormat, block_format
 
 Bytes = npt.NDArray[np.uint8]
 Words = npt.NDArray[np.uint32]
@@ -189,8 +188,3 @@ def _gguf() -> tuple[Any, Any]:
     except ImportError:
         raise InputError("the package gguf is not installed; pip install 'glinfer[gguf]'") from None
     return quants, GGMLQuantizationType
-
-
-def group_count(inputs: int) -> int:
-    """Groups of 32 weights in a row; the last one may be partly filled."""
-    return math.ceil(inputs / GROUP)

@@ -10,8 +10,9 @@ import numpy as np
 from glinfer.errors import PlanError
 from glinfer.gl.layouts.flat import LANES
 from glinfer.ops.flat.draws import Define, Scratch, flat_draw
-from glinfer.ops.flat.product import MASKED, PLAIN, Finish, Product, Strategy, seen_keys
+from glinfer.ops.flat.product import PLAIN, Finish, Product, Strategy, seen_keys
 from glinfer.ops.kernels import KernelOptions
+from glinfer.ops.published.attention import MASKED
 from glinfer.ops.published.linear import ACTIVATIONS, activate
 from glinfer.ops.spec import Array, DrawSpec, Op, Params, Shapes, TensorSpec, float64, register
 from glinfer.quant.formats import GROUP

@@ -13,10 +13,11 @@ import numpy as np
 
 from glinfer.errors import PlanError
 from glinfer.gl.layouts.blocks import BLOCK_FLOATS, blocks_for
-from glinfer.ops.flat.product import MASKED, seen_keys
+from glinfer.ops.flat.product import seen_keys
 from glinfer.ops.fused.draws import block_draw, block_layout
 from glinfer.ops.fused.rows import BASE, POSITION, table_layout
 from glinfer.ops.kernels import KernelOptions
+from glinfer.ops.published.attention import MASKED
 from glinfer.ops.spec import Array, DrawSpec, Op, Params, Shapes, TensorSpec, float64, register
 
 SLOT_TOKENS = BLOCK_FLOATS

@@ -11,7 +11,6 @@ from typing import Any
 
 import numpy as np
 
-from glinfer.ops.flat.product import MASKED
 from glinfer.ops.fused.cached import (
     SLOT_TOKENS,
     Heads,
@@ -35,6 +34,7 @@ from glinfer.ops.fused.rows import (
     table_layout,
 )
 from glinfer.ops.kernels import KernelOptions
+from glinfer.ops.published.attention import MASKED
 from glinfer.ops.spec import Array, DrawSpec, Op, Params, Shapes, TensorSpec, float64, register
 
 

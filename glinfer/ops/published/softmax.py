@@ -20,7 +20,7 @@ def softmax(
 ) -> DrawSpec:
     """Stable softmax of each row of x [R, C].
 
-    Of all rows; with ``rows_in_use`` of the first ``rows``; with ``causal_square`` of the first rows × rows.
+    It covers all rows; with ``rows_in_use`` the first ``rows``; with ``causal_square`` the first rows × rows.
     """
     height = "rows" if causal_square or rows_in_use else x.shape[0]
     return DrawSpec(
