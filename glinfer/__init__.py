@@ -19,8 +19,8 @@ Importing glinfer loads no OpenGL and creates no context; :func:`load` and :clas
 from __future__ import annotations
 
 import importlib
-import inspect
 from collections.abc import Mapping, Sequence
+from inspect import signature
 from os import PathLike
 from typing import TYPE_CHECKING, Any
 
@@ -125,6 +125,6 @@ def _split(options: Mapping[str, Any]) -> tuple[dict[str, Any], dict[str, Any]]:
     """The options of ``load``, and the others."""
     from glinfer.engine.model import load_model
 
-    names = inspect.signature(load_model).parameters
+    names = signature(load_model).parameters
     loading = {name: value for name, value in options.items() if name in names}
     return loading, {name: value for name, value in options.items() if name not in names}

@@ -37,27 +37,27 @@ ROOT = Path(__file__).resolve().parent.parent
 SHAPE = "vocab=300,dim=32,heads=4,blocks=2,context=64"
 OPTIONS = ("--seed", "3", "--max-tokens", "6")
 SIGNALS = (signal.SIGKILL, signal.SIGKILL, signal.SIGKILL, signal.SIGTERM, signal.SIGKILL, signal.SIGINT)
-"""In turns; of six, four are SIGKILL."""
+"""Signals in turns; of six, four are SIGKILL."""
 STATUS = {signal.SIGKILL: -signal.SIGKILL, signal.SIGTERM: -signal.SIGTERM, signal.SIGINT: 130}
 MOMENTS = ("bytes", "start", "write", "time")
-LONGEST = 600.0
-"""Seconds of one run without a stop."""
-MOST_ROUNDS = 10
+MAX_SECONDS = 600.0
+"""Limit for one run without a stop, in seconds."""
+MAX_ROUNDS = 10
 STARTING = 2.0
-"""Seconds within which a run is stopped that shall not get far."""
+"""Seconds after the start within which the moment ``start`` lies."""
 
 
 class BrokenPromiseError(Exception):
-    """What a run promises was not kept."""
+    """A result was lost, doubled or changed, or a run ended in a wrong way."""
 
 
 class UntriedError(Exception):
-    """This machine does not let a case be tried."""
+    """This machine does not allow a case to be tried."""
 
 
 @dataclass
-class Report:
-    """What was done; ``stops`` counts by kind of stop, ``untried`` says what this machine did not let happen."""
+class KillReport:
+    """Counts of stops by kind, of runs and of damage; ``untried`` names cases that this machine does not allow."""
 
     prompts: int
     stops: Counter[str] = field(default_factory=Counter)
@@ -71,12 +71,12 @@ class Report:
 
     @property
     def signals(self) -> int:
-        """How many times a signal ended a run."""
+        """Number of runs that a signal ended."""
         return sum(count for name, count in self.stops.items() if name.startswith("SIG"))
 
 
 def write_prompts(path: Path, count: int, seed: int) -> None:
-    """Short prompts of all kinds: text and ids, with ids of their own and without, each with options or without."""
+    """Write short prompts of all kinds: texts and token ids, with and without an ``id``, with and without options."""
     rng = random.Random(seed)
     lines = []
     for number in range(1, count + 1):
@@ -96,20 +96,20 @@ def write_prompts(path: Path, count: int, seed: int) -> None:
 
 
 def whole(data: bytes) -> bytes:
-    """The lines of a file that end."""
+    """The complete lines of a file."""
     return data[: data.rfind(b"\n") + 1]
 
 
 def content(path: Path) -> bytes:
-    """What is in a file; nothing if there is none."""
+    """The bytes of a file; empty if there is no file."""
     return path.read_bytes() if path.exists() else b""
 
 
-class Command:
-    """The command under test: its files, and the lines that it has finished so far."""
+class BatchCommand:
+    """The command under test, its files, and the lines that it has finished so far."""
 
-    def __init__(self, model: Path, prompts: Path, out: Path, report: Report, slots: int) -> None:
-        """Nothing is run yet."""
+    def __init__(self, model: Path, prompts: Path, out: Path, report: KillReport, slots: int) -> None:
+        """Prepare the command line; nothing is run yet."""
         self.out, self.report, self.kept = out, report, b""
         self.arguments = [
             sys.executable,
@@ -125,13 +125,13 @@ class Command:
         ]
 
     @contextlib.contextmanager
-    def started(self, most_bytes: int | None = None) -> Iterator[subprocess.Popen[bytes]]:
-        """A run; ``most_bytes`` is what the file may have at most."""
+    def started(self, max_bytes: int | None = None) -> Iterator[subprocess.Popen[bytes]]:
+        """Start a run; ``max_bytes`` limits the size of the file."""
 
         def prepare() -> None:
             signal.signal(signal.SIGINT, signal.SIG_DFL)  # in the background it may be ignored, and is inherited
-            if most_bytes is not None:
-                resource.setrlimit(resource.RLIMIT_FSIZE, (most_bytes, most_bytes))
+            if max_bytes is not None:
+                resource.setrlimit(resource.RLIMIT_FSIZE, (max_bytes, max_bytes))
 
         self.report.runs += 1
         path = os.pathsep.join(filter(None, (str(ROOT), os.environ.get("PYTHONPATH"))))
@@ -148,8 +148,8 @@ class Command:
                 process.kill()
 
     def ended(self, process: subprocess.Popen[bytes], statuses: tuple[int, ...]) -> str:
-        """Wait for the end; what was said. The end has to be one of ``statuses``, in at most one line."""
-        _, said = process.communicate(timeout=LONGEST)
+        """Wait for the end; what was said: at most one line, with one of ``statuses``."""
+        _, said = process.communicate(timeout=MAX_SECONDS)
         errors = said.decode(errors="replace").strip()
         if process.returncode not in statuses:
             raise BrokenPromiseError(f"ended with status {process.returncode}, expected {statuses}: {errors[-500:]}")
@@ -160,7 +160,7 @@ class Command:
         return errors
 
     def look(self) -> None:
-        """What was finished must be there still."""
+        """Check that all finished lines are still there."""
         now = content(self.out)
         if not now.startswith(self.kept):
             raise BrokenPromiseError(
@@ -175,7 +175,7 @@ class Command:
             return self.ended(process, (0,))
 
     def stop(self, number: signal.Signals, moment: Callable[[subprocess.Popen[bytes]], bool]) -> bool:
-        """Run, and send a signal as soon as ``moment`` is true; whether it came before the end."""
+        """Run, and send a signal as soon as ``moment`` is true; whether that ended the run."""
         with self.started() as process:
             while process.poll() is None and not moment(process):
                 time.sleep(0.0002)
@@ -185,9 +185,9 @@ class Command:
             self.ended(process, (STATUS[number], *early, 0))
             return process.returncode != 0
 
-    def limited(self, most_bytes: int) -> bool:
-        """Run with a limit on the size of files; whether that ended it."""
-        with self.started(most_bytes) as process:
+    def limited(self, max_bytes: int) -> bool:
+        """Run with a limit on the size of files; whether that ended the run."""
+        with self.started(max_bytes) as process:
             said = self.ended(process, (0, 2))
             if process.returncode == 2 and "File too large" not in said:
                 raise BrokenPromiseError(f"a limit on the file's size ended it with {said!r}")
@@ -205,9 +205,9 @@ class Command:
 
 
 def moment_for(
-    kind: str, command: Command, share: float, rng: random.Random, seconds: float
+    kind: str, command: BatchCommand, share: float, rng: random.Random, seconds: float
 ) -> Callable[[subprocess.Popen[bytes]], bool]:
-    """When to send a signal: behind so many bytes of new output, while it starts, at a write, or after some time."""
+    """Choose when to send a signal: after some bytes of output, at the start, at a write, or after some time."""
     begun, size = time.monotonic(), len(content(command.out))
     behind = rng.uniform(0.0, STARTING if kind == "start" else seconds)
     wanted = size + max(1, int(share * rng.uniform(0.2, 1.8)))
@@ -254,35 +254,35 @@ def torment(
     slots: int = 32,
     tmpfs: bool = False,
     say: Callable[[str], None] = lambda line: None,
-) -> Report:
-    """Try it all in an empty folder.
+) -> KillReport:
+    """Stop a batch in every way, in an empty folder.
 
     Args:
-        folder: where; everything stays in it.
-        prompts: how many.
-        kills: how many signals have to end a run.
-        full: how many limits on the file's size have to.
-        seed: of prompts, moments and damage.
-        slots: how many prompts are run at once.
-        tmpfs: whether to try a full disk, which takes the right to mount one.
-        say: told what happened.
+        folder: the folder; everything stays in it.
+        prompts: prompts of the batch.
+        kills: signals that have to end a run.
+        full: limits on the file's size that have to end a run.
+        seed: seed of prompts, moments and damage.
+        slots: prompts that run at once.
+        tmpfs: try a full disk too, which takes the right to mount one.
+        say: called with a line for each stop.
 
     Raises:
         BrokenPromiseError: something was lost, doubled or changed.
     """
     rng = random.Random(seed)
-    report = Report(prompts)
+    report = KillReport(prompts)
     model, _ = write_demo(folder / "model", ModelConfig.from_options(SHAPE))
     source, expected, results = folder / "prompts.jsonl", folder / "expected.jsonl", folder / "out" / "results.jsonl"
     results.parent.mkdir()
     write_prompts(source, prompts, seed)
     started = time.monotonic()
-    Command(model, source, expected, Report(0), slots).run()
+    BatchCommand(model, source, expected, KillReport(0), slots).run()
     report.whole_seconds = time.monotonic() - started
     say(f"without a stop: {report.whole_seconds:.1f} s, {expected.stat().st_size} bytes")
     check_all(expected, source)
 
-    command = Command(model, source, results, report, slots)
+    command = BatchCommand(model, source, results, report, slots)
     started = time.monotonic()
     troubles = ["signal"] * kills + ["limit"] * full
     rng.shuffle(troubles)
@@ -302,7 +302,7 @@ def torment(
             results.unlink()
             command.kept = b""
             report.rounds += 1
-            if report.rounds > MOST_ROUNDS:
+            if report.rounds > MAX_ROUNDS:
                 raise UntriedError("the runs are done before they are stopped; give more --prompts or fewer --kills")
             continue
         troubles.pop()
@@ -325,9 +325,9 @@ def torment(
 
 
 def on_full_disk(
-    folder: Path, model: Path, source: Path, expected: Path, report: Report, say: Callable[[str], None]
+    folder: Path, model: Path, source: Path, expected: Path, report: KillReport, say: Callable[[str], None]
 ) -> None:
-    """Results on a small disk of its own that becomes full, twice; then it is made larger."""
+    """Fill a small disk with results, twice; then make the disk larger and finish."""
     disk = folder / "disk"
     disk.mkdir()
     size = max(8192, expected.stat().st_size * 2 // 5) // 4096 * 4096
@@ -339,7 +339,7 @@ def on_full_disk(
     ):
         raise UntriedError("a full disk: no tmpfs can be mounted here")
     try:
-        command = Command(model, source, disk / "results.jsonl", report, 32)
+        command = BatchCommand(model, source, disk / "results.jsonl", report, 32)
         for _ in range(2):
             with command.started() as process:
                 said = command.ended(process, (2,))
@@ -356,7 +356,7 @@ def on_full_disk(
 
 
 def check_all(results: Path, source: Path) -> None:
-    """Every prompt has exactly one result, and every line is a JSON object."""
+    """Check that every prompt has exactly one result, and every line is a JSON object."""
     wanted = []
     for number, line in enumerate(source.read_bytes().splitlines(), start=1):
         wanted.append(json.loads(line).get("id", number))
@@ -376,7 +376,7 @@ def check_all(results: Path, source: Path) -> None:
 
 
 def check_same(results: Path, expected: Path, source: Path) -> None:
-    """All of :func:`check_all`, and each line is one of the run without a stop, byte for byte."""
+    """Check as :func:`check_all` does, and that each line is one of the run without a stop, byte for byte."""
     check_all(results, source)
     first, second = (sorted(path.read_bytes().splitlines()) for path in (results, expected))
     if first != second:

@@ -1,4 +1,4 @@
-"""How fast each strategy computes products of matrices, and how good the choice by shape is."""
+"""``python -m qa products``: time every strategy of matrix products, and judge the choice by shape."""
 
 from __future__ import annotations
 
@@ -26,16 +26,16 @@ from glinfer.tensors.device import Device
 
 SAMPLES = 7
 _SAMPLE_SECONDS = 0.004
-_MOST_RUNS = 64
-_MAP_SPREAD, _LEAST_WEIGHT = 0.8, 1e-3
-_LEAST_WORK, _MOST_WORK, _MOST_ELEMENTS = 2_000, 100_000_000, 8_000_000
+_MAX_RUNS = 64
+_MAP_SPREAD, _MIN_WEIGHT = 0.8, 1e-3
+_MIN_WORK, _MAX_WORK, _MAX_ELEMENTS = 2_000, 100_000_000, 8_000_000
 NEAR = 1.1
-"""A choice is good when it takes at most so many times as long as the fastest strategy."""
+"""A choice is good if its time is at most this multiple of the fastest strategy's."""
 
 
 @dataclass(frozen=True)
 class ShapeTimes:
-    """One product: the seconds of every strategy that can compute it, by name, and which was chosen."""
+    """Seconds of every strategy that can compute one product, by name, and the strategy chosen by shape."""
 
     product: Product
     seconds: dict[str, float]
@@ -43,12 +43,12 @@ class ShapeTimes:
 
     @property
     def best(self) -> str:
-        """The fastest."""
+        """The fastest strategy."""
         return min(self.seconds, key=lambda name: self.seconds[name])
 
     @property
     def ratio(self) -> float:
-        """How many times as long as the fastest the chosen one takes."""
+        """Time of the chosen strategy divided by that of the fastest."""
         return self.seconds[self.chosen] / self.seconds[self.best]
 
 
@@ -77,12 +77,12 @@ def usual_products() -> list[Product]:
 
 
 def batched(count: int, m: int, n: int, k: int, *, transposed: bool = False) -> Product:
-    """So many products of matrices of their own."""
+    """``count`` products of the same shape, each of its own matrices."""
     return Product(m, n, k, transposed, None, (1, 1, count), (0, 0, 1), (0, 0, 1))
 
 
 def random_products(count: int, seed: int) -> list[Product]:
-    """So many shapes, edges spread evenly over the powers of two; a third have one row, some are batches of 8."""
+    """Random shapes with edges spread evenly over the powers of two; a third have one row, a fifth are batches of 8."""
     rng = random.Random(seed)
 
     def edge(largest: int) -> int:
@@ -94,12 +94,12 @@ def random_products(count: int, seed: int) -> list[Product]:
         if rng.random() < 0.5:
             n, k = max(4, n // 4 * 4), max(4, k // 4 * 4)
         transposed, heads = rng.random() < 0.4, rng.random() < 0.2
-        if m * n * k <= _MOST_WORK and m * n * k >= _LEAST_WORK and (m + n) * k <= _MOST_ELEMENTS:
+        if m * n * k <= _MAX_WORK and m * n * k >= _MIN_WORK and (m + n) * k <= _MAX_ELEMENTS:
             found.append(batched(8, m, n, k, transposed=transposed) if heads else Product(m, n, k, transposed))
     return found
 
 
-class Bound:
+class BoundProduct:
     """One product by one strategy, bound to a device."""
 
     def __init__(self, device: Device, product: Product, strategy: Strategy, rng: np.random.Generator) -> None:
@@ -135,7 +135,7 @@ class Bound:
             self.session.write(name, rng.standard_normal(shape, dtype=np.float32))
 
     def seconds(self, runs: int) -> float:
-        """Seconds of one run, of so many together, waiting for the last."""
+        """Mean seconds of one of ``runs`` runs, issued together and waited for once."""
         begin = time.perf_counter()
         for _ in range(runs):
             self.session.run({})
@@ -150,16 +150,16 @@ class Bound:
 def time_product(
     device: Device, product: Product, strategies: Sequence[Strategy], samples: int = SAMPLES
 ) -> list[float]:
-    """The median seconds of each strategy, sampled in turns."""
+    """Median seconds of each strategy; strategies take turns."""
     rng = np.random.default_rng(1)
     bound = []
     try:
         for strategy in strategies:
-            bound.append(Bound(device, product, strategy, rng))
+            bound.append(BoundProduct(device, product, strategy, rng))
         runs = []
         for each in bound:
             each.seconds(1)  # compiles
-            runs.append(max(1, min(_MOST_RUNS, int(_SAMPLE_SECONDS / each.seconds(1)))))
+            runs.append(max(1, min(_MAX_RUNS, int(_SAMPLE_SECONDS / each.seconds(1)))))
         taken = [[each.seconds(count) for each, count in zip(bound, runs, strict=True)] for _ in range(samples)]
         return [statistics.median(times) for times in zip(*taken, strict=True)]
     finally:
@@ -191,15 +191,15 @@ def sweep(
 
 
 def share_near(found: Sequence[ShapeTimes]) -> float:
-    """The share of shapes in which the choice was good."""
+    """Share of shapes with a good choice, see :data:`NEAR`."""
     return sum(each.ratio <= NEAR for each in found) / len(found)
 
 
 def measured_map(found: Sequence[ShapeTimes]) -> tuple[str, ...]:
-    """The map of :mod:`glinfer.ops.flat.matmul_choice` that these times make.
+    """Make a map for :mod:`glinfer.ops.flat.matmul_choice` from measured times.
 
-    Each place takes the strategy whose times, relative to the fastest, are best on average over the shapes around it,
-    the near ones counting most. The map ends where the shapes do.
+    Each place takes the strategy with the lowest mean time relative to the fastest, over the shapes around it; near
+    shapes count most. The map ends where the shapes do.
     """
     places = np.array([exact_place(each.product) for each in found])
     costs = [
@@ -220,7 +220,7 @@ def measured_map(found: Sequence[ShapeTimes]) -> tuple[str, ...]:
 def _mean_cost(name: str, costs: Sequence[dict[str, float]], weights: npt.NDArray[np.float64]) -> float:
     pairs = [(weight, min(cost[name], 1.0)) for weight, cost in zip(weights, costs, strict=True) if name in cost]
     total = sum(weight for weight, _ in pairs)
-    return sum(weight * cost for weight, cost in pairs) / total if total > _LEAST_WEIGHT else math.inf
+    return sum(weight * cost for weight, cost in pairs) / total if total > _MIN_WEIGHT else math.inf
 
 
 @click.command("products")

@@ -1,4 +1,4 @@
-"""Is it the same text everywhere: one model, one seed, on every renderer, by every plan; and how far numbers drift."""
+"""``python -m qa same``: write one seed's texts on every renderer and by every plan, and compare tokens and logits."""
 
 from __future__ import annotations
 
@@ -31,16 +31,16 @@ from glinfer.text.tokenizer import Tokenizer, find_tokenizer
 
 Wide = npt.NDArray[np.float64]
 REFERENCE_TOKENS = 24
-"""Of each text that the reference plan writes: it runs the whole sequence for every token."""
+"""Tokens of each text of the reference plan, which runs the whole sequence for every token."""
 REFERENCE_POSITIONS = 8
-"""Where its logits are looked at, for the same reason."""
+"""Positions at which logits of the reference plan are compared; each costs a whole run."""
 _TEMPERATURE = 0.8
 _NO_REPORT = "this is no report to compare with; expected what 'python -m qa same --json' prints"
 
 
 @dataclass(frozen=True)
-class Setting:
-    """A way to run a model: the plan, the format of the weights, and what :func:`open_device` takes."""
+class RunSetting:
+    """A way to run a model: the plan, the weight format, and the arguments of :func:`open_device`."""
 
     plan: str = "fast"
     weights: str = "f32"
@@ -50,7 +50,7 @@ class Setting:
 
     @property
     def label(self) -> str:
-        """Short, for a table."""
+        """A short name for a table."""
         parts = [self.plan, self.weights, self.api]
         if self.device is not None:
             parts.append(f"device {self.device}")
@@ -59,12 +59,12 @@ class Setting:
 
 @dataclass(frozen=True)
 class Question:
-    """What every setting is asked to write.
+    """The texts that every setting writes.
 
     Attributes:
-        prompt: token ids.
-        tokens: how many tokens each text has.
-        samplings: how tokens are chosen, one text for each.
+        prompt: token ids before every text.
+        tokens: tokens of each text.
+        samplings: options of the sampler, one set for each text.
     """
 
     prompt: tuple[int, ...]
@@ -73,11 +73,11 @@ class Question:
 
 
 @dataclass(frozen=True)
-class Parting:
-    """Where a text leaves the other: two tokens, and by how much the one won here over the one that won there.
+class Divergence:
+    """First position where two texts choose different tokens, and the gap between their scores.
 
-    ``gap`` is the difference of their scores, logits over the temperature with the noise of the draw. One of the size
-    of the drift is a tie that rounding breaks.
+    A score is a logit over the temperature plus the noise of the draw. A gap as small as the drift is a tie that
+    rounding breaks.
     """
 
     text: int
@@ -89,38 +89,38 @@ class Parting:
 
 @dataclass(frozen=True)
 class SameRow:
-    """What came of one setting.
+    """Texts and logits of one setting, compared with those of the first.
 
     Attributes:
-        setting: how the model was run.
-        renderer: on what.
-        texts: the tokens that it wrote.
-        equal: how many texts agree with those that they are compared with, as far as both go.
-        partings: where the others leave them.
+        setting: its name.
+        renderer: version and name of the renderer.
+        texts: tokens of each text.
+        equal: number of texts that agree with the expected ones, as far as both go.
+        partings: first difference of each other text.
         drift: the largest difference of a logit along the first text, relative to the range of the logits: from
             float64 where there is an oracle for the whole sequence, else from the first setting.
-        problem: why it could not be run; everything else is empty then.
+        problem: why the setting could not be run; the rest is empty then.
     """
 
     setting: str
     renderer: str = ""
     texts: tuple[tuple[int, ...], ...] = ()
     equal: int = 0
-    partings: tuple[Parting, ...] = ()
+    partings: tuple[Divergence, ...] = ()
     drift: float = 0.0
     problem: str = ""
 
 
 @dataclass(frozen=True)
 class SameReport:
-    """What came of all of them; the first row is what the others are compared with."""
+    """Rows of all settings; the others are compared with the first that ran, or with recorded texts."""
 
     question: Question
     rows: tuple[SameRow, ...]
 
     @property
     def passed(self) -> bool:
-        """Whether all that could be run wrote the same."""
+        """Whether every setting that could be run wrote the same texts."""
         ran = [row for row in self.rows if not row.problem]
         return bool(ran) and all(row.equal == len(self.question.samplings) for row in ran)
 
@@ -131,20 +131,20 @@ class SameReport:
 
 def compare_everywhere(
     checkpoint: Checkpoint,
-    settings: Sequence[Setting],
+    settings: Sequence[RunSetting],
     question: Question,
     *,
     recorded: Sequence[Sequence[int]] | None = None,
     on_setting: Callable[[int, int], None] = lambda done, total: None,
 ) -> SameReport:
-    """Let every setting write the same texts, and compare.
+    """Write the same texts by every setting, and compare them.
 
     Args:
         checkpoint: the model, checked to be finite.
-        settings: how to run it.
-        question: what to write.
-        recorded: texts that were written elsewhere, to compare with; left out, those of the first setting that runs.
-        on_setting: told (settings done, settings in all).
+        settings: the ways to run it.
+        question: the prompt and the sampling of each text.
+        recorded: expected texts, written elsewhere; by default those of the first setting that runs.
+        on_setting: called with (settings done, settings in all).
 
     Raises:
         InputError: there are no settings, or the prompt and the texts are more than the context.
@@ -191,7 +191,7 @@ def _texts(engine: Engine, question: Question) -> list[tuple[int, ...]]:
 
 
 def _logits(engine: Engine, sequence: Sequence[int]) -> dict[int, Wide]:
-    """Logits after some of the tokens of a sequence, by place: all of them where each costs one run."""
+    """Logits after the tokens of a sequence, by position; of the reference plan at a few positions."""
     found = {}
     with engine.session() as session:
         if engine.plan.name == "fast":
@@ -206,7 +206,7 @@ def _logits(engine: Engine, sequence: Sequence[int]) -> dict[int, Wide]:
 
 
 def _oracle(checkpoint: Checkpoint, sequence: Sequence[int], logits: dict[int, Wide]) -> Wide:
-    """Logits [tokens, vocab] in float64; of models without such an oracle those of the first setting."""
+    """Logits [tokens, vocab] in float64; those of the first setting if the family has no oracle."""
     config, rows = checkpoint.config, len(sequence)
     if not is_published(config, checkpoint.formats()):
         return np.stack([logits.get(place, np.full(config.vocab_size, np.nan)) for place in range(rows)])
@@ -216,7 +216,7 @@ def _oracle(checkpoint: Checkpoint, sequence: Sequence[int], logits: dict[int, W
 
 
 def _row(
-    setting: Setting,
+    setting: RunSetting,
     device: Device,
     engine: Engine,
     question: Question,
@@ -230,16 +230,16 @@ def _row(
     for number, (one, other) in enumerate(zip(found, texts, strict=True)):
         place = next((at for at, pair in enumerate(zip(one, other, strict=False)) if pair[0] != pair[1]), None)
         if place is not None:
-            partings.append(_parting(engine, question, number, place, one, other))
+            partings.append(_divergence(engine, question, number, place, one, other))
     equal = len(found) - len(partings)
     drift = float(np.nanmax(drifts)) if np.isfinite(drifts).any() else 0.0
     return SameRow(setting.label, device.description, tuple(found), equal, tuple(partings), drift)
 
 
-def _parting(
+def _divergence(
     engine: Engine, question: Question, number: int, place: int, one: Sequence[int], other: Sequence[int]
-) -> Parting:
-    """How close it was where two texts part, by this setting's logits."""
+) -> Divergence:
+    """The gap where two texts differ first, by this setting's logits."""
     with engine.session() as session:
         session.hold([*question.prompt, *one[:place]])
         logits = session.logits()
@@ -247,14 +247,14 @@ def _parting(
     for _ in range(place):
         sampler.advance()
     scores = sampler.scores(logits)
-    return Parting(number, place, one[place], other[place], float(scores[one[place]] - scores[other[place]]))
+    return Divergence(number, place, one[place], other[place], float(scores[one[place]] - scores[other[place]]))
 
 
 def question_of(report: bytes, config: ModelConfig) -> Question:
-    """The question of a report that was printed as JSON.
+    """Read the question of a report that was printed as JSON.
 
     Raises:
-        InputError: it is no such report, or its prompt is not this model's.
+        InputError: the document is no report, or its prompt has ids outside the vocabulary.
     """
     found = _report_of(report)
     try:
@@ -266,7 +266,7 @@ def question_of(report: bytes, config: ModelConfig) -> Question:
 
 
 def recorded_texts(report: bytes) -> list[list[int]]:
-    """The texts of the first setting that ran; errors as in :func:`question_of`."""
+    """Read the texts of the first setting that ran; errors are those of :func:`question_of`."""
     try:
         found = _report_of(report)
         rows = [row["texts"] for row in found["rows"] if not row["problem"]]
@@ -363,7 +363,7 @@ def _read(path: str) -> bytes:
         raise InputError(f"{path}: cannot read it: {getattr(error, 'strerror', None) or error}") from None
 
 
-def _settings(plans: str, weights: str) -> list[Setting]:
+def _settings(plans: str, weights: str) -> list[RunSetting]:
     named, formats = ([name.strip() for name in text.split(",") if name.strip()] for text in (plans, weights))
     for plan in named:
         for kept in formats:
@@ -375,9 +375,9 @@ def _settings(plans: str, weights: str) -> list[Setting]:
     for device, api in [*renderers, (None, "desktop")]:
         for plan in named:
             for kept in formats if plan == DEFAULT_PLAN else ["f32"]:
-                found.append(Setting(plan, kept, device, api))
+                found.append(RunSetting(plan, kept, device, api))
                 if plan == DEFAULT_PLAN:
-                    found.append(Setting(plan, kept, device, api, LIMITS["webgl2"]))
+                    found.append(RunSetting(plan, kept, device, api, LIMITS["webgl2"]))
     return found
 
 

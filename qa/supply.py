@@ -1,4 +1,4 @@
-"""``python -m qa supply``: what a user gets from the package index builds, installs and runs.
+"""``python -m qa supply``: build, install and test the package at both ends of all dependencies.
 
 The wheel is built twice and has to come out the same, then is installed into fresh environments, one with the lowest
 version of every dependency and one with the newest, for each Python found here. pip fetches into a folder first, and
@@ -53,11 +53,11 @@ print(json.dumps(found))
 
 
 class StepError(Exception):
-    """A step went wrong; the message says which, with the end of what was printed."""
+    """A step failed; the message names its command and has the end of its output."""
 
 
 def say(text: str) -> None:
-    """Tell what is going on."""
+    """Print a line of progress on standard error."""
     print(f"supply: {text}", file=sys.stderr, flush=True)
 
 
@@ -90,7 +90,7 @@ def run(
 
 
 def find_pythons() -> dict[str, Path]:
-    """The interpreters here that can make environments, by version: in PATH, this one's own, or pyenv's."""
+    """Find the interpreters that can make environments, by version: in PATH, pyenv's, and this one."""
     found: dict[str, Path] = {}
     pyenv = Path(os.environ.get("PYENV_ROOT") or Path.home() / ".pyenv") / "versions"
     kept = sorted(pyenv.glob("3.*/bin/python"), key=lambda path: [int(n) for n in re.findall(r"\d+", path.parts[-3])])
@@ -110,7 +110,8 @@ def find_pythons() -> dict[str, Path]:
 
 
 def build_twice(place: Path) -> tuple[Path, Path]:
-    """Build from the work tree, and from the unpacked sdist as somebody else; returns the wheel and the latter's place.
+    """Build from the work tree, and from the unpacked sdist with other settings; returns the wheel and the sdist's
+    folder.
 
     Raises:
         StepError: a build failed, or the second gave other bytes than the first.
@@ -157,7 +158,7 @@ def digests_of(folder: Path) -> dict[str, str]:
 
 
 def requirements(wheel: Path, version: str) -> list[Requirement]:
-    """What the wheel and its EXTRAS ask for on this Python, without markers and other extras."""
+    """The requirements of the wheel and its EXTRAS on this Python, without markers."""
     with zipfile.ZipFile(wheel) as archive:
         (name,) = (name for name in archive.namelist() if name.endswith(".dist-info/METADATA"))
         asked = Parser().parsestr(archive.read(name).decode()).get_all("Requires-Dist", [])
@@ -187,8 +188,8 @@ def floors(wheel: Path, version: str) -> list[str]:
 
 
 @dataclass
-class Row:
-    """What one environment showed."""
+class Environment:
+    """Versions, results and licences of one environment."""
 
     python: str
     end: str
@@ -199,7 +200,7 @@ class Row:
     packages: dict[str, list[str]] = field(default_factory=dict)
 
 
-def check(row: Row, interpreter: Path, wheel: Path, source: Path, place: Path, *suites: str) -> None:
+def check(row: Environment, interpreter: Path, wheel: Path, source: Path, place: Path, *suites: str) -> None:
     """Fill in ``row``: make its environment, install from a folder of wheels, run the tests."""
     python, wheels = place / "venv" / "bin" / "python", place / "wheels"
     place.mkdir()
@@ -223,8 +224,8 @@ def check(row: Row, interpreter: Path, wheel: Path, source: Path, place: Path, *
         test(row, suite, python, source, {}, "-n", "2")
 
 
-def test(row: Row, suite: str, python: Path, source: Path, variables: Mapping[str, str], *options: str) -> None:
-    """Run one directory of tests and note how many passed; with what failed the others go on."""
+def test(row: Environment, suite: str, python: Path, source: Path, variables: Mapping[str, str], *options: str) -> None:
+    """Run one directory of tests and note how many passed; a failure does not stop the others."""
     command: tuple[str | Path, ...] = (python, "-m", "pytest", *QUIET, *options, f"tests/{suite}")
     try:
         told = run(*command, cwd=source, variables=variables, lines=40)
@@ -240,8 +241,8 @@ def summary(told: str) -> str:
     return re.sub(r" in [\d.]+s.*| \(.*", "", told.strip().splitlines()[-1]).strip("= ")
 
 
-def wheels_exist(wheel: Path, row: Row) -> None:
-    """Fill in ``row`` for a Python that is not here: would pip find wheels of everything?"""
+def wheels_exist(wheel: Path, row: Environment) -> None:
+    """Fill in ``row`` for a Python that is not here: check that pip finds wheels of all dependencies."""
     asked = [str(requirement) for requirement in requirements(wheel, row.python)]
     wanted = floors(wheel, row.python) if row.end == "lowest" else asked
     with tempfile.TemporaryDirectory() as folder:
@@ -257,7 +258,7 @@ def wheels_exist(wheel: Path, row: Row) -> None:
 
 
 def audit(packages: Mapping[str, Sequence[str]], place: Path) -> tuple[str, bool]:
-    """What pip-audit knows of these versions, and whether that is bad; tries PyPI's service, then OSV's."""
+    """Ask pip-audit for known vulnerabilities of these versions, at PyPI's service and then at OSV's; True if any."""
     tool = place / "audit" / "bin" / "python"
     listed = place / "resolved.txt"
     pinned = sorted(f"{name}=={version}" for name, (version, *_) in packages.items() if name not in ("glinfer", "pip"))
@@ -285,7 +286,7 @@ def audit(packages: Mapping[str, Sequence[str]], place: Path) -> tuple[str, bool
 
 
 def table(head: Sequence[str], rows: Sequence[Sequence[str]]) -> str:
-    """Columns under their names, each as wide as it needs to be."""
+    """A table with a header, columns as wide as their cells."""
     widths = [max(len(row[column]) for row in (head, *rows)) for column in range(len(head))]
     lines = (head, ["-" * width for width in widths], *rows)
     return "\n".join(
@@ -293,7 +294,7 @@ def table(head: Sequence[str], rows: Sequence[Sequence[str]]) -> str:
     )
 
 
-def report(rows: Sequence[Row]) -> Iterator[str]:
+def report(rows: Sequence[Environment]) -> Iterator[str]:
     """The table of environments, and the licences of the last one that was made."""
     cells = [(row.python, row.end, "; ".join(row.results), f"{row.seconds:.0f} s", row.versions) for row in rows]
     yield table(("Python", "versions", "result", "took", "of which"), cells)
@@ -329,7 +330,7 @@ def supply(pythons: tuple[str, ...], ends: tuple[str, ...], with_gl: bool) -> No
     if unknown := set(pythons) - set(PYTHONS):
         raise InputError(f"found --python {', '.join(sorted(unknown))}; expected some of {', '.join(PYTHONS)}")
     suites = ("null", "gl") if with_gl else ("null",)
-    rows = [Row(python, end) for python in pythons or PYTHONS for end in ends or ENDS]
+    rows = [Environment(python, end) for python in pythons or PYTHONS for end in ends or ENDS]
     with tempfile.TemporaryDirectory(prefix="glinfer-supply-") as folder:
         place = Path(folder)
         try:

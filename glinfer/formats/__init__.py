@@ -9,17 +9,18 @@ from pathlib import Path
 
 from glinfer.errors import FormatError, InputError
 from glinfer.formats.bundled import BundledModel, bundled_models, find_model
-from glinfer.formats.checkpoint import Checkpoint, random_checkpoint
-from glinfer.formats.files import BPE1_MAGIC, GAB1_MAGIC, AnyPath, opened, replacing, shown
+from glinfer.formats.checkpoint import Checkpoint
+from glinfer.formats.files import BPE1_MAGIC, GAB1_MAGIC, AnyPath, is_directory, opened, replacing, shown
 from glinfer.formats.gab.bpe import BpeModel, read_bpe, write_bpe
 from glinfer.formats.gab.file import read_gab, write_gab
 from glinfer.formats.gguf.file import GGUF_MAGIC
 from glinfer.formats.gguf.model import read_gguf
 from glinfer.formats.gguf.write import DTYPES as GGUF_DTYPES
 from glinfer.formats.gguf.write import write_gguf
-from glinfer.formats.huggingface.files import CONFIG, OTHER_WEIGHTS, is_directory, read_header
+from glinfer.formats.huggingface.files import CONFIG, OTHER_WEIGHTS, read_header
 from glinfer.formats.huggingface.model import read_huggingface
 from glinfer.formats.manifest.model import find_manifest, is_manifest, read_manifest
+from glinfer.formats.random_weights import random_checkpoint
 from glinfer.formats.safetensors import read_safetensors, write_safetensors
 from glinfer.formats.tensors import weight_shapes
 from glinfer.formats.vocabularies import Vocabulary

@@ -4,21 +4,20 @@ from __future__ import annotations
 
 import difflib
 import itertools
-import math
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field, replace
 
 import numpy as np
+import numpy.typing as npt
 
 from glinfer.config import ModelConfig
-from glinfer.errors import FormatError, InputError
+from glinfer.errors import FormatError
 from glinfer.families import FAMILIES
-from glinfer.families.record import Names
-from glinfer.formats.gab.arrays import FloatArray, StoredArray, stored_arrays
-from glinfer.formats.huggingface.json_files import quoted
+from glinfer.formats.json_files import quoted
 from glinfer.formats.packed import PACKED_FORMATS, PackedTensor, block_weights
-from glinfer.formats.tensors import tensor_count, tensors_of, weight_shapes
+from glinfer.formats.tensors import tensor_count, weight_shapes
 
+FloatArray = npt.NDArray[np.float32]
 _LONGEST_TRIED, _NAMES_TRIED = 128, 1000  # characters and names, where the nearest is looked for
 _CHUNK = 1 << 16  # floats looked at together by check_finite: small enough to stay in a CPU's cache
 
@@ -189,41 +188,3 @@ def with_context(checkpoint: Checkpoint, positions: int | None) -> Checkpoint:
     if name in packed:
         packed[name] = PackedTensor(packed[name].format, packed[name].blocks[: config.max_position_embeddings])
     return replace(checkpoint, config=config, tensors=tensors, packed=packed)
-
-
-def random_checkpoint(config: ModelConfig, seed: int = 0, scale: float = 0.04) -> Checkpoint:
-    """A model with seeded random weights, the same on every machine: for tests and for measuring speed.
-
-    Every tensor is drawn with ``numpy.random.default_rng(seed)`` from a normal distribution of standard deviation
-    ``scale``, gains around what leaves numbers as they are. Where a GAB1 file holds the model, its arrays are drawn so
-    in file order; token embeddings are 4 times that, output weights 3 times.
-
-    Raises:
-        InputError: ``seed`` is negative or ``scale`` is not a finite number of at least 0.
-    """
-    if seed < 0:
-        raise InputError(f"the seed is {seed}; expected a whole number of at least 0")
-    if not (math.isfinite(scale) and scale >= 0):
-        raise InputError(f"the scale is {scale}; expected a finite number of at least 0")
-    generator = np.random.default_rng(seed)
-    tensors: dict[str, FloatArray] = {}
-    family = config.family
-    if not family.gab1:
-        for tensor in tensors_of(config):
-            drawn = generator.standard_normal(tensor.shape, dtype=np.float32)
-            around = 1.0 - family.norm_offset if tensor.is_gain else 0.0
-            tensors[tensor.name(family.names)] = drawn * np.float32(scale) + np.float32(around)
-        return Checkpoint(config, tensors, f"random weights (seed {seed})")
-    for array in stored_arrays(config):
-        drawn = (generator.standard_normal(array.shape) * scale).astype(np.float32)
-        tensors.update(array.split(_around(array, drawn, family.names)))
-    return Checkpoint(config, tensors, f"random weights (seed {seed})")
-
-
-def _around(array: StoredArray, drawn: FloatArray, names: Names) -> FloatArray:
-    """Move or stretch ``drawn`` as the tensor's role asks; see :func:`random_checkpoint`."""
-    name = array.names[0]
-    is_gain = len(array.shape) == 1 and name.endswith(".weight")
-    stretch = {f"{names.embeddings}.weight": 4, f"{names.head}.weight": 3}.get(name, 1)
-    moved: FloatArray = drawn * np.float32(stretch) + np.float32(1) if is_gain else drawn * np.float32(stretch)
-    return moved

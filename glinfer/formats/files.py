@@ -93,6 +93,11 @@ def kind_of(mode: int) -> str:
     return kinds.get(stat.S_IFMT(mode), "not a regular file")
 
 
+def is_directory(path: AnyPath) -> bool:
+    """Whether ``path`` is a directory; False too where that cannot be found out, for opening it to say why."""
+    return os.path.isdir(path)  # noqa: PTH112 (Path.is_dir raises where the directory above may not be searched)
+
+
 def inside(path: Path) -> Path:
     """``path``, if it lies in its own folder once links are followed: for files that a user did not name.
 

@@ -11,9 +11,9 @@ from typing import Any, BinaryIO, NoReturn
 
 from glinfer.errors import InputError
 from glinfer.formats.files import AnyPath, shown
+from glinfer.formats.limits import MAX_LINE_BRACKETS
 
 _LONGEST_SHOWN = 60
-_MOST_BRACKETS = 1 << 20  # in a line; each can be a list of its own, which takes thirty times as much memory
 
 
 def read_lines(file: BinaryIO, path: AnyPath, most: int) -> Iterator[tuple[int, bytes]]:
@@ -48,8 +48,10 @@ def parse_object(data: bytes, example: str) -> dict[str, Any]:
     Raises:
         InputError: it holds something else, a key twice, or a number that JSON has not (NaN); shows ``example``.
     """
-    if data.count(b"[") + data.count(b"{") > _MOST_BRACKETS:
-        raise InputError(f"this has more than {_MOST_BRACKETS} brackets; expected an object a line, such as {example}")
+    if data.count(b"[") + data.count(b"{") > MAX_LINE_BRACKETS:
+        raise InputError(
+            f"this has more than {MAX_LINE_BRACKETS} brackets; expected an object a line, such as {example}"
+        )
     try:
         # A byte-order mark, which some editors begin a file with, is let pass.
         text = data.decode("utf-8-sig").strip()

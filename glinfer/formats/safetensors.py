@@ -22,15 +22,15 @@ from glinfer.config import ModelConfig
 from glinfer.errors import ConfigError, FormatError, InputError
 from glinfer.formats.checkpoint import Checkpoint, check_checkpoint, check_tensors
 from glinfer.formats.files import AnyPath, check_size, opened, replacing, shown, words_of
-from glinfer.formats.huggingface.json_files import MOST_HEADER_VALUES, check_values, quoted
 from glinfer.formats.huggingface.rope import check_scaling
+from glinfer.formats.json_files import check_values, quoted
+from glinfer.formats.limits import MAX_HEADER_VALUES, MAX_OWN_HEADER_BYTES
 from glinfer.formats.packed import PackedTensor
 from glinfer.formats.tensors import weight_shapes
 from glinfer.quant.formats import F16
 
 _LENGTH = struct.Struct("<Q")
 _FORMAT = "glinfer"
-_LONGEST_HEADER = 100_000_000  # bytes; the format's own limit
 _STORED = {"F32": "float32", "F16": "float16"}
 
 
@@ -64,13 +64,13 @@ def _check_header(file: BinaryIO, size: int, label: str) -> None:
             "safetensors header is; the file is no safetensors file, or cut short"
         )
     (length,) = _LENGTH.unpack(start)
-    most = min(size - _LENGTH.size, _LONGEST_HEADER)
+    most = min(size - _LENGTH.size, MAX_OWN_HEADER_BYTES)
     if length > most:
         raise FormatError(
             f"{label}: its first {_LENGTH.size} bytes promise a safetensors header of {length} bytes; "
             f"expected at most {most} in a file of {size}; the file is no safetensors file, or cut short"
         )
-    check_values(file.read(length), label, MOST_HEADER_VALUES)
+    check_values(file.read(length), label, MAX_HEADER_VALUES)
 
 
 def _read_open(tensors: Any, file: BinaryIO, label: str) -> Checkpoint:

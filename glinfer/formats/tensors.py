@@ -17,7 +17,7 @@ Shapes = dict[str, tuple[int, ...]]
 
 
 @dataclass(frozen=True)
-class Tensor:
+class ModelTensor:
     """One tensor of a model.
 
     Attributes:
@@ -49,7 +49,7 @@ class StoredTensor:
     """One tensor of a file: those of the model that it holds, whose rows lie below each other."""
 
     name: str
-    tensors: tuple[Tensor, ...]
+    tensors: tuple[ModelTensor, ...]
 
     @property
     def shape(self) -> tuple[int, ...]:
@@ -57,33 +57,33 @@ class StoredTensor:
         first, *rest = self.tensors
         return (first.shape[0] + sum(tensor.shape[0] for tensor in rest), *first.shape[1:])
 
-    def split(self, rows: npt.NDArray[Any]) -> Iterator[tuple[Tensor, npt.NDArray[Any]]]:
+    def split(self, rows: npt.NDArray[Any]) -> Iterator[tuple[ModelTensor, npt.NDArray[Any]]]:
         """Each tensor, and its rows as a view of all."""
         ends = list(accumulate(tensor.shape[0] for tensor in self.tensors))
         return zip(self.tensors, np.split(rows, ends[:-1]), strict=True)
 
 
-def tensors_of(config: ModelConfig) -> Iterator[Tensor]:
+def tensors_of(config: ModelConfig) -> Iterator[ModelTensor]:
     """Every tensor of a model in the order in which it computes with them; no head where that is the embeddings."""
     family, width = config.family, config.hidden_size
-    yield Tensor("embeddings", "weight", (config.vocab_size, width))
+    yield ModelTensor("embeddings", "weight", (config.vocab_size, width))
     if not family.rotary:
-        yield Tensor("positions", "weight", (config.max_position_embeddings, width))
+        yield ModelTensor("positions", "weight", (config.max_position_embeddings, width))
     for layer in range(config.num_hidden_layers):
         yield from _layer(config, layer)
     yield from _norm(config, "final_norm", None)
     if not config.tie_word_embeddings:
-        yield Tensor("head", "weight", (config.vocab_size, width))
+        yield ModelTensor("head", "weight", (config.vocab_size, width))
     if "head" in family.biases:
-        yield Tensor("head", "bias", (config.vocab_size,))
+        yield ModelTensor("head", "bias", (config.vocab_size,))
 
 
-def _norm(config: ModelConfig, role: str, layer: int | None) -> Iterator[Tensor]:
+def _norm(config: ModelConfig, role: str, layer: int | None) -> Iterator[ModelTensor]:
     for part in ("weight", "bias") if config.family.norm == "layer" else ("weight",):
-        yield Tensor(role, part, (config.hidden_size,), layer)
+        yield ModelTensor(role, part, (config.hidden_size,), layer)
 
 
-def _layer(config: ModelConfig, layer: int) -> Iterator[Tensor]:
+def _layer(config: ModelConfig, layer: int) -> Iterator[ModelTensor]:
     family, width, inner = config.family, config.hidden_size, config.intermediate_size
     queries, keys = config.num_attention_heads * config.head_dim, config.num_key_value_heads * config.head_dim
     biased = {
@@ -92,10 +92,10 @@ def _layer(config: ModelConfig, layer: int) -> Iterator[Tensor]:
         *(family.mlp_biases if config.mlp_bias else ()),
     }
 
-    def linear(role: str, rows: int, columns: int, letter: str = "") -> Iterator[Tensor]:
-        yield Tensor(role, "weight", (rows, columns), layer, letter)
+    def linear(role: str, rows: int, columns: int, letter: str = "") -> Iterator[ModelTensor]:
+        yield ModelTensor(role, "weight", (rows, columns), layer, letter)
         if (letter or role) in biased:
-            yield Tensor(role, "bias", (rows,), layer, letter)
+            yield ModelTensor(role, "bias", (rows,), layer, letter)
 
     yield from _norm(config, "attention_norm", layer)
     for letter, rows in (("q", queries), ("k", keys), ("v", keys)):
@@ -103,7 +103,7 @@ def _layer(config: ModelConfig, layer: int) -> Iterator[Tensor]:
     yield from linear("output", width, queries, "o")
     if family.head_norms:
         for letter in "qk":
-            yield Tensor("head_norm", "weight", (config.head_dim,), layer, letter)
+            yield ModelTensor("head_norm", "weight", (config.head_dim,), layer, letter)
     yield from _norm(config, "mlp_norm", layer)
     if family.gated:
         yield from linear("gate", inner, width)
@@ -124,7 +124,7 @@ def weight_shapes(config: ModelConfig) -> Shapes:
 
 def stored_tensors(config: ModelConfig, names: Names) -> list[StoredTensor]:
     """Every tensor that a file with these names has to have, the embeddings first; those of one name are one."""
-    found: dict[str, list[Tensor]] = {}
+    found: dict[str, list[ModelTensor]] = {}
     for tensor in tensors_of(config):
         found.setdefault(tensor.name(names), []).append(tensor)
     return [StoredTensor(name, tuple(tensors)) for name, tensors in found.items()]

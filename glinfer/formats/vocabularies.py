@@ -5,15 +5,13 @@ from __future__ import annotations
 from pathlib import Path
 from typing import Any
 
-from glinfer.formats.files import AnyPath, inside, opened
+from glinfer.formats.files import AnyPath, inside, is_directory
 from glinfer.formats.gab.bpe import BpeModel, read_bpe
-from glinfer.formats.gguf.file import GGUF_MAGIC, read_gguf_file
+from glinfer.formats.gguf.file import is_gguf, read_gguf_file
 from glinfer.formats.gguf.vocabulary import VOCABULARY_KEYS
-from glinfer.formats.huggingface.files import is_directory
-from glinfer.formats.huggingface.json_files import read_json
+from glinfer.formats.json_files import read_json
+from glinfer.formats.limits import MAX_TOKENIZER_BYTES, MAX_TOKENIZER_VALUES
 
-LARGEST_TOKENIZER, MOST_TOKENIZER_VALUES = 1 << 27, 5 << 19
-"""Bytes and values of a ``tokenizer.json``; those of vocabularies of 260 000 tokens have 35 million, and 2 million."""
 Vocabulary = BpeModel | dict[str, Any]
 """A BPE1 vocabulary, what a ``tokenizer.json`` holds, or the metadata of a GGUF file about its vocabulary."""
 
@@ -27,17 +25,14 @@ def vocabulary_beside(checkpoint: AnyPath) -> Vocabulary | None:
         FormatError: it is damaged.
     """
     path = Path(checkpoint)
-    if not is_directory(path):
-        with opened(path) as (file, _):
-            is_gguf = file.read(len(GGUF_MAGIC)) == GGUF_MAGIC
-        if is_gguf:
-            metadata = read_gguf_file(path).metadata
-            found = {key: value for key, value in metadata.items() if key.startswith(VOCABULARY_KEYS)}
-            return found if "tokenizer.ggml.tokens" in found else None
+    if not is_directory(path) and is_gguf(path):
+        metadata = read_gguf_file(path).metadata
+        found = {key: value for key, value in metadata.items() if key.startswith(VOCABULARY_KEYS)}
+        return found if "tokenizer.ggml.tokens" in found else None
     folder = path if is_directory(path) else path.parent
     for candidate in (path.with_suffix(".bpe"), folder / "model.bpe", folder / "tokenizer.json"):
         if candidate.is_file():
             if candidate.suffix == ".bpe":
                 return read_bpe(inside(candidate))
-            return read_json(inside(candidate), LARGEST_TOKENIZER, MOST_TOKENIZER_VALUES)
+            return read_json(inside(candidate), MAX_TOKENIZER_BYTES, MAX_TOKENIZER_VALUES)
     return None

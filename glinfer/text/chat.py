@@ -21,9 +21,8 @@ from glinfer.config import ModelConfig
 from glinfer.errors import InputError
 from glinfer.formats import find_model
 from glinfer.formats.files import AnyPath
-from glinfer.text.chat_template import TemplateEncoder
 from glinfer.text.stops import default_stops
-from glinfer.text.templates import JinjaTemplate, Message, find_template
+from glinfer.text.templates import JinjaTemplate, Message, TemplateEncoder, find_template
 from glinfer.text.tokenizer import Tokenizer
 
 ReplyKind = Literal["thinking", "answer"]
@@ -167,7 +166,7 @@ class ChatTemplate:
 class TemplateChat:
     """The form of a Jinja template.
 
-    What a message spells never becomes a control token; see :mod:`glinfer.text.chat_template` for how, and for
+    What a message spells never becomes a control token; see :mod:`glinfer.text.templates` for how, and for
     where the ids differ from those of the rendered text. As in transformers' ``apply_chat_template``, a ``<s>`` comes
     first only where the template writes one.
 

@@ -7,14 +7,12 @@ from pathlib import Path
 
 from glinfer.config import ModelConfig
 from glinfer.errors import FormatError
-from glinfer.formats.files import AnyPath, inside, shown
-from glinfer.formats.gguf.file import read_gguf_file
-from glinfer.formats.huggingface.files import is_directory
-from glinfer.formats.huggingface.json_files import quoted, read_json
+from glinfer.formats.files import AnyPath, inside, is_directory, shown
+from glinfer.formats.gguf.file import is_gguf, read_gguf_file
+from glinfer.formats.json_files import quoted, read_json
+from glinfer.formats.limits import MAX_CONFIG_BYTES
 from glinfer.text.tokenizer import END_OF_TURN, Tokenizer
-from glinfer.text.tokenizers.gguf import gguf_stops, is_gguf
-
-_LONGEST = 1 << 20  # bytes; a real one has a few thousand
+from glinfer.text.tokenizers.gguf import gguf_stops
 
 
 def stop_ids_of(path: AnyPath) -> tuple[int, ...]:
@@ -44,7 +42,7 @@ def stop_ids_of(path: AnyPath) -> tuple[int, ...]:
         file = folder / name
         if not os.path.lexists(file):
             continue
-        found = read_json(inside(file), _LONGEST).get("eos_token_id")
+        found = read_json(inside(file), MAX_CONFIG_BYTES).get("eos_token_id")
         ids = found if isinstance(found, list) else [] if found is None else [found]
         for token in ids:
             if isinstance(token, bool) or not isinstance(token, int):

@@ -1,43 +1,55 @@
 """Chat templates: the Jinja programs that come with a model and put the messages of a conversation into its form.
 
-They are rendered as Hugging Face's transformers renders them: in jinja2's immutable sandbox, without a loader, so that
-a template can reach no file, no network and no inside of Python. The sandbox does not keep a template from running
-for ever or from making endless text; so each is rendered in a process of its own that may have :data:`SECONDS` of a
-processor, twice that by the clock, and :data:`MEMORY` bytes. What remains: a tenth of a second for starting the
+Templates are rendered as Hugging Face's transformers renders them: in jinja2's immutable sandbox, without a loader, so
+that a template can reach no file, no network and no inside of Python. The sandbox does not keep a template from running
+for ever or from making endless text, so each is rendered in a process of its own, which may use MAX_RENDER_SECONDS of a
+processor, twice that by the clock, and MAX_RENDER_BYTES of memory. What remains: a tenth of a second for starting the
 process each time, and on systems without ``setrlimit`` the clock alone (there, memory is not limited).
+
+:class:`TemplateEncoder` turns conversations into token ids, so that no message can forge a control token. A template
+only knows text, so the ids come from the text that it renders. Before rendering, a mark (a character that nobody uses)
+is put around each message, within the spaces that it begins and ends with, and into each control token that it spells.
+In the rendered text only what has no mark in it is a control token. Then the marks are taken out again, and what lies
+between two control tokens is encoded as one text.
+
+So the ids are those of the whole rendered text, but for two cases. What a message spells is ordinary text, alone and
+together with what the template puts beside it. And a template that looks at the first or the last character of a
+message sees the mark; one that trims or cuts messages, or looks for something within them, works as ever.
 """
 
 from __future__ import annotations
 
 import json
 import os
+import re
 import subprocess
 import sys
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
+from functools import cached_property
 from pathlib import Path
 from typing import Any
 
 from glinfer.errors import FormatError, InputError
-from glinfer.formats.files import AnyPath, inside, opened, shown, words_of
-from glinfer.formats.gguf.file import read_gguf_file
-from glinfer.formats.huggingface.files import is_directory
-from glinfer.formats.huggingface.json_files import quoted, read_json
+from glinfer.formats.files import AnyPath, inside, is_directory, opened, shown, words_of
+from glinfer.formats.gguf.file import is_gguf, read_gguf_file
+from glinfer.formats.json_files import quoted, read_json
+from glinfer.formats.limits import (
+    MAX_RENDER_BYTES,
+    MAX_RENDER_SECONDS,
+    MAX_RENDERED_CHARACTERS,
+    MAX_TEMPLATE_CHARACTERS,
+    MAX_TOKENIZER_CONFIG_BYTES,
+)
 from glinfer.text import template_worker
-from glinfer.text.tokenizers.gguf import gguf_ids, is_gguf
+from glinfer.text.tokenizer import Tokenizer
+from glinfer.text.tokenizers.gguf import gguf_ids
 from glinfer.text.tokenizers.huggingface import CONFIG_FILE
 
-LONGEST_TEMPLATE = 1 << 18
-"""Characters that a template may have; the longest real ones have some 20 000."""
-LONGEST_TEXT = 1 << 22
-"""Characters that a rendered conversation may have."""
-SECONDS = 10
-"""Seconds of a processor that rendering may take; real templates take milliseconds."""
-MEMORY = 1 << 30
-"""Bytes of memory that rendering may take."""
-_LARGEST_CONFIG = 1 << 24  # bytes; it may list thousands of added tokens
 _JINJA_FILE, _JSON_FILE = "chat_template.jinja", "chat_template.json"
 _GGUF_KEY = "tokenizer.chat_template"
+_MARKS = range(0xF0000, 0xFFFFE)  # of Unicode's private use: no vocabulary has a meaning for them
+_EXAMPLE = ({"role": "user", "content": "Hello"}, {"role": "assistant", "content": "Hi"})
 
 Message = Mapping[str, str]
 """One message of a conversation: ``role`` (``system``, ``user`` or ``assistant``) and ``content``."""
@@ -64,10 +76,10 @@ class JinjaTemplate:
         """Check the program's kind and length; whether it is one shows when it is rendered."""
         if not isinstance(self.source, str):
             raise InputError(f"{self.label}: the chat template is {quoted(self.source)}; expected the text of one")
-        if len(self.source) > LONGEST_TEMPLATE:
+        if len(self.source) > MAX_TEMPLATE_CHARACTERS:
             raise InputError(
                 f"{self.label}: the chat template has {len(self.source)} characters; "
-                f"expected at most {LONGEST_TEMPLATE}"
+                f"expected at most {MAX_TEMPLATE_CHARACTERS}"
             )
 
     def render(self, messages: Sequence[Message], *, add_generation_prompt: bool = True) -> str:
@@ -87,7 +99,7 @@ class JinjaTemplate:
             "tools": None,
             "documents": None,
         }
-        answer = self._answer({"source": self.source, "variables": variables, "most": LONGEST_TEXT})
+        answer = self._answer({"source": self.source, "variables": variables, "most": MAX_RENDERED_CHARACTERS})
         if "text" not in answer:
             raise self._error(f"cannot be used: {words_of(answer.get('error'))}")
         return str(answer["text"])
@@ -97,24 +109,25 @@ class JinjaTemplate:
 
     def _answer(self, request: Mapping[str, Any]) -> Mapping[str, Any]:
         """What the process that renders the template says."""
-        limits = {"seconds": SECONDS, "memory": MEMORY, "path": sys.path}
+        limits = {"seconds": MAX_RENDER_SECONDS, "memory": MAX_RENDER_BYTES, "path": sys.path}
         try:
             done = subprocess.run(
                 [sys.executable or "python3", "-I", template_worker.__file__],
                 input=json.dumps({**request, **limits}).encode(),
                 capture_output=True,
-                timeout=2 * SECONDS,
+                timeout=2 * MAX_RENDER_SECONDS,
                 check=False,
             )
         except subprocess.TimeoutExpired:
-            raise self._error(f"was not done after {2 * SECONDS} seconds; it may run for ever") from None
+            raise self._error(f"was not done after {2 * MAX_RENDER_SECONDS} seconds; it may run for ever") from None
         except OSError as error:
             raise self._error(f"cannot be run: no process for it could be started ({error.strerror})") from None
         try:
             answer = json.loads(done.stdout)
         except ValueError:
             raise self._error(
-                f"was stopped (status {done.returncode}); it may have {SECONDS} seconds and {MEMORY >> 20} MiB"
+                f"was stopped (status {done.returncode}); it may have {MAX_RENDER_SECONDS} seconds and "
+                f"{MAX_RENDER_BYTES >> 20} MiB"
             ) from None
         return answer if isinstance(answer, dict) else {}
 
@@ -136,7 +149,7 @@ def find_template(path: AnyPath) -> JinjaTemplate | None:
         return _in_gguf(path)
     folder = Path(path) if is_directory(path) else Path(path).parent
     config_file = folder / CONFIG_FILE
-    config = read_json(inside(config_file), _LARGEST_CONFIG) if os.path.lexists(config_file) else {}
+    config = read_json(inside(config_file), MAX_TOKENIZER_CONFIG_BYTES) if os.path.lexists(config_file) else {}
     named = {name: value.get("content") if isinstance(value, dict) else value for name, value in config.items()}
     tokens = {name: value for name, value in named.items() if name.endswith("_token") and isinstance(value, str)}
     if os.path.lexists(file := folder / _JINJA_FILE):
@@ -144,7 +157,7 @@ def find_template(path: AnyPath) -> JinjaTemplate | None:
     found, file = config.get("chat_template"), config_file
     if os.path.lexists(folder / _JSON_FILE):
         file = folder / _JSON_FILE
-        found = read_json(inside(file), _LARGEST_CONFIG).get("chat_template")
+        found = read_json(inside(file), MAX_TOKENIZER_CONFIG_BYTES).get("chat_template")
     found = _default_of(found, shown(file)) if isinstance(found, list) else found
     return None if found is None else JinjaTemplate(found, tokens, shown(file))
 
@@ -162,7 +175,7 @@ def _in_gguf(path: AnyPath) -> JinjaTemplate | None:
 
 def _text_of(file: Path) -> str:
     with opened(file) as (stream, size):
-        data = stream.read(min(size, 4 * LONGEST_TEMPLATE) + 1)  # a character has at most four bytes
+        data = stream.read(min(size, 4 * MAX_TEMPLATE_CHARACTERS) + 1)  # a character has at most four bytes
     try:
         return data.decode("utf-8")
     except UnicodeDecodeError as error:
@@ -177,3 +190,66 @@ def _default_of(several: list[Any], label: str) -> Any:
         names = ", ".join(quoted(entry.get("name")) for entry in entries[:5])
         raise FormatError(f"{label}: found chat templates {names or quoted(several)}; expected one named 'default'")
     return wanted[0].get("template")
+
+
+class TemplateEncoder:
+    """Conversations to token ids, by a template and a tokenizer.
+
+    Args:
+        template: the model's.
+        tokenizer: the model's.
+    """
+
+    def __init__(self, template: JinjaTemplate, tokenizer: Tokenizer) -> None:
+        """Keep the two; nothing is rendered."""
+        self._template, self._tokenizer = template, tokenizer
+
+    def ids(self, messages: Sequence[Message], *, add_generation_prompt: bool = True) -> list[int]:
+        """Token ids of a conversation, and of what opens the reply to it.
+
+        Raises:
+            InputError: as :meth:`glinfer.text.templates.JinjaTemplate.render`, or a message has no UTF-8 form.
+        """
+        mark = self._unused(message["content"] for message in messages)
+        marked = _marked_all(messages, mark, self._names)
+        rendered = self._template.render(marked, add_generation_prompt=add_generation_prompt)
+        pieces = self._names.split(rendered)  # texts, with the name of a control token between each two
+        control = self._tokenizer.control_tokens
+        return self._tokenizer.encode_mixed(
+            control[piece] if place % 2 else piece.replace(mark, "") for place, piece in enumerate(pieces)
+        )
+
+    def end_of_reply(self) -> int | None:
+        """The control token that the template puts right after a reply, or None where it puts none there."""
+        mark = self._unused(())
+        try:
+            rendered = self._template.render(_marked_all(_EXAMPLE, mark, self._names), add_generation_prompt=False)
+        except InputError:  # it may want other messages than these, and says so when it gets the real ones
+            return None
+        found = self._names.match(rendered.rpartition(mark)[2])
+        return None if found is None else self._tokenizer.control_tokens[found[1]]
+
+    @cached_property
+    def _names(self) -> re.Pattern[str]:
+        """A control token, the longest that is there; one of a single character is told from text by nothing."""
+        names = sorted((name for name in self._tokenizer.control_tokens if len(name) > 1), key=len, reverse=True)
+        return re.compile(f"({'|'.join(map(re.escape, names)) or '(?!)'})")
+
+    def _unused(self, texts: Iterable[str]) -> str:
+        used = set(self._template.source).union(*texts)
+        return next(chr(code) for code in _MARKS if chr(code) not in used)
+
+
+def _marked_all(messages: Iterable[Message], mark: str, names: re.Pattern[str]) -> list[Message]:
+    return [{**message, "content": _marked(message["content"], mark, names)} for message in messages]
+
+
+def _marked(text: str, mark: str, names: re.Pattern[str]) -> str:
+    """A message with a mark at both ends, inside its outer spaces, and in every control token that it spells."""
+    inner = text.strip()
+    if not inner:
+        return text
+    start = text.index(inner)
+    # Every place where one begins, those too that lie within another.
+    split = re.sub(f"(?=({names.pattern}))(.)", rf"\g<0>{mark}", inner, flags=re.DOTALL)
+    return f"{text[:start]}{mark}{split}{mark}{text[start + len(inner) :]}"

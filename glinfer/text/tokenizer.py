@@ -21,10 +21,10 @@ from tokenizers.trainers import BpeTrainer
 
 from glinfer.config import ModelConfig
 from glinfer.errors import FormatError, InputError
-from glinfer.formats.files import AnyPath, inside, opened
+from glinfer.formats.files import AnyPath, inside, is_directory, opened
 from glinfer.formats.gab.bpe import BpeModel, is_merges_json, read_bpe, read_merges_json
-from glinfer.formats.huggingface.files import is_directory
-from glinfer.text.tokenizers.gguf import is_gguf, read_gguf_tokenizer
+from glinfer.formats.gguf.file import is_gguf
+from glinfer.text.tokenizers.gguf import read_gguf_tokenizer
 from glinfer.text.tokenizers.huggingface import TOKENIZER_FILE, HfModel, read_hf_tokenizer
 
 _CONTROL = rb"<\|[a-z_]+\|>"

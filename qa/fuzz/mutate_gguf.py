@@ -8,7 +8,7 @@ from dataclasses import dataclass, field
 from random import Random
 from typing import Any
 
-from .mutate import TEXTS, Mutator, any_bytes, number
+from qa.fuzz.mutate import TEXTS, Mutator, any_bytes, number
 
 _WIDTHS = {0: "B", 1: "b", 2: "H", 3: "h", 4: "I", 5: "i", 6: "f", 7: "B", 10: "Q", 11: "q", 12: "d"}
 STRING, ARRAY = 8, 9

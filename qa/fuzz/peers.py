@@ -22,7 +22,7 @@ from pathlib import Path
 from random import Random
 from typing import Any
 
-from .mutate import any_bytes
+from qa.fuzz.mutate import any_bytes
 
 ROOT = Path(__file__).resolve().parents[2]
 SECONDS = 10  # by the clock, for one file
@@ -155,8 +155,8 @@ _SETS = {
 
 def damaged(format: str, count: int, folder: Path) -> list[Path]:
     """So many damaged files, the same every time: kept cases first, the rest made of seeds."""
-    from .run import cases
-    from .targets import TARGETS
+    from qa.fuzz.run import cases
+    from qa.fuzz.targets import TARGETS
 
     found: list[bytes] = []
     targets = [TARGETS[name] for name in _SETS[format]]

@@ -42,15 +42,13 @@ from glinfer.models.options import PlanOptions
 from glinfer.models.tuning import TuningKey, load_tuned
 from glinfer.ops.kernels import KernelOptions
 from glinfer.ops.rotary import rope_table
-from glinfer.text.chat_template import TemplateEncoder
 from glinfer.text.stops import stop_ids_of
 from glinfer.text.template_worker import render
-from glinfer.text.templates import find_template
+from glinfer.text.templates import TemplateEncoder, find_template
 from glinfer.text.tokenizer import Tokenizer
 from glinfer.text.tokenizers.gguf import gguf_stops, gguf_tokenizer
 from glinfer.text.tokenizers.huggingface import read_hf_tokenizer
-
-from . import seeds
+from qa.fuzz import seeds
 
 TEXTS = ("hello hihi <|a|> <s>", " é\n日本🚀\0", "aaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaa!")
 _SMALL, _FEW_LAYERS = 1 << 16, 8  # parameters and layers of a model that is used to the end

@@ -79,8 +79,8 @@ def fuzz_here(name: str, work: Path, finds: Path, seconds: float, seed: int) -> 
     with atheris.instrument_imports(include=["glinfer", "safetensors", *(["jinja2"] if name == "template" else [])]):
         import jinja2.sandbox  # noqa: F401 (of the worker's late imports)
 
-        from .targets import TARGETS
-        from .watch import watch
+        from qa.fuzz.targets import TARGETS
+        from qa.fuzz.watch import watch
     target = TARGETS[name]
     folder = work.parent / "files"
     folder.mkdir(exist_ok=True)
@@ -150,7 +150,7 @@ def fuzz(name: str, seconds: float, finds: Path, work: Path) -> Result:
 
 def _fill(name: str, work: Path) -> None:
     """Seeds and kept cases, as files to begin with."""
-    from .targets import TARGETS
+    from qa.fuzz.targets import TARGETS
 
     for index, data in enumerate(TARGETS[name].seeds()):
         (work / f"seed-{index}").write_bytes(data)
@@ -206,7 +206,7 @@ def lines_here(name: str) -> None:
 
     watched = coverage.Coverage(source=["glinfer"], data_file=None)
     watched.start()
-    from .targets import TARGETS
+    from qa.fuzz.targets import TARGETS
 
     target, found, total = TARGETS[name], 0, 0
     with tempfile.TemporaryDirectory() as folder:
@@ -247,7 +247,7 @@ def table(results: list[Result]) -> str:
 
 
 def _arguments(given: list[str] | None) -> argparse.Namespace:
-    from .targets import TARGETS
+    from qa.fuzz.targets import TARGETS
 
     parser = argparse.ArgumentParser(prog="python -m qa.fuzz.run", description="Fuzz every reader of files.")
     parser.add_argument("targets", nargs="*", metavar="TARGET", help=f"one of {', '.join(TARGETS)}; all without any")

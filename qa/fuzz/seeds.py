@@ -10,11 +10,10 @@ from typing import Any
 import numpy as np
 
 from glinfer.config import ModelConfig
-from glinfer.formats.gab.arrays import float_count
+from glinfer.formats.gab.file import float_count
 from glinfer.formats.gguf.config import form_of, metadata_of
 from glinfer.formats.tensors import stored_tensors, weight_shapes
-
-from .mutate_gguf import ARRAY, STRING, GgufEntry, GgufParts
+from qa.fuzz.mutate_gguf import ARRAY, STRING, GgufEntry, GgufParts
 
 SIZES: dict[str, Any] = {
     "vocab_size": 6,

@@ -6,8 +6,8 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
-from . import reads, seeds, words
-from .mutate import (
+from qa.fuzz import reads, seeds, words
+from qa.fuzz.mutate import (
     Mutator,
     behind_byte,
     bpe_mutator,
@@ -17,7 +17,7 @@ from .mutate import (
     safetensors_mutator,
     text_mutator,
 )
-from .mutate_gguf import gguf_mutator
+from qa.fuzz.mutate_gguf import gguf_mutator
 
 
 @dataclass(frozen=True)
@@ -48,16 +48,14 @@ class Target:
 
 
 _GGUF = ("formats/gguf/model.py", "formats/gguf/file.py", "formats/gguf/config.py", "formats/gguf_names.py")
-_HF = ("formats/huggingface/model.py", "formats/huggingface/files.py", "formats/huggingface/json_files.py")
+_HF = ("formats/huggingface/model.py", "formats/huggingface/files.py", "formats/json_files.py")
 _BPE = ("formats/gab/bpe.py",)
 _CONFIG = ("formats/huggingface/config.py", "formats/huggingface/rope.py")
 _VOCABULARY = ("formats/gguf/vocabulary.py", "formats/vocabularies.py")
 _LINES = ("batch/files.py", "formats/jsonl.py")
 
 _LIST = (
-    Target(
-        "gab", lambda: [seeds.gab()], reads.gab, gab_mutator, modules=("formats/gab/file.py", "formats/gab/arrays.py")
-    ),
+    Target("gab", lambda: [seeds.gab()], reads.gab, gab_mutator, modules=("formats/gab/file.py",)),
     Target(
         "bpe",
         lambda: [seeds.bpe(), seeds.bpe(())],
@@ -155,7 +153,7 @@ _LIST = (
         reads.template_apart,
         text_mutator(words.TEMPLATE_WORDS),
         reads.prepare_template,
-        modules=("text/templates.py", "text/chat_template.py"),
+        modules=("text/templates.py",),
         longest=2048,
         processes=True,
     ),

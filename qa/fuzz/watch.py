@@ -93,7 +93,7 @@ def _complaint(event: str, args: tuple[Any, ...]) -> str:
     if event.startswith(_NEVER):
         return f"{event} {args[:1]!r}"
     if event in ("subprocess.Popen", "os.posix_spawn"):  # newer Pythons start the one by the other
-        worker = str(_PACKAGE / "generation" / "template_worker.py")
+        worker = str(_PACKAGE / "text" / "template_worker.py")
         return "" if _watch.processes and worker in map(str, args[1]) else f"{event} {args[:2]!r}"
     if event == "exec":
         name = getattr(args[0], "co_filename", "?")

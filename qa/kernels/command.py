@@ -1,4 +1,4 @@
-"""``python -m qa kernels``: every kernel over tensors, its error against float64 and its time."""
+"""``python -m qa kernels``: check every kernel against float64 and time it."""
 
 from __future__ import annotations
 

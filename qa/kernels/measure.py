@@ -1,4 +1,4 @@
-"""Every kernel of ``device.ops`` against float64, and how long it takes: the table of docs/kernels.md."""
+"""Compare every kernel of ``device.ops`` with float64 and time it; docs/kernels.md has the table."""
 
 from __future__ import annotations
 
@@ -45,17 +45,17 @@ FAMILIES = (
     reduction,
     sorting,
 )
-"""The modules of qa.kernels.cases, in the order of the table: a new one is imported and named here."""
+"""Modules with cases, in the order of the table; import a new one and name it here."""
 
 Shape = tuple[int, int]
 SHAPES: tuple[Shape, ...] = ((1, 1), (7, 13), (5, 33), (33, 255), (31, 257), (2, 5257), (1, 20011), (1021, 6))
-"""One element; primes; no multiples of 4, 32 or 256; wide and tall."""
+"""Shapes to check: one element, primes, no multiples of 4, 32 or 256, wide and tall."""
 SMALL_SHAPES: dict[int, tuple[Shape, ...]] = {64: ((1, 1), (5, 33), (3, 131), (31, 6)), 128: ((2, 521),)}
-"""On textures of at most so many texels a side: rows that end inside a line of texels, and rows longer than one."""
+"""Shapes to check by the largest edge of a texture: rows end inside a line of texels, or are longer than a line."""
 
 TABLE_BEGIN, TABLE_END = "<!-- table: begin -->", "<!-- table: end -->"
 _WARM_UPS = 2
-_LEAST_SAMPLES, _MOST_SAMPLES, _SECONDS = 5, 25, 0.5
+_MIN_SAMPLES, _MAX_SAMPLES, _SECONDS = 5, 25, 0.5
 _BETWEEN = ", "
 
 Progress = Callable[[int, int], None]
@@ -63,7 +63,7 @@ Progress = Callable[[int, int], None]
 
 @dataclass(frozen=True)
 class KernelTime:
-    """Milliseconds of one call that finds its inputs in textures, until the renderer has finished."""
+    """Milliseconds from a call, whose inputs are in textures, until the renderer has finished."""
 
     median_ms: float
     fastest_ms: float
@@ -73,13 +73,13 @@ class KernelTime:
 
 @dataclass(frozen=True)
 class KernelRow:
-    """One line of the table: a case, what was measured of it, and whether that is right.
+    """One line of the table: a case, its errors and its time.
 
     Attributes:
-        errors: the largest relative error of each form, see :func:`glinfer.models.oracle.relative_error`.
-        worst: the form, the shape and the textures of the largest of them.
-        problem: what a check was refused with; empty where all of them ran.
-        time: None where it was not asked for.
+        errors: the largest relative error by form, see :func:`glinfer.models.oracle.relative_error`.
+        worst: the form, the shape and the textures with the largest error.
+        problem: the message of the first check that was refused; empty if all checks ran.
+        time: None without timing.
     """
 
     kernel: str
@@ -106,7 +106,7 @@ class KernelRow:
 
 @dataclass(frozen=True)
 class KernelReport:
-    """All kernels that were looked at, on one renderer."""
+    """Errors and times of several kernels on one renderer."""
 
     renderer: str
     rows: tuple[KernelRow, ...]
@@ -122,7 +122,7 @@ class KernelReport:
         return {"renderer": self.renderer, "rows": rows}
 
     def markdown(self) -> str:
-        """The table of docs/kernels.md, with a line on where it was measured."""
+        """The table of docs/kernels.md and a line that names the renderer."""
         lines = [
             "| kernel | family | shaders | formats | largest error | time | at |",
             "|---|---|---|---|---|---|---|",
@@ -141,7 +141,7 @@ def all_cases() -> list[KernelCase]:
 
 
 def cases_named(patterns: Sequence[str]) -> list[KernelCase]:
-    """The cases of kernels of these names, in which ``*`` stands for any letters; all where there are none.
+    """The cases whose kernels match a pattern, in which ``*`` stands for any letters; all cases without patterns.
 
     Raises:
         InputError: a pattern names no kernel.
@@ -160,7 +160,7 @@ def error_text(error: float) -> str:
 
 
 def case_error(case: KernelCase, device: Device, form: str, shape: Shape) -> float:
-    """The largest relative error of one check; the same contents each time.
+    """The largest relative error of one check, whose random contents are the same each time.
 
     Raises:
         GlinferError: the kernel refuses what the check gives it.
@@ -173,13 +173,13 @@ def case_error(case: KernelCase, device: Device, form: str, shape: Shape) -> flo
 
 
 def time_case(case: KernelCase, device: Device) -> KernelTime:
-    """Time one kernel: compiled and warmed up by two calls, then the median of 5 to 25 within about half a second."""
+    """Time one kernel: two calls compile it and warm it up, then 5 to 25 calls count, within about half a second."""
     run = case.timed(device, np.random.default_rng(0))
     for _ in range(_WARM_UPS):
         run()
         device.context.gl.finish()
     samples: list[float] = []
-    while len(samples) < _LEAST_SAMPLES or (len(samples) < _MOST_SAMPLES and sum(samples) < 1000 * _SECONDS):
+    while len(samples) < _MIN_SAMPLES or (len(samples) < _MAX_SAMPLES and sum(samples) < 1000 * _SECONDS):
         started = time.perf_counter()
         run()
         device.context.gl.finish()
@@ -196,15 +196,15 @@ def measure_kernels(
     times: bool = True,
     on_step: Progress = lambda done, total: None,
 ) -> KernelReport:
-    """Check every case in every form at all shapes, on textures as large as they may be and on small ones, and time it.
+    """Check every case in every form at all shapes, on large and on small textures, and time it.
 
     Args:
-        cases: which; see :func:`cases_named`.
-        device: with ``api`` and ``limits`` as :class:`glinfer.tensors.device.Device` takes them.
-        api: likewise.
-        limits: likewise.
-        times: whether to time them too, at the size that each case names.
-        on_step: told how many steps are done, and of how many.
+        cases: the kernels, see :func:`cases_named`.
+        device: the renderer, as :class:`glinfer.tensors.device.Device` takes it.
+        api: ``es`` or ``desktop``, as :class:`glinfer.tensors.device.Device` takes it.
+        limits: the largest textures, as :class:`glinfer.tensors.device.Device` takes them.
+        times: also time each case at the size that it names.
+        on_step: called with the steps done and the number of steps.
 
     Raises:
         ContextError: nothing usable opens.
@@ -277,11 +277,11 @@ class _Sweep:
 
 
 def read_page(path: AnyPath) -> str:
-    """A Markdown file with a place for the table.
+    """Read a Markdown file that has a place for the table.
 
     Raises:
-        FormatError: there is no such file, or it cannot be read.
-        InputError: it has not both marks in their order, or is not UTF-8.
+        FormatError: the file does not exist or cannot be read.
+        InputError: a mark is missing or doubled, they are in the wrong order, or the file is not UTF-8.
     """
     with opened(path) as (file, _):
         content = file.read()
@@ -298,7 +298,7 @@ def read_page(path: AnyPath) -> str:
 
 
 def write_table(path: AnyPath, table: str) -> None:
-    """Put a table between the two marks of a Markdown file, and leave all else as it is.
+    """Put a table between the two marks of a Markdown file; the rest of the file stays as it is.
 
     Raises:
         FormatError: the file cannot be read or written.

@@ -1,1 +1,1 @@
-"""Other engines that run the same checkpoint."""
+"""Run the same checkpoint in PyTorch and llama.cpp, to compare speed, memory and errors."""

@@ -24,9 +24,8 @@ import numpy as np
 
 from glinfer.errors import InputError
 from glinfer.families import FAMILIES
-from glinfer.formats.checkpoint import Checkpoint
+from glinfer.formats.checkpoint import Checkpoint, FloatArray
 from glinfer.formats.files import reason
-from glinfer.formats.gab.arrays import FloatArray
 from glinfer.formats.gguf.config import form_of
 from glinfer.formats.gguf.write import fold_head
 from glinfer.formats.gguf.write import write_gguf as write_any_gguf
@@ -43,7 +42,7 @@ _BLOCK_OF_Q8_0 = 32  # a row is cut into blocks of this many numbers, each with 
 
 
 def gguf_tensors(checkpoint: Checkpoint) -> Iterator[tuple[str, FloatArray]]:
-    """Every tensor under llama.cpp's name for it, float32, matrices [out, in]."""
+    """All tensors by llama.cpp's names, float32, matrices [out, in]."""
     config, names = checkpoint.config, checkpoint.config.family.names
     weight, bias, head = fold_head(checkpoint)
     norm, folded = names.final_norm, f"{names.head}.bias"
@@ -54,9 +53,9 @@ def gguf_tensors(checkpoint: Checkpoint) -> Iterator[tuple[str, FloatArray]]:
 
 
 def is_quantised(name: str, array: FloatArray) -> bool:
-    """Whether Q8_0 applies to a tensor: a matrix that whole blocks fit into, positions excepted.
+    """Whether Q8_0 applies to a tensor: a matrix whose rows are whole blocks, but not the positions.
 
-    Of the positions only one row a token is read, and llama.cpp's own converter keeps them as they are.
+    A token reads one row of the positions, and llama.cpp's own converter leaves them as they are.
     """
     return array.ndim == 2 and array.shape[1] % _BLOCK_OF_Q8_0 == 0 and name != "position_embd.weight"
 
@@ -134,7 +133,7 @@ class LlamaPeer(CheckedPeer):
             raise InputError(f"{self._label}: llama.cpp cannot open a context of {self.config.max_position_embeddings}")
 
     def _decode(self, batch: Any) -> Logits:
-        """Append a batch; the logits [V] of its last token where llama.cpp has them, until the next batch."""
+        """Append a batch; a view of the logits [V] of its last token, valid until the next batch."""
         failed = self._llama.llama_decode(self._context, batch)
         if failed:
             raise InputError(f"{self._label}: llama_decode failed with status {failed} at length {self._length}")

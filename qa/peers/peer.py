@@ -1,6 +1,6 @@
-"""Other engines that run the same checkpoint, so that speed is compared within one run on one machine.
+"""Load a checkpoint into other engines, to compare their speed within one run on one machine.
 
-Each engine is an optional package: nothing here imports one before :func:`open_peers` is asked for it.
+Each engine is an optional package, which :func:`open_peers` imports when it is asked for.
 """
 
 from __future__ import annotations
@@ -31,7 +31,7 @@ class Peer(Protocol):
 
     @property
     def label(self) -> str:
-        """What runs, for a table: engine, way of running, number format, threads or device."""
+        """Name in a table: engine, way of running, number format, threads or device."""
 
     def prefill(self, ids: Sequence[int]) -> Logits:
         """Empty the cache, run ``ids`` through the model at once; logits [vocab] after the last, in host memory.
@@ -65,11 +65,11 @@ class Peer(Protocol):
         """
 
     def close(self) -> None:
-        """Give back what the engine holds; closing twice is fine."""
+        """Release what the engine holds; harmless when repeated."""
 
 
 class CheckedPeer(ABC):
-    """What every :class:`Peer` shares: input is checked before it reaches an engine, which might crash on it."""
+    """Check input before it reaches an engine, which might crash on it."""
 
     def __init__(self, config: ModelConfig, label: str) -> None:
         """``label`` is the peer's whole name in a table."""
@@ -159,20 +159,20 @@ class CheckedPeer(ABC):
 
     @abstractmethod
     def _rewind(self, length: int) -> None:
-        """Forget what is cached from ``length`` on."""
+        """Drop the cache from ``length`` on."""
 
     @abstractmethod
     def _close(self) -> None:
-        """Give back what the engine holds; called once."""
+        """Release what the engine holds; called once."""
 
 
 def open_peers(names: Sequence[str], checkpoint: Checkpoint, threads: int | None = None) -> list[CheckedPeer]:
-    """Load a checkpoint into other engines; a name may give several peers, one for each way to run it.
+    """Load a checkpoint into other engines; an engine may give several peers, one for each way to run it.
 
     Args:
-        names: engines among :data:`PEERS`; asked for twice is opened once.
+        names: engines among :data:`PEERS`; a repeated name counts once.
         checkpoint: the weights, copied into each engine.
-        threads: how many CPU threads an engine may use; None for all cores that this process may run on.
+        threads: CPU threads of an engine; None for all cores that this process may run on.
 
     Raises:
         InputError: an unknown name, a package that is not installed, a bad number of threads, or an engine
@@ -207,7 +207,7 @@ def open_peers(names: Sequence[str], checkpoint: Checkpoint, threads: int | None
 
 
 def usable_cores() -> int:
-    """How many cores this process may run on."""
+    """Number of cores that this process may run on."""
     if hasattr(os, "sched_getaffinity"):
         return len(os.sched_getaffinity(0))
     return os.cpu_count() or 1
@@ -235,7 +235,7 @@ PEERS: dict[str, tuple[tuple[str, ...], str, str]] = {
     "torch": (("torch",), "qa.peers.pytorch", "open_torch"),
     "llama-cpp": (("gguf", "llama_cpp"), "qa.peers.llama", "open_llama"),
 }
-"""By name: the packages needed, and the module and function that open the peers of that engine."""
+"""Packages that an engine needs, and the module and function that open its peers, by the engine's name."""
 
 
 def _engine(name: str) -> Engine:

@@ -20,11 +20,11 @@ from glinfer.formats.checkpoint import Checkpoint
 from glinfer.formats.tensors import head_weight
 from qa.peers.peer import CheckedPeer, Logits
 
-SMALLEST_BUCKET = 128
-"""A CUDA graph attends over a fixed number of cached positions: this many, or the next power of two that fits."""
+MIN_BUCKET = 128
+"""Smallest number of cached positions over which a CUDA graph attends; larger ones are powers of two."""
 
 PRODUCTS_FROM = 768
-"""From this many cached positions on, eager fp32 on a GPU attends by two matrix products: see :func:`_products`."""
+"""Cached positions from which eager fp32 on a GPU attends by two matrix products, see :func:`_products`."""
 
 _NAMES = {torch.float32: "fp32", torch.float16: "fp16"}
 
@@ -71,7 +71,7 @@ class Weights:
         return self._load(tensors[f"{name}.weight"]), self._load(tensors[f"{name}.bias"])
 
     def _bias(self, tensors: Mapping[str, Logits], *names: str) -> Tensor | None:
-        """The biases of these matrices, one after the other, if the family has them."""
+        """The biases of these matrices, concatenated, if the family has them."""
         found = [tensors[f"{name}.bias"] for name in names if f"{name}.bias" in tensors]
         return self._load(np.concatenate(found)) if found else None
 
@@ -217,7 +217,7 @@ class GraphPeer(EagerPeer):
     """Decoding replays one CUDA graph a token; prefill is eager.
 
     Token and position are device tensors that the graph itself advances, argmax included. Attention covers a
-    bucket of the cache, the smallest power of two (at least :data:`SMALLEST_BUCKET`, at most the context) that
+    bucket of the cache, the smallest power of two (at least :data:`MIN_BUCKET`, at most the context) that
     holds the sequence, under a mask. There is one graph for each bucket, captured when it is first needed, so
     the first call at a new length is slow.
     """
@@ -257,7 +257,7 @@ class GraphPeer(EagerPeer):
     def _graph(self, length: int) -> torch.cuda.CUDAGraph:
         """The graph that attends over at least ``length`` positions."""
         power = 1 << (length - 1).bit_length()
-        bucket = min(max(SMALLEST_BUCKET, power), self.config.max_position_embeddings)
+        bucket = min(max(MIN_BUCKET, power), self.config.max_position_embeddings)
         if bucket not in self._graphs:
             self._graphs[bucket] = self._capture(bucket)
         return self._graphs[bucket]

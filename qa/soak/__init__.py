@@ -1,1 +1,1 @@
-"""A long run of one model, after which memory, objects, speed and answers have to be as before."""
+"""Run one model for long, and check that memory, objects, speed and answers stay as they were."""

@@ -1,4 +1,4 @@
-"""``python -m qa soak``: run for long, and see that memory, objects, speed and answers stay as they were."""
+"""``python -m qa soak``: run one model for long, and check that memory, objects, speed and answers stay."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ from glinfer.cli.common import (
     table,
     tokenizer_option,
 )
-from qa.soak.run import FEWEST_SAMPLES, FEWEST_TOKENS, USUAL_SAMPLES, Check, SoakReport, soak
+from qa.soak.run import DEFAULT_SAMPLES, MIN_SAMPLES, MIN_TOKENS, SoakCheck, SoakReport, soak
 
 _DEFAULT_MODEL, _DEFAULT_TOKENS = "shakespeare", 100_000
 
@@ -27,7 +27,7 @@ _DEFAULT_MODEL, _DEFAULT_TOKENS = "shakespeare", 100_000
 @click.argument("model", type=click.Path(), default=_DEFAULT_MODEL)
 @click.option(
     "--tokens",
-    type=click.IntRange(min=FEWEST_TOKENS),
+    type=click.IntRange(min=MIN_TOKENS),
     default=_DEFAULT_TOKENS,
     show_default=True,
     help="How many tokens to run.",
@@ -37,13 +37,13 @@ _DEFAULT_MODEL, _DEFAULT_TOKENS = "shakespeare", 100_000
     type=click.IntRange(min=1),
     help="About how many sequences they are spread over. Default: one for 25 tokens.",
 )
-@click.option("--seed", type=click.IntRange(min=0), default=0, show_default=True, help="Of the random uses.")
+@click.option("--seed", type=click.IntRange(min=0), default=0, show_default=True, help="Seed of the random uses.")
 @click.option(
     "--samples",
-    type=click.IntRange(min=FEWEST_SAMPLES),
-    default=USUAL_SAMPLES,
+    type=click.IntRange(min=MIN_SAMPLES),
+    default=DEFAULT_SAMPLES,
     show_default=True,
-    help="How often to look, evenly over the run.",
+    help="Samples to take, evenly over the run.",
 )
 @click.option("--trace", is_flag=True, help="Show the lines of Python whose memory grew most; everything is slower.")
 @tokenizer_option
@@ -115,7 +115,7 @@ def _show(report: SoakReport) -> None:
     )
 
 
-def _number(check: Check, value: float | None) -> str:
+def _number(check: SoakCheck, value: float | None) -> str:
     if value is None:
         return ""
     if check.unit == "bytes":

@@ -1,11 +1,11 @@
-"""What :mod:`qa.soak.run` looks at from time to time: memory, objects, files, speed, and a model's answers.
+"""Samples of a long run: memory, objects, files, speed, and a model's answers.
 
-Speed is that of one token after the other at the same places of the same sequence. A machine that others use too is
-not equally fast from one minute to the next, up to a factor of two on virtual ones. So two pieces of work that never
-change take turns with the tokens: products in NumPy, and tokens of a tiny model that is used for nothing else. Of each
-the time is taken that a tenth of the runs stay below, which others' work disturbs least. Small models suffer from
-others as the tiny model does, larger ones less, as between it and NumPy; so the geometric mean of both is the unit of
-time in which speeds are compared. What slows down the whole process alike shows in the speed by the clock alone.
+Speed is that of single tokens at the same places of the same sequence. On a machine that other programs use too, speed
+changes from minute to minute, by up to a factor of two on virtual machines. So two fixed pieces of work take turns with
+the tokens: products in NumPy, and tokens of a tiny model that is used for nothing else. The tenth percentile of each
+is taken, which other programs disturb least. They slow small models down as much as the tiny model, and larger ones by
+an amount between it and NumPy; so the geometric mean of both is the unit of time in which speeds are compared. The
+speed by the clock alone shows what slows down the whole process.
 """
 
 from __future__ import annotations
@@ -37,7 +37,7 @@ from qa.stress.run import resident_bytes
 
 _PROMPT, _STEPS, _ROUNDS = 40, 24, 4
 _SECONDS = 1.0
-"""No further round of steps is begun when these are over; slow models are timed by fewer tokens."""
+"""After this time no further round of steps begins, so slow models are timed by fewer tokens."""
 _SEED = 7
 _PERCENTILE = 10
 _TINY, _TINY_PROMPT = "vocab=256,dim=32,heads=4,blocks=2,context=64", 20
@@ -47,24 +47,23 @@ _SHOWN_LINES = 12
 
 @dataclass(frozen=True)
 class Sample:
-    """What was found at one moment, with nothing open but the model.
+    """Numbers of one moment, with nothing open but the model.
 
     Attributes:
-        tokens: how many tokens the model had run for its users by then.
-        sequences: in how many sequences.
-        seconds: since the soak began.
-        memory: bytes of the process in memory (RSS), textures of a software renderer among them; None where the
-            system does not say it.
-        texture_bytes: of all textures of the device.
-        objects: OpenGL's objects by kind: those that glinfer owns, and behind "driver:" those that the driver has.
-        blocks: pieces of memory that Python has allocated.
-        python_objects: objects that Python's garbage collector knows.
-        files: open file descriptors; None where the system does not say it.
-        threads: of the process.
-        children: processes that it has started and that are not gone; None where the system does not say it.
+        tokens: tokens run so far; those of the probe are not counted.
+        sequences: sequences begun so far.
+        seconds: time since the soak began.
+        memory: resident bytes of the process (RSS), with the textures of a software renderer; None if unknown.
+        texture_bytes: bytes of all textures of the device.
+        objects: OpenGL's objects by kind: those that glinfer owns, and with "driver:" those that the driver has.
+        blocks: memory blocks that Python has allocated.
+        python_objects: objects that Python's garbage collector tracks.
+        files: open file descriptors; None if unknown.
+        threads: threads of the process.
+        children: running child processes; None if unknown.
         tokens_per_second: speed of the probe.
-        calibration_seconds: what the work that never changes took beside it.
-        differs: what of the probe's answers differs from the first time; empty where nothing does.
+        calibration_seconds: time of the fixed work beside it.
+        differs: names of the probe's answers that differ from the first time.
     """
 
     tokens: int
@@ -84,7 +83,7 @@ class Sample:
 
     @property
     def tokens_per_calibration(self) -> float:
-        """Tokens in the time of the work that never changes: the speed, whatever else the machine does."""
+        """Tokens in the time of the fixed work: the speed, whatever else the machine does."""
         return self.tokens_per_second * self.calibration_seconds
 
     def to_json(self) -> dict[str, Any]:
@@ -93,7 +92,7 @@ class Sample:
 
 
 class Calibration:
-    """Two pieces of work that never change; see above. Close it."""
+    """Two fixed pieces of work that take turns with tokens, see the module's docstring. Close it."""
 
     def __init__(self, device: Device) -> None:
         """Bind the tiny model to a device, which stays open."""
@@ -109,12 +108,12 @@ class Calibration:
         self._times = [], []
 
     def round(self) -> None:
-        """Begin where every round begins, so that each has the same places of the sequence."""
+        """Go to the start of the sequence, so that each round has the same places."""
         self._session.hold([1] * _TINY_PROMPT)
         self._session.generate_ids(1)
 
     def turn(self) -> None:
-        """Both pieces once."""
+        """Run both pieces once."""
         started = time.perf_counter()
         for _ in range(_PRODUCTS):  # as memory-bound as a token, and in this thread alone
             np.einsum("ij,j->i", self._matrix, self._matrix[0])
@@ -125,7 +124,7 @@ class Calibration:
 
     @property
     def seconds(self) -> float:
-        """The geometric mean of what they took, undisturbed."""
+        """The geometric mean of the tenth percentiles of both."""
         products, tokens = (float(np.percentile(times, _PERCENTILE)) for times in self._times)
         return math.sqrt(products * tokens)
 
@@ -134,11 +133,11 @@ class Calibration:
         self._engine.bound.release()
 
 
-class Probe:
-    """A fixed piece of work on one model: what it answers, bit for bit, and how fast it is. Close it."""
+class FixedTask:
+    """Fixed questions to one model, whose answers have to be the same bits each time, and its speed. Close it."""
 
     def __init__(self, model: Model) -> None:
-        """Run it for the first time; later answers are compared with these."""
+        """Ask for the first time; later answers are compared with these."""
         self._model = model
         context = model.config.max_position_embeddings
         self._prompt = [int(token) for token in example_ids(model.config, max(1, min(_PROMPT, context // 2)))]
@@ -147,10 +146,10 @@ class Probe:
         self._calibration = Calibration(model.device)
 
     def close(self) -> None:
-        """Release what is its own; the model stays open. Harmless when repeated."""
+        """Release the calibration; the model stays open. Harmless when repeated."""
         self._calibration.close()
 
-    def __enter__(self) -> Probe:
+    def __enter__(self) -> FixedTask:
         """Use as a context manager: closed at the end of the block."""
         return self
 
@@ -159,7 +158,7 @@ class Probe:
         self.close()
 
     def answers(self) -> dict[str, bytes]:
-        """What the model says, by the way it was asked."""
+        """The model's answers as bytes, by question."""
         model, prompt, steps = self._model, self._prompt, min(self._steps, 8)
         options = SamplingOptions(temperature=0.9, seed=_SEED)
         found: dict[str, Any] = {}
@@ -184,7 +183,7 @@ class Probe:
         return {name: np.asarray(value).tobytes() for name, value in found.items()}
 
     def differing(self) -> tuple[str, ...]:
-        """Ask again: which of the answers are not those of the first time."""
+        """Ask again; the names of answers that differ from the first time."""
         again = self.answers()
         return tuple(name for name, value in self._first.items() if again[name] != value)
 
@@ -208,8 +207,8 @@ class Probe:
         return 1.0 / float(np.percentile(times, _PERCENTILE)), calibration.seconds
 
 
-def look(model: Model, probe: Probe, tokens: int, sequences: int, seconds: float) -> Sample:
-    """Take a sample; the probe runs first, so that what it leaves counts too."""
+def look(model: Model, probe: FixedTask, tokens: int, sequences: int, seconds: float) -> Sample:
+    """Take a sample; the probe runs first, so that objects that it leaves count too."""
     differs = probe.differing()
     tokens_per_second, calibration_seconds = probe.speed()
     device = model.device
@@ -236,13 +235,13 @@ def look(model: Model, probe: Probe, tokens: int, sequences: int, seconds: float
 
 
 def texture_bytes(device: Device) -> int:
-    """Bytes of all textures of a device that were not released, whoever has forgotten them."""
+    """Bytes of all textures of a device that were not released, referenced or not."""
     found = (each for each in gc.get_objects() if type(each) is Texture)
     return sum(each.layout.nbytes for each in found if each.device is device and each.gl is not None)
 
 
 def _entries(folder: Path) -> int | None:
-    """How many entries a folder of /proc has; None where there is none."""
+    """Number of entries of a folder of /proc; None if there is no such folder."""
     try:
         return sum(1 for _ in folder.iterdir())
     except OSError:
@@ -259,7 +258,7 @@ def _children() -> int | None:
 
 @dataclass(frozen=True)
 class Grown:
-    """A line of Python whose memory grew: where it is, by how many bytes, and in how many pieces."""
+    """A line of Python whose memory grew: its place, the bytes, and the memory blocks."""
 
     place: str
     bytes: int
@@ -270,11 +269,11 @@ class Tracer:
     """Finds the lines of Python whose memory grows, with :mod:`tracemalloc`; everything is slower under it."""
 
     def __init__(self) -> None:
-        """Not begun."""
+        """Make a tracer that has not begun."""
         self._before: tracemalloc.Snapshot | None = None
 
     def start(self) -> None:
-        """Begin; what was allocated before does not count.
+        """Begin; earlier allocations do not count.
 
         Raises:
             InputError: tracemalloc runs already.
@@ -286,7 +285,7 @@ class Tracer:
         self._before = tracemalloc.take_snapshot()
 
     def stop(self) -> tuple[Grown, ...]:
-        """End; the lines that grew most, the most first."""
+        """End; the lines that grew most, in descending order."""
         if self._before is None:
             return ()
         gc.collect()

@@ -1,1 +1,1 @@
-"""Textures, kernels and tokens repeated under load, which have to give the same bits each time."""
+"""Repeat textures, kernels and tokens under load, and compare bit for bit."""

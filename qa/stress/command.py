@@ -1,4 +1,4 @@
-"""``python -m qa stress``: the same bits again and again, under load, at random sizes."""
+"""``python -m qa stress``: repeat textures, kernels and tokens under load, and compare bit for bit."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Textures, kernels and tokens have to give the same bits under load, again and again.
+"""Repeat textures, kernels and tokens under load, and check that they give the same bits each time.
 
 :func:`verify_stress` repeats rounds on one renderer, :func:`stress_everywhere` on several and with several formats of
 the weights.
@@ -49,16 +49,16 @@ _IN_FLIGHT, _FLUSH_EVERY = 4, 8
 
 @dataclass(frozen=True)
 class StressFault:
-    """Something that was not as it has to be.
+    """A wrong result, an error, or objects left behind.
 
     Attributes:
         kind: ``texture``, ``kernel``, ``logits``, ``objects`` that were left behind, or an ``error``.
-        name: which kind of size, kernel or sequence.
-        size: of the texture or of what the kernel was given, such as ``16384×3``; empty where there is none.
-        format: of the texture or of the kernel's input; of logits that of the weights.
-        round: the round that found it, from 0.
-        seed: ``--seed`` that makes it the first round.
-        detail: what was found, and what was expected.
+        name: the kind of size, the kernel or the sequence.
+        size: size of the texture or of the kernel's input, such as ``16384×3``; may be empty.
+        format: format of the texture, of the kernel's input, or of the weights.
+        round: number of the round, from 0.
+        seed: the ``--seed`` with which this round is the first.
+        detail: the found and the expected value.
     """
 
     kind: str
@@ -71,27 +71,28 @@ class StressFault:
 
     @property
     def text(self) -> str:
-        """In one line."""
+        """The fault in one line."""
         what = " ".join(filter(None, (self.kind, self.name, self.size, self.format)))
         return f"{what} in round {self.round}: {self.detail}; repeat it with --seed {self.seed}"
 
 
 @dataclass(frozen=True)
 class StressCheck:
-    """What repetition under load gave.
+    """Counts and faults of all rounds.
 
     Attributes:
-        seconds: how long it took.
-        seed: of round 0; each next round has the next seed.
-        rounds: begun.
-        textures: made, filled, read back and compared; ``texture_bytes`` of them all.
-        kernels: calls compared with float64, and with themselves.
-        tokens: whose logits were compared with those of the first time.
-        draws: issued.
+        seconds: duration.
+        seed: seed of round 0; each next round has the next seed.
+        rounds: rounds begun.
+        textures: textures made, filled, read back and compared.
+        texture_bytes: bytes of those textures.
+        kernels: kernel calls compared with float64 and with a second call.
+        tokens: tokens whose logits were compared with those of the first time.
+        draws: draws issued.
         objects_before, objects_after: OpenGL's objects before anything was made, and after all was released.
-        memory_before, memory_after: bytes of the process in memory, None where the system does not say.
-        faults: how many things were not as they have to be.
-        first_fault: the first of them.
+        memory_before, memory_after: resident bytes of the process; None if unknown.
+        faults: number of faults.
+        first_fault: the first fault.
     """
 
     seconds: float
@@ -111,7 +112,7 @@ class StressCheck:
 
     @property
     def passed(self) -> bool:
-        """Whether nothing differed, and nothing was left behind."""
+        """Whether there are no faults."""
         return not self.faults
 
     def to_json(self) -> dict[str, Any]:
@@ -121,7 +122,7 @@ class StressCheck:
 
 @dataclass(frozen=True)
 class StressRun:
-    """What repetition gave for one weight format on one renderer.
+    """All rounds of one weight format on one renderer.
 
     Attributes:
         renderer: version and name.
@@ -198,14 +199,14 @@ def stress_everywhere(
 
     Args:
         checkpoint: the model, checked to be finite.
-        renderers: where; see :func:`glinfer.inspect.verify.run.every_renderer`.
-        formats: of the weights; see :func:`glinfer.inspect.verify.run.every_format`.
+        renderers: the renderers; see :func:`glinfer.inspect.verify.run.every_renderer`.
+        formats: the weight formats; see :func:`glinfer.inspect.verify.run.every_format`.
         plan: one of :data:`glinfer.models.choice.PLANS`.
         cache: one of :data:`glinfer.models.choice.CACHES`.
-        seconds: how long each of them is repeated.
-        seed: the same one gives the same rounds.
+        seconds: duration of each run.
+        seed: the same seed gives the same rounds.
         limits: pretend that each renderer allows no more than this.
-        on_step: told the seconds that have gone by in one run.
+        on_step: called with the elapsed seconds of a run.
     """
     made: list[StressRun] = []
     unusable: list[Unusable] = []
@@ -249,15 +250,15 @@ def verify_stress(
     cache: str = DEFAULT_CACHE,
     seconds: float,
     seed: int = 0,
-    most_rounds: int | None = None,
+    max_rounds: int | None = None,
     open_kernels: Callable[[], TensorDevice] | None = None,
     on_step: Callable[[float], None] = lambda seconds: None,
 ) -> StressCheck:
-    """Repeat rounds until the time is up; the first one is always finished.
+    """Repeat rounds until the time is up; the first round is always finished.
 
-    Each round has a texture of each format, of six kinds of sizes, filled with random bits; kernels on random shapes;
-    and two sequences of tokens, run alone and then by two sessions in turns, twice. Draws of the model are in flight
-    all the while. One sequence comes again in every round.
+    Each round fills a texture of each format with random bits, in six kinds of sizes; runs kernels on random shapes;
+    and runs two sequences of tokens alone, then by two sessions in turns, twice. Draws of the model are in flight all
+    the while. One sequence is the same in every round.
 
     Args:
         checkpoint: the model.
@@ -265,16 +266,16 @@ def verify_stress(
         plan: one of :data:`glinfer.models.choice.PLANS`.
         weights: one of :data:`glinfer.models.choice.WEIGHTS`.
         cache: one of :data:`glinfer.models.choice.CACHES`.
-        seconds: how long.
-        seed: the same one gives the same rounds.
-        most_rounds: how many at most; left out, as many as there is time for.
-        open_kernels: opens another device on the same renderer for kernels; left out, there are none.
-        on_step: told the seconds that have gone by.
+        seconds: duration.
+        seed: the same seed gives the same rounds.
+        max_rounds: limit for the number of rounds; by default there is none.
+        open_kernels: opens another device on the same renderer for kernels; by default none are run.
+        on_step: called with the elapsed seconds.
 
     Raises:
         PlanError: the plan does not fit the device, or a weight the format.
     """
-    return _Stress(checkpoint, device, plan, weights, cache, seed, open_kernels, on_step).run(seconds, most_rounds)
+    return _Stress(checkpoint, device, plan, weights, cache, seed, open_kernels, on_step).run(seconds, max_rounds)
 
 
 class _Stress:
@@ -302,13 +303,13 @@ class _Stress:
         self.cases = [(case, form) for case in all_cases() for form in case.forms if _packs(form)]
 
     def constant_ids(self, most: int) -> list[int]:
-        """The ids of the sequence that comes again in every round."""
+        """The ids of the sequence that is the same in every round."""
         ids = example_ids(self.config, min(most, self.config.max_position_embeddings))
         return [int(token) for token in ids]
 
-    def run(self, seconds: float, most_rounds: int | None) -> StressCheck:
+    def run(self, seconds: float, max_rounds: int | None) -> StressCheck:
         try:
-            self.rounds(seconds, most_rounds)
+            self.rounds(seconds, max_rounds)
         except GlinferError as error:
             self.fault("error", "", "", "", str(error))
         finally:
@@ -333,7 +334,7 @@ class _Stress:
             first_fault=self.faults[0] if self.faults else None,
         )
 
-    def rounds(self, seconds: float, most_rounds: int | None) -> None:
+    def rounds(self, seconds: float, max_rounds: int | None) -> None:
         self.session = self.engine.session()
         self.constant = list(self.stream(self.session, self.constant_ids(_TOKENS)))
         while True:
@@ -343,11 +344,11 @@ class _Stress:
                 self.on_step(gone)
                 if self.round and gone >= seconds:
                     return
-            if time.monotonic() - self.started >= seconds or self.round + 1 == most_rounds:
+            if time.monotonic() - self.started >= seconds or self.round + 1 == max_rounds:
                 return
 
     def steps(self, rng: np.random.Generator) -> Iterator[None]:
-        """One round, piece by piece."""
+        """Run one round, piece by piece."""
         for form, which in zip(FORMATS.values(), rng.permutation(list(SIZES)), strict=True):
             self.load()
             said = check_texture(self.device, rng, form, str(which), self.load)
@@ -364,14 +365,14 @@ class _Stress:
         yield
 
     def load(self) -> None:
-        """Have the model draw, and do not wait for it."""
+        """Issue draws of the model and do not wait for them."""
         inputs, values = next(self.in_flight)
         for name, array in inputs.items():
             self.engine.bound.write(name, array)
         self.engine.bound.run(values, flush_every=_FLUSH_EVERY)
 
     def stream(self, session: DecodeSession, ids: Sequence[int]) -> Iterator[Array]:
-        """The logits after all but the last tokens, and after each of these, of a session that begins anew."""
+        """Run ids from an empty cache: the logits before the last few tokens, and after each of these."""
         steps = min(_STEPS, len(ids) - 1)
         session.rewind(len(session))
         session.prefill(ids[: len(ids) - steps])
@@ -381,7 +382,7 @@ class _Stress:
             yield session.logits()
 
     def sequences(self, rng: np.random.Generator) -> Iterator[None]:
-        """Two sequences, alone, and then two times by two sessions in turns."""
+        """Run two sequences alone, and then twice by two sessions in turns."""
         longest = min(_TOKENS, self.config.max_position_embeddings)
         one, two = (rng.integers(self.config.vocab_size, size=rng.integers(1, longest + 1)).tolist() for _ in range(2))
         alone = [list(self.stream(self.session, ids)) for ids in (one, two)]
@@ -401,7 +402,7 @@ class _Stress:
             yield
 
     def compare(self, name: str, found: Iterator[Array], expected: Sequence[Array]) -> None:
-        """Take as many logits as are expected, and compare bit for bit."""
+        """Compare logits bit for bit with the expected ones."""
         for place, wanted in enumerate(expected):
             logits = next(found)
             self.done["tokens"] += 1
@@ -414,7 +415,7 @@ class _Stress:
                 self.fault("logits", name, f"token {place}", self.weights, detail)
 
     def kernels(self, rng: np.random.Generator, opened: Callable[[], TensorDevice]) -> Iterator[None]:
-        """Some kernels on random shapes, twice each, in a context of their own."""
+        """Run random kernels on random shapes, twice each, in a context of their own."""
         with opened() as device:
             for _ in range(_KERNELS):
                 case, form = self.cases[rng.integers(len(self.cases))]
@@ -446,12 +447,12 @@ class _Stress:
 
 
 def objects_of(device: Device) -> dict[str, int]:
-    """OpenGL's objects by kind, as the driver counts them, and together those that glinfer counts."""
+    """OpenGL's objects by kind as the driver counts them, and the sum of those that glinfer owns."""
     return {**driver_objects(device), "owned by glinfer": sum(device.live_objects().values())}
 
 
 def resident_bytes() -> int | None:
-    """What this process has in memory; None where the system does not say it in Linux's way."""
+    """Resident bytes of this process; None on systems without Linux's /proc."""
     try:
         pages = Path("/proc/self/statm").read_text("ascii").split()[1]
     except OSError:
@@ -460,7 +461,7 @@ def resident_bytes() -> int | None:
 
 
 def _packs(form: str) -> bool:
-    """Whether a kernel's form can be checked: GGML's blocks are unpacked by an optional package."""
+    """Whether a kernel's form can be checked: an optional package unpacks GGML's blocks."""
     return form not in BLOCK_FORMATS or importlib.util.find_spec("gguf") is not None
 
 

@@ -1,4 +1,4 @@
-"""Textures of random sizes filled with random bits: do they come back as they were?"""
+"""Fill textures of random sizes with random bits, read them back and compare."""
 
 from __future__ import annotations
 
@@ -15,8 +15,8 @@ from glinfer.ops.spec import Array
 
 SIZES = ("1×1", "odd", "widest", "highest", "any", "large")
 """Kinds of sizes: one texel; small odd edges; one edge as long as the renderer allows; anything; many texels."""
-MOST_BYTES = 256_000_000
-"""Of a texture and of each copy of it in memory."""
+MAX_TEXTURE_BYTES = 256_000_000
+"""Limit for a texture, and for each copy of it in memory."""
 _READ_BYTES = 16  # a texel as it is read back, at most
 _ODD, _THIN, _SOME = 101, 9, 1 << 18
 _ANY_NAN = np.uint16(0x7E00)
@@ -24,7 +24,7 @@ _ANY_NAN = np.uint16(0x7E00)
 
 @dataclass(frozen=True)
 class RandomTexture:
-    """One texture that was filled, read back and compared; ``difference`` is empty where it is the same."""
+    """A texture that was filled, read back and compared; ``difference`` is empty if the bits are the same."""
 
     name: str
     size: str
@@ -34,7 +34,7 @@ class RandomTexture:
 
 def random_size(rng: np.random.Generator, which: str, edge: int) -> tuple[int, int]:
     """Width and height in texels of one of :data:`SIZES`, where textures may be ``edge`` texels a side."""
-    most = min(MOST_BYTES // _READ_BYTES, edge * edge)
+    most = min(MAX_TEXTURE_BYTES // _READ_BYTES, edge * edge)
     if which == "1×1":
         return 1, 1
     if which == "odd":
@@ -58,7 +58,7 @@ def random_texels(rng: np.random.Generator, width: int, height: int, form: Texel
 
 
 def comparable(texels: Array) -> Array:
-    """The texels, of half floats with one NaN for all: they are read back as float32, which may change a NaN's bits."""
+    """Give all NaN of half floats the same bits: reading back as float32 may change them. Other texels stay."""
     if texels.dtype != np.float16:
         return texels
     made = texels.copy()
@@ -89,7 +89,7 @@ def check_texture(
 
 
 def _write_in_parts(texture: Texture, texels: Array, lines: int) -> None:
-    """The first ``lines`` lines last."""
+    """Upload the first ``lines`` lines of texels after the others."""
     height, width, _ = texels.shape
     for first, end in ((lines, height), (0, lines)):
         if first < end:
@@ -99,7 +99,7 @@ def _write_in_parts(texture: Texture, texels: Array, lines: int) -> None:
 
 
 def difference(found: Array, expected: Array) -> str:
-    """Where texels [height, width, channels] first differ, and in how many elements; empty where they do not."""
+    """First difference of texels [height, width, channels] and the number of different elements; empty if equal."""
     one, other = as_bits(found), as_bits(expected)
     if found.dtype == expected.dtype and np.array_equal(one, other):
         return ""

@@ -46,6 +46,7 @@ def refused(capsys: Capture, *arguments: str | Path) -> str:
 
 
 class TestTable:
+    @pytest.mark.slow
     def test_peers_stand_in_the_same_table(self, small: Path, capsys: Capture, monkeypatch: Patch) -> None:
         monkeypatch.setattr(peers, "_engine", lambda name: lambda checkpoint, threads: [OraclePeer(checkpoint)])
         self.check_table(small, capsys, "oracle")

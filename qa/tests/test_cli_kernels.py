@@ -96,7 +96,7 @@ def test_a_kernel_that_is_none(capsys: Capture, cases: Callable[..., None], patt
     assert run(["kernels", "--kernel", "silu", "--kernel", pattern]) == 2
     said = capsys.readouterr()
     assert said.out == ""
-    assert said.err.startswith(f"glinfer: there is no kernel {pattern!r}; known: silu, gelu")
+    assert said.err.startswith(f"python -m qa: there is no kernel {pattern!r}; known: silu, gelu")
     assert said.err.count("\n") == 1
 
 
@@ -119,6 +119,7 @@ def test_every_form_is_run_at_every_shape_on_every_device(cases: Callable[..., N
     assert np.array_equal(again, first), "other contents in another run"
 
 
+@pytest.mark.slow
 def test_json_says_more(capsys: Capture, cases: Callable[..., None], tmp_path: Path) -> None:
     cases(adding(0.0005), SILU)
     path = tmp_path / "kernels.json"
@@ -197,14 +198,14 @@ def test_a_page_without_a_place_is_left_alone(
     def never(*_: object, **__: object) -> None:
         raise AssertionError("measured before the page was looked at")
 
-    monkeypatch.setattr("glinfer.cli.kernels.measure_kernels", never)
+    monkeypatch.setattr("qa.kernels.command.measure_kernels", never)
     page = tmp_path / "page.md"
     if content is not None:
         page.write_bytes(content)
     assert run(["kernels", "--write", str(page)]) == 2
     said = capsys.readouterr()
     assert said.out == ""
-    assert said.err.startswith(f"glinfer: {page}")
+    assert said.err.startswith(f"python -m qa: {page}")
     assert said.err.count("\n") == 1
     assert words in said.err
     assert content == (page.read_bytes() if page.exists() else None)
@@ -214,7 +215,7 @@ def test_the_table_is_that_of_all_kernels(capsys: Capture, tmp_path: Path) -> No
     page = tmp_path / "page.md"
     page.write_text(PAGE)
     assert run(["kernels", "--write", str(page), "--kernel", "silu"]) == 2
-    assert capsys.readouterr().err == "glinfer: --write writes the table of all kernels; leave --kernel out\n"
+    assert capsys.readouterr().err == "python -m qa: --write writes the table of all kernels; leave --kernel out\n"
     assert run(["kernels", "--write", str(tmp_path)]) == 2
     assert "found a directory" in capsys.readouterr().err
 
@@ -224,7 +225,7 @@ def test_json_that_cannot_be_written_is_found_before_anything_runs(
     capsys: Capture, monkeypatch: pytest.MonkeyPatch, tmp_path: Path, place: str
 ) -> None:
     (tmp_path / "folder").mkdir()
-    monkeypatch.setattr("glinfer.cli.kernels.measure_kernels", lambda *_, **__: pytest.fail("measured"))
+    monkeypatch.setattr("qa.kernels.command.measure_kernels", lambda *_, **__: pytest.fail("measured"))
     assert run(["kernels", "--json", str(tmp_path / place)]) == 2
     said = capsys.readouterr()
     assert said.out == ""

@@ -18,6 +18,7 @@ import numpy as np
 import pytest
 from flat_ops import flat_ops
 from shader_variants import variants
+from tiers import tiered
 
 from glinfer.gl.context import Limits
 from glinfer.gl.program import load_source, shader_root
@@ -166,7 +167,7 @@ def test_a_kernel_is_right_in_every_form(place: int) -> None:
     assert max(left.tensors for left in found.left) <= KEPT.get(case.kernel, 0), "tensors that were not released"
 
 
-@pytest.mark.parametrize("place", range(len(CASES)), ids=NAMES)
+@tiered("place", range(len(CASES)), ids=NAMES, keep=range(0, len(CASES), 7))
 def test_a_kernel_is_right_within_the_least_limits(place: int) -> None:
     case = CASES[place]
     with Device(limits=Limits.webgl2_minimum()) as device:

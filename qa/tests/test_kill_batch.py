@@ -67,7 +67,7 @@ def test_a_last_line_without_an_end_is_found(files: tuple[Path, Path, Path]) -> 
 
 def test_lines_that_vanish_are_found(tmp_path: Path) -> None:
     out = tmp_path / "results.jsonl"
-    command = kill_batch.Command(tmp_path / "m", tmp_path / "p", out, kill_batch.Report(3), 4)
+    command = kill_batch.BatchCommand(tmp_path / "m", tmp_path / "p", out, kill_batch.KillReport(3), 4)
     out.write_bytes(b"one\ntwo\nthr")
     command.look()
     assert (command.kept, command.report.torn) == (b"one\ntwo\n", 1)

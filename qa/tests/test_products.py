@@ -74,6 +74,7 @@ def test_the_maps_that_choose_are_rectangles_of_known_letters(maps: dict[str, tu
     assert set(LETTERS.values()) == set(STRATEGIES)
 
 
+@pytest.mark.slow
 def test_every_strategy_of_a_shape_is_timed() -> None:
     shapes = [Product(1, 8, 700), batched(2, 5, 6, 700), Product(9, 8, 3, transposed=True)]
     steps: list[tuple[int, int]] = []
@@ -106,6 +107,7 @@ def test_the_command_prints_a_table_the_maps_and_the_share(capsys: Capture) -> N
     assert "llvmpipe" in out or "OpenGL" in out
 
 
+@pytest.mark.slow
 def test_the_command_as_json(capsys: Capture) -> None:
     assert run(["products", "--no-usual", "--random", "2", "--samples", "1", "--limits", "webgl2", "--json"]) == 0
     told = json.loads(capsys.readouterr().out)
@@ -129,5 +131,5 @@ def test_bad_options_are_one_line(capsys: Capture, arguments: list[str], message
     assert run(["products", *arguments]) == 2
     told = capsys.readouterr()
     assert told.out == ""
-    assert told.err.startswith(f"glinfer: {message}")
+    assert told.err.startswith(f"python -m qa: {message}")
     assert told.err.count("\n") == 1

@@ -16,7 +16,7 @@ from glinfer.engine.sampler import SamplingOptions
 from glinfer.errors import InputError
 from glinfer.formats import random_checkpoint, save_checkpoint
 from glinfer.gl.context import Limits
-from qa.same import Question, Setting, compare_everywhere, question_of, recorded_texts, same_command
+from qa.same import Question, RunSetting, compare_everywhere, question_of, recorded_texts, same_command
 
 pytestmark = pytest.mark.model
 
@@ -27,7 +27,7 @@ SHAPES = {
 ENDLESS = (
     b'{"question": {"samplings": [1], "tokens": 1e999, "prompt": [1]}, "rows": [{"problem": "", "texts": [[1e999]]}]}'
 )
-SETTINGS = [Setting(), Setting(limits=Limits.webgl2_minimum()), Setting("reference"), Setting(device=99)]
+SETTINGS = [RunSetting(), RunSetting(limits=Limits.webgl2_minimum()), RunSetting("reference"), RunSetting(device=99)]
 QUESTION = Question((3, 100, 7), 30, (SamplingOptions(temperature=0, seed=0), SamplingOptions(seed=5)))
 
 
@@ -46,6 +46,7 @@ def test_every_setting_writes_the_same(family: str) -> None:
         assert min(row.drift for row in report.rows[:3]) > 0  # float32 is not float64
 
 
+@pytest.mark.slow
 def test_a_text_that_parts_is_told_with_the_two_tokens_and_the_gap() -> None:
     checkpoint = random_checkpoint(ModelConfig.from_options(SHAPES["gab"]), scale=0.3)
     plain = compare_everywhere(checkpoint, SETTINGS[:1], QUESTION)
@@ -64,10 +65,11 @@ def test_a_text_that_parts_is_told_with_the_two_tokens_and_the_gap() -> None:
     assert recorded_texts(json.dumps(report.to_json()).encode()) == [list(text) for text in row.texts]
 
 
+@pytest.mark.slow
 def test_formats_of_fewer_bits_drift_further() -> None:
     checkpoint = random_checkpoint(ModelConfig.from_options(SHAPES["gab"]), scale=0.3)
     question = dataclasses.replace(QUESTION, tokens=4)
-    full, fewer = compare_everywhere(checkpoint, [Setting(), Setting(weights="q8")], question).rows
+    full, fewer = compare_everywhere(checkpoint, [RunSetting(), RunSetting(weights="q8")], question).rows
     assert 100 * full.drift < fewer.drift < 0.1
 
 

@@ -20,9 +20,9 @@ from glinfer.errors import GLError, InputError
 from qa.objects import driver_objects
 from qa.soak import command
 from qa.soak.command import soak_command
-from qa.soak.run import Check, SoakReport, judge, soak
-from qa.soak.traffic import Traffic
-from qa.soak.watch import Probe, Sample, Tracer, texture_bytes
+from qa.soak.run import SoakCheck, SoakReport, judge, soak
+from qa.soak.watch import FixedTask, Sample, Tracer, texture_bytes
+from qa.soak.workload import Workload
 
 pytestmark = pytest.mark.model
 
@@ -38,12 +38,12 @@ def one_use(monkeypatch: pytest.MonkeyPatch) -> Callable[..., None]:
     """Leave out the warm-up, and let only one kind of use come; ``beside`` is done with each."""
 
     def only(name: str, beside: Callable[[], object] = lambda: None) -> None:
-        def everything(self: Traffic) -> None:
+        def everything(self: Workload) -> None:
             use = self._uses[name]
             self._uses = {name: lambda: (use(), beside())}  # type: ignore[dict-item, func-returns-value]
             self._full_deck, self._overflow_odds = [name], 0.0
 
-        monkeypatch.setattr(Traffic, "everything", everything)
+        monkeypatch.setattr(Workload, "everything", everything)
 
     return only
 
@@ -161,7 +161,7 @@ class TestSoak:
         found = {}
         for path, plan in ((small, "fast"), (bare, "fast"), (small, "reference")):
             with glinfer.load(path, plan=plan) as model:
-                found[path, plan] = {"scores", "texts"} & Traffic(model, 0, 9.0)._uses.keys()
+                found[path, plan] = {"scores", "texts"} & Workload(model, 0, 9.0)._uses.keys()
         assert list(found.values()) == [{"scores", "texts"}, {"scores"}, {"texts"}]
 
     @pytest.mark.parametrize(
@@ -177,11 +177,12 @@ class TestSoak:
         with pytest.raises(InputError, match=words):
             soak(model, **{"tokens": 100, **given})  # type: ignore[arg-type]
 
+    @pytest.mark.slow
     def test_the_same_seed_makes_the_same_uses(self, model: Model) -> None:
         found = []
         for seed in (1, 1, 2):
-            traffic = Traffic(model, seed, 10.0)
-            found.append(([traffic.step() for _ in range(12)], traffic.tokens))
+            workload = Workload(model, seed, 10.0)
+            found.append(([workload.step() for _ in range(12)], workload.tokens))
         assert found[0] == found[1] != found[2]
 
 
@@ -217,12 +218,12 @@ class TestPlanted:
         assert any(__file__ in grown.place and grown.bytes > 1 << 23 for grown in report.grown)
 
     def test_a_mistake_that_is_let_pass(self, model: Model, monkeypatch: pytest.MonkeyPatch) -> None:
-        traffic = Traffic(model, 0, 9.0)
-        traffic._mistakes()
-        assert traffic.accepted == []
+        workload = Workload(model, 0, 9.0)
+        workload._mistakes()
+        assert workload.accepted == []
         monkeypatch.setattr(DecodeSession, "rewind", lambda self, count: None)
-        traffic._mistakes()
-        assert traffic.accepted == ["a rewind too far"]
+        workload._mistakes()
+        assert workload.accepted == ["a rewind too far"]
 
     def test_an_error_ends_it(self, model: Model, one_use: Callable[..., None]) -> None:
         uses = 0
@@ -260,7 +261,7 @@ class TestWatch:
         assert counts() == before
 
     def test_the_probe_leaves_nothing(self, model: Model) -> None:
-        with Probe(model) as probe:
+        with FixedTask(model) as probe:
             probe.speed()
             held = model.device.live_objects()
             speed, calibration = probe.speed()
@@ -283,16 +284,21 @@ class TestCommand:
     @pytest.mark.parametrize(
         ("checks", "stopped", "status", "words"),
         [
-            ((Check("speed", 10.0, 10.0, 0.0, 0.1, True, "tok/s"),), "", 0, "everything stayed"),
-            ((Check("texture", 10, 11, 0.1, 0.0, False),), "", 1, "1 of 1 DID NOT STAY"),
-            ((Check("open files", None, None, None, 0.0, None),), "after 7 tokens", 1, "ENDED EARLY after 7 tokens"),
+            ((SoakCheck("speed", 10.0, 10.0, 0.0, 0.1, True, "tok/s"),), "", 0, "everything stayed"),
+            ((SoakCheck("texture", 10, 11, 0.1, 0.0, False),), "", 1, "1 of 1 DID NOT STAY"),
+            (
+                (SoakCheck("open files", None, None, None, 0.0, None),),
+                "after 7 tokens",
+                1,
+                "ENDED EARLY after 7 tokens",
+            ),
         ],
     )
     def test_the_exit_status(
         self,
         small: Path,
         monkeypatch: pytest.MonkeyPatch,
-        checks: tuple[Check, ...],
+        checks: tuple[SoakCheck, ...],
         stopped: str,
         status: int,
         words: str,

@@ -6,7 +6,7 @@ import numpy as np
 import pytest
 
 from glinfer.gl.layouts.matrix import FORMATS
-from qa.stress.textures import MOST_BYTES, SIZES, comparable, difference, random_size, random_texels
+from qa.stress.textures import MAX_TEXTURE_BYTES, SIZES, comparable, difference, random_size, random_texels
 
 
 @pytest.mark.parametrize("edge", [1, 2, 3, 64, 2048, 16384, 32768])
@@ -17,7 +17,7 @@ def test_sizes_keep_within_the_limits(which: str, edge: int) -> None:
         width, height = random_size(rng, which, edge)
         assert 1 <= width <= edge
         assert 1 <= height <= edge
-        assert 16 * width * height <= MOST_BYTES
+        assert 16 * width * height <= MAX_TEXTURE_BYTES
         if which == "odd":
             assert width % 2 == height % 2 == 1
 

@@ -10,6 +10,7 @@ import pytest
 from flat_draw import drawn, holds, padding
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
+from tiers import tiered
 
 from glinfer.errors import InputError, PlanError
 from glinfer.models.oracle import relative_error
@@ -39,13 +40,14 @@ def test_a_kernel_is_right(dev: Device, rng: np.random.Generator, case: Any) -> 
     assert dev.memory().tensors == 0
 
 
-@pytest.mark.parametrize("case", CASES, ids=lambda case: case.kernel)
+@tiered("case", CASES, ids=lambda case: case.kernel, keep=(0, 3))
 def test_a_kernel_with_small_textures(small: Device, rng: np.random.Generator, case: Any) -> None:
     for form in case.forms[-2:]:
         for found, wanted in case.check(small, rng, 41, 77, form):
             assert relative_error(found, wanted) <= case.tolerance
 
 
+@pytest.mark.slow
 def test_what_is_timed_releases_its_results(dev: Device, rng: np.random.Generator) -> None:
     for case in CASES:
         once = case.timed(dev, rng)
@@ -91,7 +93,7 @@ def test_products_beyond_half_precision_stay_finite(dev: Device) -> None:
         assert relative_error(y.numpy(), wanted) <= 1e-6
 
 
-@pytest.mark.parametrize("name", ["silu_gate", "gelu_gate", "gelu_new_gate"])
+@tiered("name", ["silu_gate", "gelu_gate", "gelu_new_gate"])
 def test_extreme_gates(dev: Device, name: str) -> None:
     """Large gates are themselves or nothing; a NaN stays where it is; nothing reaches the padding."""
     gate = np.array([1e30, -1e30, 200, -200, np.nan, 0, np.inf], np.float32)

@@ -49,6 +49,7 @@ def test_a_kernel_with_small_textures(small: Device, rng: np.random.Generator, c
         assert relative_error(found, expected) <= case.tolerance
 
 
+@pytest.mark.slow
 def test_what_is_timed_releases_its_results(dev: Device, rng: np.random.Generator) -> None:
     for case in CASES:
         once = case.timed(dev, rng)
@@ -158,6 +159,7 @@ def test_broadcast_axes() -> None:
 # In plans
 
 
+@pytest.mark.slow
 def test_draws_in_plans_agree_with_their_oracles(dev: Device, rng: np.random.Generator) -> None:
     x, y, column = normal(rng, 6, 5), normal(rng, 1, 5), normal(rng, 6, 1)
     kernels = dev.kernels

@@ -35,7 +35,7 @@ QWEN = of_family("qwen3", "Q8_0")
 IDS = [int(token) for token in np.random.default_rng(4).integers(0, ODD.vocab_size, 70)]
 OTHERS = [(token + 1) % ODD.vocab_size for token in IDS]
 PLAIN = KERNELS["plain"]
-some_kernels = pytest.mark.parametrize("name", ["plain", "llvmpipe", "GPU", "one by one"])
+some_kernels = tiered("name", ["plain", "llvmpipe", "GPU", "one by one"], keep=(1, 3))
 
 
 def make(device: Device, name: str = "plain", weights: str = "q8") -> Session:
@@ -87,7 +87,7 @@ def same(found: Array, expected: Array) -> bool:
         ("mantissa", "q8l", "erf"),
         ("small points", "f16", "tanh"),
     ],
-    keep=(1, 4),
+    keep=(1,),
 )
 def test_every_draw_and_the_end_agree_with_float64(device: Device, name: str, weights: str, gelu: str) -> None:
     """Against the oracle of the packed weights, which runs on by itself, so that errors add up over all tokens."""
@@ -108,7 +108,7 @@ def test_every_draw_and_the_end_agree_with_float64(device: Device, name: str, we
         ("llvmpipe", "llama", "Q6_K"),
         ("mantissa, one by one", "qwen3", "Q4_K"),
     ],
-    keep=(0, 1, 2),
+    keep=(0,),
 )
 def test_every_draw_of_families_agrees_with_float64(device: Device, name: str, family: str, form: str) -> None:
     every_draw_agrees(device, KERNELS[name], of_family(family, form))
@@ -139,7 +139,9 @@ def every_draw_agrees(device: Device, kernels: KernelOptions, subject: Subject) 
 
 
 @tiered(
-    ("family", "form"), [("qwen3", "Q8_0"), ("gpt2", "mixed"), ("gemma", "F16"), ("gift_of_gab", ""), ("llama", "")]
+    ("family", "form"),
+    [("qwen3", "Q8_0"), ("gpt2", "mixed"), ("gemma", "F16"), ("gift_of_gab", ""), ("llama", "")],
+    keep=0,
 )
 def test_both_plans_of_families_give_the_same_logits(device: Device, family: str, form: str) -> None:
     """The reference plan computes every sequence anew, in passes of its own."""
@@ -155,7 +157,7 @@ def test_both_plans_of_families_give_the_same_logits(device: Device, family: str
             assert relative_error(found, reference.read(REFERENCE_LOGITS)[0]) <= 1e-5, f"position {place}"
 
 
-@pytest.mark.parametrize("name", ["plain", "one by one"])
+@tiered("name", ["plain", "one by one"])
 def test_both_plans_give_the_same_logits(device: Device, name: str) -> None:
     session, reference = make(device, name, "f32"), Session(reference_plan(ODD), WEIGHTS, device)
     for place, token in enumerate(IDS):
@@ -166,6 +168,7 @@ def test_both_plans_give_the_same_logits(device: Device, name: str) -> None:
             assert relative_error(found, reference.read(REFERENCE_LOGITS)[0]) <= 1e-5, f"position {place}"
 
 
+@pytest.mark.slow
 def test_within_what_webgl2_guarantees(device: Device) -> None:
     with open_device(limits=Limits.webgl2_minimum()) as small:
         kernels = default_kernels(small.renderer, small.limits.max_point_size)
@@ -192,7 +195,7 @@ def test_desktop_opengl_gives_the_same(device: Device) -> None:
 # What earlier runs left
 
 
-both = pytest.mark.parametrize("subject", [gab("q8"), QWEN], ids=["gab", "qwen3"])
+both = tiered("subject", [gab("q8"), QWEN], ids=["gab", "qwen3"])
 
 
 @both

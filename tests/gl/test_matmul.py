@@ -44,7 +44,7 @@ def test_every_strategy_agrees_with_numpy(dev: Device, strategy: str) -> None:
         check(dev, normal(m, k), normal(k, n), strategy=strategy)
 
 
-@pytest.mark.parametrize(
+@tiered(
     "strategy",
     [
         Strategy("packed", targets=2),
@@ -55,6 +55,7 @@ def test_every_strategy_agrees_with_numpy(dev: Device, strategy: str) -> None:
         Strategy("reduce", parts=1000),
     ],
     ids=lambda strategy: f"{strategy.name}-{strategy.targets}-{strategy.parts}",
+    keep=(0, 1),
 )
 def test_targets_and_parts_of_any_number(dev: Device, strategy: Strategy) -> None:
     check(dev, normal(11, 70), normal(70, 6), strategy=strategy)
@@ -83,6 +84,7 @@ def test_axes_broadcast_as_numpy_has_them(dev: Device, x: tuple[int, ...], y: tu
     check(dev, normal(*x), normal(*y, seed=1))
 
 
+@pytest.mark.slow
 def test_more_axes_than_a_draw_has_are_copied(dev: Device) -> None:
     x, y = (2, 1, 2, 1, 2, 3, 4), (1, 2, 1, 3, 1, 4, 5)
     assert batch_of(x[:-2], y[:-2]) is None
@@ -100,7 +102,7 @@ def test_rows_that_meet_the_same_weight_become_one_matrix() -> None:
     assert joined(product) == Product(18, 5, 7, batch=(1, 4, 1), x_steps=(0, 1, 0), weight_steps=(0, 1, 0))
 
 
-@pytest.mark.parametrize("strategy", STRATEGIES)
+@tiered("strategy", STRATEGIES, keep=(0, 3))
 def test_what_lies_behind_a_matrix_does_not_leak_in(dev: Device, strategy: str) -> None:
     # Sums over 5: the fourth texel of a step belongs to the next matrix, which is full of infinities.
     m = 1 if strategy == "matvec" else 4
@@ -126,7 +128,7 @@ def test_infinities_and_nans_give_what_numpy_gives(dev: Device) -> None:
     assert np.array_equal(np.isinf(found), np.isinf(expected))
 
 
-@pytest.mark.parametrize("strategy", [*STRATEGIES, None])
+@tiered("strategy", [*STRATEGIES, None], keep=(0, 3))
 def test_everything_is_done_to_the_sums(dev: Device, strategy: str | None) -> None:
     m = 1 if strategy == "matvec" else 6
     x, weight, bias, residual = normal(m, 37), normal(7, 37), normal(7), normal(m, 7)
@@ -141,6 +143,7 @@ def test_everything_is_done_to_the_sums(dev: Device, strategy: str | None) -> No
     assert dev.memory().textures == 0
 
 
+@pytest.mark.slow
 def test_dot_is_numpys(dev: Device) -> None:
     for shape_x, shape_y in [
         ((4,), (4,)),
@@ -158,6 +161,7 @@ def test_dot_is_numpys(dev: Device) -> None:
     assert dev.memory().tensors == 0
 
 
+@pytest.mark.slow
 def test_matrices_larger_than_a_line_of_the_largest_texture() -> None:
     with Device(limits=dataclasses.replace(Limits.webgl2_minimum(), max_texture_size=64)) as small:
         for strategy in ("packed", "small", "reduce"):

@@ -57,6 +57,7 @@ def test_a_kernel_with_small_textures(small: Device, rng: np.random.Generator, c
         assert same_bits(found, expected)
 
 
+@pytest.mark.slow
 def test_what_is_timed_releases_its_results(dev: Device, rng: np.random.Generator) -> None:
     for case in CASES:
         once = case.timed(dev, rng)
@@ -91,6 +92,7 @@ def test_slices(dev: Device, data: st.DataObject, x: Array) -> None:
         assert holds(dev.ops.slice(tensor, *given_index), np.asarray(x[given_index]))
 
 
+@pytest.mark.slow
 @few
 @given(data=st.data(), x=arrays(axes=5))
 def test_permutations(dev: Device, data: st.DataObject, x: Array) -> None:
@@ -111,6 +113,7 @@ def test_reshapes(dev: Device, data: st.DataObject, x: Array) -> None:
         assert same_bits(tensor.reshape(*shape, rest).numpy(), x.reshape(*shape, rest))
 
 
+@pytest.mark.slow
 @few
 @given(data=st.data(), x=arrays(axes=3))
 def test_concatenations(dev: Device, data: st.DataObject, x: Array) -> None:
@@ -132,6 +135,7 @@ def test_tensors_without_axes_and_with_many(dev: Device, rng: np.random.Generato
     assert holds(dev.ops.slice(tensor, 1, ..., 2), x[1, ..., 2])
 
 
+@pytest.mark.slow
 def test_heads_of_many_axes(dev: Device, rng: np.random.Generator) -> None:
     for width in (8, 3):  # whole texels, and not
         x = elements(rng, "float32", 2, 3, 5, 6 * width)
@@ -151,6 +155,7 @@ def test_heads_of_many_axes(dev: Device, rng: np.random.Generator) -> None:
 # Bits
 
 
+@pytest.mark.slow
 def test_the_bits_of_float32_survive(dev: Device) -> None:
     """Subnormal numbers, both zeros, infinities, quiet and signalling NaNs with payloads: as llvmpipe has them."""
     special = [0, 0x80000000, 1, 0x807FFFFF, 0x7F800000, 0xFF800000, 0x7FC01234, 0xFFC00001, 0x7F800001, 0xFF812345]
@@ -208,6 +213,7 @@ def test_types_become_float32_and_float16(dev: Device, rng: np.random.Generator)
 # Draws, copies and targets
 
 
+@pytest.mark.slow
 def test_how_many_draws_a_call_takes(dev: Device) -> None:
     def draws(run: Callable[[], object]) -> int:
         before = dev.draws_issued
@@ -307,6 +313,7 @@ def test_a_plan_writes_only_its_first_rows(dev: Device, rng: np.random.Generator
         assert same_bits(found, expected)
 
 
+@pytest.mark.slow
 def test_oracles_say_what_the_shaders_do(dev: Device, rng: np.random.Generator) -> None:
     x = elements(rng, "int32", 12, 7)
     kernels = dev.kernels

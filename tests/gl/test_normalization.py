@@ -68,7 +68,7 @@ AWKWARD = {
 }
 
 
-@pytest.mark.parametrize("spread", [1, 131], ids=["in one texel", "over parts"])
+@tiered("spread", [1, 131], ids=["in one texel", "over parts"], keep=(1,))
 def test_softmax_of_awkward_rows(dev: Device, spread: int) -> None:
     """``spread`` repeats every element, which divides what each gets."""
     given, wanted = zip(*AWKWARD.values(), strict=True)
@@ -132,6 +132,7 @@ def test_norms_of_rows_with_nan_and_infinities(dev: Device) -> None:
         assert not padding(y).any()
 
 
+@pytest.mark.slow
 def test_eps_and_offset(dev: Device) -> None:
     x, weight = normal(1, 3, 9, scale=0.01), normal(2, 9)
     tensor, factor = dev.tensor(x), dev.tensor(weight)
@@ -149,6 +150,7 @@ def test_eps_and_offset(dev: Device) -> None:
 # Shapes, draws, results and refusals
 
 
+@pytest.mark.slow
 def test_any_axes(dev: Device) -> None:
     weight = normal(9, 6)
     for shape in ((6,), (1, 6), (2, 3, 6), (2, 1, 3, 6)):
@@ -175,6 +177,7 @@ def test_draws(dev: Device, shape: tuple[int, int], draws: int) -> None:
         assert dev.draws_issued - before == draws
 
 
+@pytest.mark.slow
 def test_results_go_where_they_should(dev: Device) -> None:
     x = dev.tensor(normal(1, 3, 6))
     for call in (dev.ops.softmax, dev.ops.log_softmax, dev.ops.layer_norm, dev.ops.rms_norm):
@@ -207,7 +210,7 @@ def test_refusals(dev: Device) -> None:
 
 
 @tiered("lookup", [False, True], ids=["texelFetch", "texture"])
-@pytest.mark.parametrize("cols", [53, 1030])
+@tiered("cols", [53, 1030], keep=(0,))
 @pytest.mark.parametrize("name", NORMS)
 def test_norms_in_a_plan(device: Context, name: str, cols: int, lookup: bool) -> None:
     """7 of 9 rows, with a weight and a bias, and for RMSNorm a residual; 1030 columns are three parts."""
@@ -225,7 +228,7 @@ def test_norms_in_a_plan(device: Context, name: str, cols: int, lookup: bool) ->
     assert max(errors.values()) < 1e-6, errors
 
 
-@pytest.mark.parametrize(("query_rows", "first_query"), [(4, 0), (5, 3), (4, 1027), (3, 600), (20, 0)])
+@tiered(("query_rows", "first_query"), [(4, 0), (5, 3), (4, 1027), (3, 600), (20, 0)], keep=(1, 3))
 def test_causal_softmax(device: Context, query_rows: int, first_query: int) -> None:
     """Columns behind a row's own place are never read: they hold NaN here, as do whole parts."""
     cols, rows = 1030, 2 * query_rows

@@ -76,7 +76,7 @@ def test_every_form_agrees_with_float64(device: Device, shape: tuple[int, ...]) 
         check(device, make(), name)
 
 
-@tiered("shape", WRAPPED, keep=(0,), ids=str)
+@tiered("shape", WRAPPED, keep=0, ids=str)
 def test_every_form_agrees_with_float64_when_wrapped(device: Device, shape: tuple[int, ...]) -> None:
     for name, make in every_form(*shape):
         wrap_tightly(device, make())
@@ -113,6 +113,7 @@ def test_those_shapes_wrap_every_tensor_that_can() -> None:
     }
 
 
+@pytest.mark.slow
 @settings(max_examples=30, suppress_health_check=[HealthCheck.function_scoped_fixture])
 @given(st.data())
 def test_random_shapes_agree_with_float64(device: Device, data: st.DataObject) -> None:
@@ -127,7 +128,7 @@ def test_random_shapes_agree_with_float64(device: Device, data: st.DataObject) -
     check(device, one)
 
 
-@pytest.mark.parametrize("form", ["", "bias residual gelu_new"])
+@tiered("form", ["", "bias residual gelu_new"], keep=(1,))
 def test_long_sums_stay_accurate(device: Device, form: str) -> None:
     activation = "gelu_new" if "gelu_new" in form else "none"
     options: dict[str, Any] = {"bias": "bias" in form, "residual": "residual" in form, "activation": activation}
@@ -370,7 +371,7 @@ def test_scores_above_the_diagonal_are_masked_and_below_are_products(either: Dev
     assert (np.abs(found[~above]) < 100).all()
 
 
-@pytest.mark.parametrize("heads", [1, 2, 5])
+@tiered("heads", [1, 2, 5])
 def test_each_head_sees_only_its_own_columns(device: Device, heads: int) -> None:
     for head in range(heads):
         for one in (scores_draw(3, 4, heads, 3, head), values_draw(3, 4, heads, 3, head)):

@@ -88,7 +88,7 @@ AWKWARD = np.array(
 )
 
 
-@pytest.mark.parametrize("spread", [1, 130], ids=["in one texel", "over parts"])
+@tiered("spread", [1, 130], ids=["in one texel", "over parts"], keep=(0,))
 @pytest.mark.parametrize("name", REDUCED)
 def test_awkward_numbers_as_in_numpy(dev: Device, name: str, spread: int) -> None:
     """``spread`` repeats every element, so that ties, NaN and infinities come in several lanes, texels and parts."""
@@ -131,6 +131,7 @@ def test_cross_entropy_of_awkward_rows(dev: Device) -> None:
     np.testing.assert_allclose(losses.numpy(), [np.log(5), np.log(5), INF, 200, 0], rtol=1e-6)
 
 
+@pytest.mark.slow
 def test_cross_entropy_leaves_rows_out(dev: Device) -> None:
     logits = np.array([[1, 2, 3], [NAN, 1, 2], [INF, 0, 0], [1, 2, 3], [NAN, 1, 2]], dtype=np.float32)
     targets = dev.tensor(np.array([-100, 3, 2**31 - 1, -(2**31), 1], dtype=np.int32))
@@ -152,7 +153,7 @@ def test_cross_entropy_leaves_rows_out(dev: Device) -> None:
 # Draws, results and refusals
 
 
-@pytest.mark.parametrize(("shape", "draws"), [((512, 512), 2), ((1, 70001), 2), ((1, 300001), 3), ((16385, 1025), 3)])
+@tiered(("shape", "draws"), [((512, 512), 2), ((1, 70001), 2), ((1, 300001), 3), ((16385, 1025), 3)], keep=(1,))
 def test_draws(dev: Device, shape: tuple[int, int], draws: int) -> None:
     """Two, but where one fragment would have too many parts to merge, or all of them together."""
     x = np.random.default_rng(1).integers(0, 255, shape, dtype=np.uint8).astype(np.float16)
@@ -162,6 +163,7 @@ def test_draws(dev: Device, shape: tuple[int, int], draws: int) -> None:
     np.testing.assert_allclose(y.numpy(), x.sum(axis=1, dtype=np.float64), rtol=1e-6)
 
 
+@pytest.mark.slow
 def test_results_go_where_they_should(dev: Device) -> None:
     x = dev.tensor(normal(1, 3, 6))
     for call, dtype in ((dev.ops.sum, "float32"), (dev.ops.max, "float32"), (dev.ops.argmax, "int32")):
@@ -193,7 +195,7 @@ def test_refusals(dev: Device) -> None:
 
 
 @tiered("lookup", [False, True], ids=["texelFetch", "texture"])
-@pytest.mark.parametrize("stat", STATS)
+@tiered("stat", STATS, keep=(0, 1))
 def test_statistics_and_their_merging(device: Context, stat: str, lookup: bool) -> None:
     """7 of 9 rows of 53 columns: 14 texels, in 5 parts of 3, merged into 2 and then into 1."""
     kernels = KernelOptions(lookup_texture=lookup)

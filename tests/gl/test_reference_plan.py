@@ -8,6 +8,7 @@ from typing import Any
 
 import numpy as np
 import pytest
+from tiers import tiered
 
 from glinfer.config import ModelConfig
 from glinfer.errors import PlanError
@@ -47,7 +48,7 @@ def session(device: Device) -> Session:
 
 
 @pytest.mark.parametrize("api", ["es", pytest.param("desktop", marks=pytest.mark.desktop)])
-@pytest.mark.parametrize("act", ["gelu_new", "gelu"])
+@tiered("act", ["gelu_new", "gelu"])
 def test_every_draw_and_the_end_agree_with_float64(api: str, act: str) -> None:
     plan = reference_plan(dataclasses.replace(ODD, hidden_act=act))
     with open_device(api=api) as device:

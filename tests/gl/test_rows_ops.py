@@ -9,6 +9,7 @@ from typing import Any
 import block_draw
 import numpy as np
 import pytest
+from agreement import agree
 from block_draw import (
     BLOCKS,
     FLOATS_AND_ROWS,
@@ -66,9 +67,9 @@ Array = np.ndarray[Any, Any]
 TOLERANCE = 1e-5
 WEIGHTS = FLOATS_AND_ROWS
 PLAIN = KERNELS["plain"]
-every_kernel = tiered("kernels", KERNELS.values(), keep=(1, 6), ids=KERNELS)
+every_kernel = tiered("kernels", KERNELS.values(), keep=(1,), ids=KERNELS)
 SOME = ("plain", "llvmpipe", "one by one", "mantissa, one by one")
-some_kernels = pytest.mark.parametrize("kernels", [KERNELS[name] for name in SOME], ids=SOME)
+some_kernels = tiered("kernels", [KERNELS[name] for name in SOME], keep=(1,), ids=SOME)
 
 # Outputs and inputs: one of each, less than a quad, whole and ragged blocks of 64, more of one than of the other.
 SIZES = [(1, 1), (3, 17), (64, 64), (65, 128), (130, 70), (16, 300), (201, 36), (67, 260)]
@@ -137,7 +138,7 @@ def step_of(kernels: KernelOptions) -> int:
 
 
 def test_the_table_of_kernels_varies_what_these_passes_look_at() -> None:
-    fields = {"tiles", "pitch", "cover", "quad", "lookup_texture", "part_steps", "split_values", "mantissa"}
+    fields = {"tiles", "pitch", "cover", "quad", "lookup_texture", "part_steps", "split_values", "mantissa", "fused"}
     for name in fields | {"blends"}:
         assert len({getattr(kernels, name) for kernels in KERNELS.values()}) >= 2, name
     assert {kernels.rows_per_draw for kernels in KERNELS.values()} == {1, 2, 4, 8}
@@ -162,7 +163,7 @@ def test_products_agree_with_float64(device: Device, weights: str) -> None:
 
 
 @tiered("turn", range(6), keep=(3,))
-@tiered("weights", WEIGHTS, keep=(2, 4))
+@tiered("weights", WEIGHTS, keep=(4,))
 def test_products_of_every_family_agree_with_float64(device: Device, weights: str, turn: int) -> None:
     """Gains, means that are taken away, gates and rotary positions, over inputs that fill no block."""
     number = WEIGHTS.index(weights)
@@ -203,7 +204,7 @@ def test_random_products_agree_with_float64(device: Device, data: st.DataObject)
 @tiered(
     ("cover", "cell", "tiles", "pitch"),
     [("points", 4, 1, 64), ("quads", 4, 4, 64), ("quads", 3, 1, 64), ("points", 2, 2, 32), ("quads", 1, 2, 20)],
-    keep=(0, 4),
+    keep=1,
 )
 def test_hundreds_of_rows_are_all_written(device: Device, cover: str, cell: int, tiles: int, pitch: int) -> None:
     """However large the cells are, and however many slots they have to end with."""
@@ -212,7 +213,7 @@ def test_hundreds_of_rows_are_all_written(device: Device, cover: str, cell: int,
     check(device, one, *[first_rows(one, rows) for rows in (900, 769, 513, 128, 31)], what=f"{cell} {tiles}")
 
 
-@pytest.mark.parametrize("weights", ["f32", "q8"])
+@tiered("weights", ["f32", "q8"], keep=(1,))
 def test_products_with_several_lines_in_a_row_agree_with_float64(device: Device, weights: str) -> None:
     one = gemm_draw(weights, PLAIN, 700, 300, 5, norm=True, edge=256)
     assert dict(one.spec.defines)["WEIGHT_COLUMNS"] == 2, "440 lines"
@@ -274,10 +275,10 @@ def as_alone(device: Device, kernels: KernelOptions, weights: str, inputs: int, 
     ]
     expected = gemv_draw(weights, kernels, 70, inputs, **alone).run(device, *cases)
     for row in range(11):
-        assert same(found[row], expected[row][0]), f"{weights} {form}: row {row}"
+        assert agree(found[row], expected[row][0]), f"{weights} {form}: row {row}"
 
 
-@tiered("number", range(len(FORMS)), keep=(*range(9), 11, 12))
+@tiered("number", range(len(FORMS)), keep=(0, 8))
 def test_a_row_of_a_product_does_not_depend_on_the_others(device: Device, number: int) -> None:
     form, kernels = FORMS[number], KERNELS[("llvmpipe", "one by one", "mantissa")[number % 3]]
     weights, inputs = ("q8", 70) if number < len(PLAIN_FORMS) else ("Q5_1", 96)
@@ -309,7 +310,7 @@ def test_norms_agree_with_float64(device: Device, kernels: KernelOptions) -> Non
         check(device, one, *[first_rows(one, rows) for rows in (1, 8, 19)], what=f"{cols}", tolerance=1e-6)
 
 
-@tiered("kernels", KERNELS.values(), keep=(1, 3), ids=KERNELS)
+@tiered("kernels", KERNELS.values(), keep=(1,), ids=KERNELS)
 def test_norms_with_means_and_of_groups_agree_with_float64(device: Device, kernels: KernelOptions) -> None:
     """The variance comes of the mean square and the mean, so rows far from zero keep fewer digits."""
     for centred, grouped in ((True, False), (False, True), (True, True)):
@@ -332,7 +333,7 @@ def test_a_norm_does_not_depend_on_other_rows(device: Device, kernels: KernelOpt
 
 
 @every_kernel
-@pytest.mark.parametrize("inputs", [16, 70])
+@tiered("inputs", [16, 70], keep=(1,))
 def test_a_norm_from_before_gives_the_bits_of_one_in_the_loop(
     device: Device, kernels: KernelOptions, inputs: int
 ) -> None:
@@ -347,7 +348,7 @@ def test_a_norm_from_before_gives_the_bits_of_one_in_the_loop(
 @tiered(
     ("weights", "inputs", "centred"),
     [("Q4_0", 160, False), ("Q8_0", 96, True), ("bf16", 70, True), ("f16", 36, True), ("Q2_K", 256, True)],
-    keep=(0, 1, 2),
+    keep=(0, 1),
 )
 def test_a_norm_and_a_mean_from_before_are_those_of_the_loop(
     device: Device, kernels: KernelOptions, weights: str, inputs: int, centred: bool
@@ -407,7 +408,7 @@ def test_embeddings_are_the_sums_of_two_rows(device: Device, kernels: KernelOpti
             assert same(found[:rows], wte[table[:rows, TOKEN]] + wpe[table[:rows, POSITION]])
 
 
-@tiered("weights", ["Q4_0", "Q6_K", "Q4_K", "Q8_0", "Q5_1", "Q2_K"], keep=2)
+@tiered("weights", ["Q4_0", "Q6_K", "Q4_K", "Q8_0", "Q5_1", "Q2_K"], keep=1)
 def test_embeddings_out_of_blocks_are_those_of_single_tokens(device: Device, weights: str) -> None:
     """Scaled, and with positions and without; to the last bit."""
     for kernels, positions in ((KERNELS["llvmpipe"], False), (KERNELS["one by one"], True)):
@@ -558,7 +559,7 @@ def test_attention_of_tiles_agrees_with_float64(device: Device, kernels: KernelO
     check(device, made.one, *cases, what=f"{heads} heads of {width}")
 
 
-@tiered("kernels", [KERNELS[name] for name in SOME], keep=(1, 2), ids=SOME)
+@tiered("kernels", [KERNELS[name] for name in SOME], keep=(1,), ids=SOME)
 @tiered("shared", SHARED, ids=lambda shared: f"{shared['heads']} of {shared['kv']}, {shared['window']}")
 @both_tiles
 def test_tiles_of_shared_heads_in_windows_are_right_and_have_the_bits_of_rows_alone(
@@ -656,7 +657,7 @@ def values_as_alone(
         cases.append(at(position, cache=cache, scores=slots_of(scores[row])))
     alone = one_query(block_draw.values_draw, kernels, made)
     for (row, run, n), expected in zip(rows, alone.run(device, *cases), strict=True):
-        assert same(found[row], expected[0]), f"row {row} at {run.position + n}"
+        assert agree(found[row], expected[0]), f"row {row} at {run.position + n}"
 
 
 def tokens_of(scores: Array, heads: int) -> Array:
@@ -767,7 +768,7 @@ OWN_PARTS = [
 ]
 
 
-@tiered("kernels", [KERNELS[name] for name in SOME], keep=(1, 2), ids=SOME)
+@tiered("kernels", [KERNELS[name] for name in SOME], keep=(1,), ids=SOME)
 @tiered("shared", SHARED, ids=lambda shared: f"{shared['heads']} of {shared['kv']}, {shared['window']}")
 @pytest.mark.parametrize("make", [row_scores_draw, row_values_draw])
 def test_shared_heads_in_windows_of_a_row_of_each_sequence(
@@ -786,6 +787,7 @@ def rows_as_alone(
     heads = made.heads.count
     cases = [row_case(make, made, runs) for runs in batches]
     found = check(device, made.one, *cases, what=f"{made.heads}")
+    kernels = dataclasses.replace(kernels, split_values=False)  # as several rows never are
     alone = one_query(block_draw.scores_draw if make is row_scores_draw else block_draw.values_draw, kernels, made)
     scores = random_scores(made)
     singles = []
@@ -801,7 +803,7 @@ def rows_as_alone(
             if make is row_scores_draw:
                 assert same(made.by_head(result, case)[row, :, :until], tokens_of(single, heads)[:, :until])
             else:
-                assert same(result[row], single[0])
+                assert agree(result[row], single[0])
 
 
 # score_rows
@@ -813,7 +815,7 @@ def log_softmax(logits: Array) -> Array:
     return np.asarray(wide - top - np.log(np.exp(wide - top).sum(axis=1, keepdims=True)))
 
 
-@tiered("vocab", [1, 3, 63, 64, 65, 300], keep=(0, 4, 5))
+@tiered("vocab", [1, 3, 63, 64, 65, 300], keep=(5,))
 def test_likelihoods_are_those_of_a_softmax(device: Device, vocab: int) -> None:
     one = score_draw(KERNELS[("plain", "llvmpipe", "one by one", "small points")[vocab % 4]], vocab, 19)
     wanted = one.arrays[TABLE][:, WANTED].astype(int)
@@ -936,7 +938,7 @@ def test_everything_runs_within_what_webgl2_guarantees() -> None:
 
 
 @pytest.mark.desktop
-@tiered(("name", "weights"), [("llvmpipe", "q8"), ("one by one", "f32")])
+@tiered(("name", "weights"), [("llvmpipe", "q8"), ("one by one", "f32")], keep=0)
 def test_desktop_opengl_gives_the_same(name: str, weights: str) -> None:
     with open_device(api="desktop") as device:
         everything(device, KERNELS[name], weights)

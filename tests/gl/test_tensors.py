@@ -11,6 +11,7 @@ from typing import Any
 
 import numpy as np
 import pytest
+from tiers import tiered
 
 import glinfer
 from glinfer.errors import ContextError, GlinferError, InputError, PlanError
@@ -71,7 +72,7 @@ def test_the_package_offers_both() -> None:
         glinfer.Divice  # noqa: B018
 
 
-@pytest.mark.parametrize("shape", [(), (1,), (5,), (1, 1), (3, 7), (2, 1, 5), (2, 3, 4, 5), (4097,), (1, 1, 1, 1, 9)])
+@tiered("shape", [(), (1,), (5,), (1, 1), (3, 7), (2, 1, 5), (2, 3, 4, 5), (4097,), (1, 1, 1, 1, 9)], keep=(0, 4, 7))
 @pytest.mark.parametrize("dtype", TEXTURE_FORMATS)
 def test_shape_and_type(dev: Device, shape: tuple[int, ...], dtype: str) -> None:
     array = counted(*shape, dtype=dtype)
@@ -300,7 +301,7 @@ def test_packed_bytes_come_back_and_views_keep_their_rows(dev: Device) -> None:
 # Views
 
 
-@pytest.mark.parametrize(
+@tiered(
     ("shape", "to"),
     [
         ((2, 3, 5), (6, 5)),
@@ -314,6 +315,7 @@ def test_packed_bytes_come_back_and_views_keep_their_rows(dev: Device) -> None:
         ((), (-1,)),
         ((7, 1), (7, 1, 1)),
     ],
+    keep=(0, 3, 6),
 )
 @pytest.mark.parametrize("first", [True, False], ids=["uploaded", "waiting"])
 def test_reshape_is_a_view_where_the_texels_stay(
@@ -334,7 +336,7 @@ def test_reshape_is_a_view_where_the_texels_stay(
     assert view.layout.row_texels * view.layout.rows == tensor.layout.row_texels * tensor.layout.rows
 
 
-@pytest.mark.parametrize(("shape", "to"), [((2, 6), (3, 4)), ((2, 6), (12,)), ((12,), (2, 2, 3)), ((3, 4), (-1, 1))])
+@tiered(("shape", "to"), [((2, 6), (3, 4)), ((2, 6), (12,)), ((12,), (2, 2, 3)), ((3, 4), (-1, 1))], keep=(0, 3))
 @pytest.mark.parametrize("dtype", TEXTURE_FORMATS)
 def test_reshape_is_a_copy_where_they_do_not(
     dev: Device, shape: tuple[int, ...], to: tuple[int, ...], dtype: str
@@ -605,7 +607,7 @@ def test_an_array_is_no_tensor(dev: Device, given: Any) -> None:
 
 
 @pytest.mark.parametrize("name", [name for name in dir(Ops) if not name.startswith("_")])
-@pytest.mark.parametrize("given", [None, [1.0], np.ones((4, 4), np.float32)], ids=["none", "list", "array"])
+@tiered("given", [None, [1.0], np.ones((4, 4), np.float32)], ids=["none", "list", "array"], keep=(2,))
 def test_every_kernel_refuses_what_is_no_tensor(dev: Device, name: str, given: Any) -> None:
     parameters = inspect.signature(getattr(Ops, name)).parameters.values()
     wanted = [each.name for each in parameters if each.default is each.empty and "Tensor" in str(each.annotation)]

@@ -11,6 +11,7 @@ from typing import Any
 import numpy as np
 import pytest
 from scripted_models import BYTES, FAST_SMALL_DRAWS, FAST_TAIL_DRAWS, SMALL, SMALL_DRAWS, random_file, saying
+from tiers import tiered
 
 import glinfer
 from glinfer.engine.model import Model
@@ -99,7 +100,7 @@ class TestGenerating:
             model.logits(list(range(100, 164)))
             assert np.array_equal(model.logits(PROMPT), fresh)
 
-    @pytest.mark.parametrize(("options", "draws"), [(SMALL, SMALL_DRAWS), ("", 244)])
+    @tiered(("options", "draws"), [(SMALL, SMALL_DRAWS), ("", 244)])
     def test_draws_by_formula_by_plan_and_issued(self, small: Path, full_file: Path, options: str, draws: int) -> None:
         with glinfer.load(full_file if options == "" else small, plan="reference") as model:
             shape = model.config
@@ -112,7 +113,7 @@ class TestGenerating:
             assert stream.stats.draws_per_token == draws
             assert stream.stats.prompt_draws == 0
 
-    @pytest.mark.parametrize(("options", "draws"), [(SMALL, FAST_SMALL_DRAWS), ("", 39)])
+    @tiered(("options", "draws"), [(SMALL, FAST_SMALL_DRAWS), ("", 39)])
     def test_draws_of_the_fast_plan(self, small: Path, full_file: Path, options: str, draws: int) -> None:
         with glinfer.load(full_file if options == "" else small) as model:
             assert 6 * model.config.num_hidden_layers + 3 == draws
@@ -278,6 +279,7 @@ class TestClosing:
 
 
 class TestSeveralModels:
+    @pytest.mark.slow
     def test_two_models_side_by_side_do_as_each_alone(self, small: Path, tmp_path: Path) -> None:
         other = random_file(tmp_path / "other.gab", "vocab=77,dim=24,heads=3,blocks=3,context=40", seed=9)
         alone = []

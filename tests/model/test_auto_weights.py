@@ -30,6 +30,7 @@ def test_the_fastest_format_within_the_bound_is_chosen(
         assert model.weights == chosen
 
 
+@pytest.mark.slow
 def test_the_choice_is_remembered_for_the_checkpoint(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
     monkeypatch.setenv("GLINFER_CACHE", str(tmp_path))
     monkeypatch.setattr(auto_weights, "TOKENS", 4)
@@ -40,6 +41,7 @@ def test_the_choice_is_remembered_for_the_checkpoint(monkeypatch: pytest.MonkeyP
         assert model.weights == first
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("make", [of_family, mixed])
 def test_of_other_families_too(
     make: Callable[[str], Checkpoint], monkeypatch: pytest.MonkeyPatch, tmp_path: Path

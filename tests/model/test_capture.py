@@ -147,7 +147,7 @@ def test_names_mean_the_same_in_both_plans_and_what_the_field_means_by_them(fami
             assert relative_error(before + one[f"{at}.attn.out"], one[f"{at}.resid_mid"]) < TOLERANCE
 
 
-@tiered("family", ["gpt2", "llama"])
+@tiered("family", ["gpt2", "llama"], keep=0)
 def test_names_over_blocks_of_files(family: str) -> None:
     """The same arrays as of the floats that the blocks stand for; of LayerNorm the mean is not folded away then."""
     made = mixed(family)
@@ -209,7 +209,7 @@ def test_bad_captures_are_refused_in_one_line(monkeypatch: pytest.MonkeyPatch) -
 
 
 @pytest.mark.parametrize("plan", ["fast", "reference"])
-@pytest.mark.parametrize("family", ["gab", "llama"])
+@tiered("family", ["gab", "llama"])
 def test_a_watch_is_told_of_each_token(family: str, plan: str) -> None:
     with opened(checkpoint(family), plan) as model:
         plain = model.generate(IDS, max_tokens=4, temperature=0)
@@ -274,7 +274,7 @@ def test_a_patched_array_is_what_the_model_goes_on_with(plan: str) -> None:
 
 
 @pytest.mark.parametrize("plan", ["reference", "fast"])
-@pytest.mark.parametrize("family", ["gab", "llama"])
+@tiered("family", ["gab", "llama"])
 def test_what_was_captured_changes_nothing_where_it_is_patched_in(family: str, plan: str) -> None:
     with opened(checkpoint(family), plan) as model:
         captured = model.capture("*", IDS)
@@ -285,7 +285,7 @@ def test_what_was_captured_changes_nothing_where_it_is_patched_in(family: str, p
                 assert np.array_equal(found, captured[each]), (name, each)
 
 
-@pytest.mark.parametrize("family", ["gab", "llama"])
+@tiered("family", ["gab", "llama"])
 def test_patched_attention_mixes_as_it_says(family: str) -> None:
     """In Gab's reference plan, where one head follows the other in the same texture, and where all lie together."""
     made = checkpoint(family)

@@ -13,6 +13,7 @@ from typing import Any
 import click
 import pytest
 from scripted_models import FAST_SMALL_DRAWS, SMALL, SMALL_DRAWS, random_file
+from tiers import tiered
 
 import glinfer
 from glinfer.cli.app import cli, run
@@ -130,7 +131,7 @@ class TestGenerate:
         assert (fast["draws_per_token"], reference["draws_per_token"]) == (FAST_SMALL_DRAWS, SMALL_DRAWS)
         assert reference["plan"] == "reference"
 
-    @pytest.mark.parametrize("weights", list(WEIGHT_FORMATS))
+    @tiered("weights", list(WEIGHT_FORMATS), keep=(0, 1))
     def test_every_weight_format_talks(self, small: Path, capsys: Capture, weights: str) -> None:
         told = ran_json(capsys, "generate", small, "Once upon", "--max-tokens", "4", "--weights", weights)
         assert (told["weights"], told["draws_per_token"]) == (weights, FAST_SMALL_DRAWS)
@@ -143,7 +144,7 @@ class TestGenerate:
         monkeypatch.setattr("sys.stdin", io.TextIOWrapper(io.BytesIO("é x\n".encode()), encoding="ascii"))
         assert ran(capsys, "generate", small, "-", *arguments) == expected
 
-    @pytest.mark.parametrize("plan", ["fast", "reference"])
+    @tiered("plan", ["fast", "reference"])
     def test_a_full_context_is_told(self, bare: Path, capsys: Capture, plan: str) -> None:
         arguments = ["generate", bare, "--ids", ",".join(["7"] * 62), "--plan", plan, "--temperature", "0"]
         _, err = ran(capsys, *arguments, "--max-tokens", "3")
@@ -176,6 +177,7 @@ class TestGenerate:
         arguments = ["generate", bare, "--ids", "1,2,3", "--temperature", "0", "--max-tokens", "4", "-q"]
         assert ran(capsys, *arguments, *extra) == ran(capsys, *arguments)
 
+    @pytest.mark.slow
     def test_desktop_opengl_gives_the_same_or_says_why_not(self, bare: Path, capsys: Capture) -> None:
         arguments = ["generate", bare, "--ids", "1,2,3", "--temperature", "0", "--max-tokens", "4", "-q"]
         expected = ran(capsys, *arguments)
@@ -396,6 +398,7 @@ class TestDemo:
         assert "\n39 draws/token · 3 tokens · " in out
         assert err == ""
 
+    @pytest.mark.slow
     def test_random_weights_say_that_the_text_is_noise(
         self, cache_home: Path, full_file: Path, capsys: Capture, monkeypatch: pytest.MonkeyPatch
     ) -> None:

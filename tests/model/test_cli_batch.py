@@ -9,6 +9,7 @@ from typing import Any
 
 import pytest
 from test_cli_process import interrupted
+from tiers import tiered
 
 import glinfer
 from glinfer.batch.files import ResultFile
@@ -118,6 +119,7 @@ class TestResults:
         )
         assert (told["finished_before"], told["lines"], told["tokens"], told["renderer"]) == (6, 0, 0, None)
 
+    @pytest.mark.slow
     def test_how_many_at_once_changes_no_result(self, small: Path, prompts: Path, capsys: Capture) -> None:
         found = []
         for slots in ([], ["--slots", "1"], ["--slots", "4"], ["--slots", "1000"], ["--memory", "64"]):
@@ -151,6 +153,7 @@ class TestResults:
         found = results(tmp_path / "out")[1]
         assert (found["text"], found["finish_reason"]) == (whole[: whole.index(stop)], "stop")
 
+    @pytest.mark.slow
     def test_the_bundled_model(self, tmp_path: Path, capsys: Capture) -> None:
         lines = [{"prompt": "ROMEO:"}, {"prompt": "JULIET:", "id": "Julia"}]
         prompts = write(tmp_path / "p.jsonl", lines)
@@ -163,7 +166,7 @@ class TestResults:
 
 
 class TestGoingOn:
-    @pytest.mark.parametrize(("after", "written"), [(0, False), (2, False), (5, False), (3, True)])
+    @tiered(("after", "written"), [(0, False), (2, False), (5, False), (3, True)], keep=(3,))
     def test_an_interrupted_run_goes_on_to_the_same_results(
         self, small: Path, prompts: Path, capsys: Capture, monkeypatch: pytest.MonkeyPatch, after: int, written: bool
     ) -> None:
@@ -194,6 +197,7 @@ class TestGoingOn:
         assert err.startswith(f"{6 - after} line{'s' if after < 5 else ''} done{before} · ")
         assert results(out) == results(whole)
 
+    @pytest.mark.slow
     def test_ctrl_c(self, tmp_path: Path) -> None:
         lines: list[dict[str, Any]] = [{"prompt": "ROMEO:", "max_tokens": 1, "id": "short"}, *[{"prompt": "To be"}] * 8]
         prompts, out = write(tmp_path / "p.jsonl", lines), tmp_path / "out.jsonl"

@@ -86,6 +86,7 @@ class TestRuns:
         assert len(json.loads(ran(capsys, *arguments, "--tokens", 4))["ids"]) == 4
         assert "7 tokens; this model's context holds 6" in refused(capsys, *arguments, "--tokens", 7)
 
+    @pytest.mark.slow
     def test_a_reference_side_says_that_it_skips(self, bare: Path, capsys: Capture) -> None:
         ids = ",".join(map(str, range(40)))
         said = ran(capsys, bare, "--b", "plan=reference,context=40", "--ids", ids, "--trace", 1)

@@ -124,6 +124,7 @@ def test_a_packed_model_with_fewer_key_heads(capsys: Capture, tmp_path: Path) ->
         )
 
 
+@pytest.mark.slow
 def test_weights_alone_open_no_device(
     capsys: Capture, tmp_path: Path, small: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -136,6 +137,7 @@ def test_weights_alone_open_no_device(
     assert "nobody" in ran(capsys, small, "text", "--out", tmp_path / "other", status=2)[1]
 
 
+@pytest.mark.slow
 def test_a_second_run_takes_the_place_of_the_first(capsys: Capture, tmp_path: Path, small: Path) -> None:
     target = tmp_path / "out"
     ran(capsys, small, "ab", "--what", "attention,lens", "--out", target)
@@ -169,6 +171,7 @@ def test_bad_input_is_told_in_one_line_and_nothing_is_written(
     assert not (tmp_path / "out").exists()
 
 
+@pytest.mark.slow
 def test_a_folder_of_others_is_left_alone_unless_forced(capsys: Capture, tmp_path: Path, small: Path) -> None:
     (tmp_path / "mine.txt").write_text("mine")
     assert "--force" in ran(capsys, small, "--what", "weights", "--out", tmp_path, status=2)[1]

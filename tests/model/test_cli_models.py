@@ -219,7 +219,7 @@ class TestDraws:
         assert found[0] == found[1] == found[2]
         assert found[0]["draws"] == DRAWS
 
-    @pytest.mark.parametrize("what", ["q8.gguf --weights file", "gift", "hf --plan reference", f"--config {SHAPE}"])
+    @tiered("what", ["q8.gguf --weights file", "gift", "hf --plan reference", f"--config {SHAPE}"])
     def test_a_real_token_issues_as_many(self, told: Any, what: str) -> None:
         found = told(f"draws {what} --measure --tokens 5 --limits webgl2")
         assert found["issued"] == found["draws"]
@@ -253,11 +253,13 @@ class TestGenerate:
             assert found["ids"] == model.generate([5, 6, 7], max_tokens=4, temperature=0)
         assert (found["weights"], found["draws_per_token"]) == ("q8", DRAWS)
 
+    @pytest.mark.slow
     def test_a_full_context_is_told(self, glin: Any) -> None:
         out, err = glin("generate hf --ids 1,2,3 --context 8 --max-tokens 12 --temperature 0")
         assert out.count(",") == 11
         assert err.startswith("the context of 8 tokens was full")
 
+    @pytest.mark.slow
     def test_batches(self, glin: Any, tmp_path: Path) -> None:
         prompts = tmp_path / "prompts.jsonl"
         prompts.write_text('{"ids": [5, 6, 7]}\n{"prompt": "Once upon", "max_tokens": 2}\n', "utf-8")
@@ -268,6 +270,7 @@ class TestGenerate:
             assert ids["ids"] == model.generate([5, 6, 7], max_tokens=4, temperature=0)
             assert text["text"] == model.generate("Once upon", max_tokens=2, temperature=0)
 
+    @pytest.mark.slow
     def test_a_batch_of_another_context_is_not_gone_on_with(self, glin: Any, tmp_path: Path) -> None:
         prompts, out = tmp_path / "prompts.jsonl", tmp_path / "out.jsonl"
         prompts.write_text('{"ids": [5, 6, 7]}\n', "utf-8")
@@ -333,6 +336,7 @@ class TestChat:
 
 
 class TestMeasuring:
+    @pytest.mark.slow
     def test_eval(self, told: Any) -> None:
         floats, packed = (told(f"eval {path} --text text.txt") for path in ("hf", "q8.gguf"))
         assert floats["bytes"] == packed["bytes"] > 70
@@ -342,7 +346,7 @@ class TestMeasuring:
     def test_eval_of_the_reference_plan_is_refused(self, refused: Any) -> None:
         assert "the reference plan scores no texts of this llama" in refused("eval hf --text text.txt --plan reference")
 
-    @tiered("what", ["q8.gguf", "gift/model-q8.json", f"--config {SHAPE} --weights q8"])
+    @tiered("what", ["q8.gguf", "gift/model-q8.json", f"--config {SHAPE} --weights q8"], keep=0)
     def test_verify(self, told: Any, what: str) -> None:
         [found] = told(f"verify {what} --draws --greedy 5 --tokens 4")["runs"]
         assert found["passed"]
@@ -350,6 +354,7 @@ class TestMeasuring:
         assert len(found["draws"]) == DRAWS + 1, "with that of a shortlist"
         assert found["greedy"]["agreeing"] == 5 == len(found["greedy"]["chosen"])
 
+    @pytest.mark.slow
     def test_bench(self, told: Any) -> None:
         found = told("bench q8.gguf --contexts 8 --runs 1 --weights file,f32")
         assert [row["label"] for row in found["rows"]] == ["glinfer file", "glinfer f32"]
@@ -373,6 +378,7 @@ class TestMeasuring:
         line = f"generate hf --plan reference --batch {tmp_path / 'prompts.jsonl'} --out {tmp_path / 'out.jsonl'}"
         assert "several prompts together need the fast plan" in refused(line)
 
+    @pytest.mark.slow
     @pytest.mark.parametrize("path", ["q8.gguf", pytest.param("gift", marks=pytest.mark.slow)])
     def test_kernels_are_tuned_and_kept(
         self, told: Any, path: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch

@@ -69,6 +69,7 @@ class TestEntryPoint:
     def test_a_bad_option_ends_with_2(self) -> None:
         assert "No such option" in one_line(ran("info", "--nonsense"))
 
+    @pytest.mark.slow
     def test_the_prompt_from_a_pipe(self, small: Path) -> None:
         done = ran("generate", small, "-", "--seed", "1", "--max-tokens", "4", "--json", input="Once upon")
         assert json.loads(done.stdout)["text"] == glinfer.generate(small, "Once upon", seed=1, max_tokens=4)
@@ -104,6 +105,7 @@ def interrupted(*arguments: str | Path, when: Callable[[subprocess.Popen[bytes]]
 
 
 class TestInterrupts:
+    @pytest.mark.slow
     def test_ctrl_c_while_it_writes(self, full_file: Path) -> None:
         def first_output(process: subprocess.Popen[bytes]) -> bool:
             assert process.stdout is not None
@@ -112,6 +114,7 @@ class TestInterrupts:
         status, errors = interrupted("generate", full_file, "--ids", "1,2,3", when=first_output)
         assert (status, errors.strip()) == (130, "")
 
+    @pytest.mark.slow
     def test_ctrl_c_while_it_loads(self, full_file: Path) -> None:
         def file_is_mapped(process: subprocess.Popen[bytes]) -> bool:
             return str(full_file) in Path(f"/proc/{process.pid}/maps").read_text()
@@ -197,6 +200,7 @@ class TestTerminal:
         assert status == 0
         assert "Traceback" not in rest
 
+    @pytest.mark.slow
     def test_ctrl_c_at_the_prompt_leaves(self, small: Path) -> None:
         with Terminal("chat", small) as terminal:
             terminal.read_until(b"\n> ")
@@ -222,7 +226,7 @@ class TestOutput:
             process.wait(timeout=300)
         assert (process.returncode, errors) == (0, b"")
 
-    @tiered("line", ["glinfer draws --config ''", "glinfer generate $1 Once", "glinfer --help"], keep=(1,))
+    @tiered("line", ["glinfer draws --config ''", "glinfer generate $1 Once", "glinfer --help"], keep=0)
     def test_head_is_no_error(self, small: Path, line: str) -> None:
         done = shell(f"{line} | head -c 1; exit ${{PIPESTATUS[0]}}", small)
         assert done.returncode == 0
@@ -234,13 +238,13 @@ class TestOutput:
     @tiered(
         "line",
         ["draws --config ''", "draws --config '' --json", "generate $1 Once", "info", "--help", "verify $1"],
-        keep=(0, 3),
+        keep=(3,),
     )
     def test_a_full_disk_is_one_line(self, small: Path, line: str) -> None:
         found = one_line(shell(f"glinfer {line} > /dev/full", small))
         assert "cannot write the output: No space left on device" in found
 
-    @pytest.mark.parametrize("target", ["m.gab", "m.safetensors"])
+    @tiered("target", ["m.gab", "m.safetensors"])
     def test_a_disk_that_fills_up_leaves_no_half_file(self, small: Path, tmp_path: Path, target: str) -> None:
         (tmp_path / target).write_bytes(b"precious")
         done = ran(
@@ -253,17 +257,20 @@ class TestOutput:
         assert [path.name for path in tmp_path.iterdir()] == [target]
         assert (tmp_path / target).read_bytes() == b"precious"
 
+    @pytest.mark.slow
     def test_closed_streams(self, small: Path) -> None:
         assert "the prompt is empty" in one_line(shell("glinfer generate $1 - <&-", small))
         for line in ("glinfer chat $1 <&-", "glinfer info >&-", "glinfer info >&- 2>&-", "glinfer info --json >&- <&-"):
             done = shell(line, small)
             assert (done.returncode, done.stdout, done.stderr) == (0, "", "")
 
+    @pytest.mark.slow
     def test_a_terminal_that_knows_only_ascii(self, small: Path) -> None:
         for arguments in (["info", small], ["draws", small], ["verify", small], ["generate", small, "é"]):
             done = ran(*arguments, env={"PYTHONIOENCODING": "ascii", "PYTHONUTF8": "0"})
             assert done.returncode == 0, done.stderr
 
+    @pytest.mark.slow
     def test_names_that_are_no_utf8(self, small: Path, tmp_path: Path) -> None:
         target = os.fsencode(tmp_path) + b"/caf\xe9.gab"
         done = subprocess.run(
@@ -289,7 +296,7 @@ class TestWithoutADriver:
             ["bench", "MODEL"],
             ["demo", "--model", "MODEL"],
         ],
-        keep=(0, 3, 5),
+        keep=(3,),
         ids=" ".join,
     )
     def test_one_line_says_what_to_install(self, small: Path, arguments: list[str]) -> None:
@@ -298,6 +305,7 @@ class TestWithoutADriver:
         assert "apt-get install -y libegl1 libgles2 libgl1-mesa-dri" in done.stderr
         assert done.stdout == "" or arguments == ["info", "MODEL"]
 
+    @pytest.mark.slow
     def test_info_tells_what_a_model_needs_nevertheless(self, small: Path) -> None:
         shown = ran("info", small, env=NO_DRIVER).stdout
         assert "weight textures" in shown
@@ -306,17 +314,20 @@ class TestWithoutADriver:
         assert (told["can_run"], told["model"]["fits"]) == (False, True)
         assert told["model"]["texture_bytes"]["weight"] > 0
 
+    @pytest.mark.slow
     def test_info_says_it_in_json_too(self) -> None:
         done = ran("info", "--json", env=NO_DRIVER)
         told = json.loads(done.stdout)
         assert told["can_run"] is False
         assert one_line(done) == f"glinfer: {told['problem']}\n"
 
+    @pytest.mark.slow
     def test_what_needs_no_driver_works(self, small: Path, tmp_path: Path) -> None:
         assert ran("draws", "--config", "", "--json", env=NO_DRIVER).returncode == 0
         assert ran("convert", small, tmp_path / "m.gab", env=NO_DRIVER).returncode == 0
         assert ran("generate", "--help", env=NO_DRIVER).returncode == 0
 
+    @pytest.mark.slow
     def test_a_bad_file_is_told_before_the_missing_driver(self, tmp_path: Path) -> None:
         assert "cannot read it" in one_line(ran("generate", tmp_path / "none.gab", "x", env=NO_DRIVER))
 
@@ -324,7 +335,7 @@ class TestWithoutADriver:
 class TestPromises:
     """Files that promise terabytes, read by a process that may take little memory."""
 
-    @pytest.mark.parametrize("name", ["m.gab", "m.safetensors", "m.bpe"])
+    @tiered("name", ["m.gab", "m.safetensors", "m.bpe"])
     def test_nothing_large_is_allocated_for_a_header(self, small: Path, tmp_path: Path, name: str) -> None:
         good = small.read_bytes()
         huge = {

@@ -74,7 +74,7 @@ def tiny(tinies: dict[str, Path]) -> Path:
     params=[
         ("gab", "fast"),
         ("gab", "reference"),
-        ("mistral", "fast"),
+        pytest.param(("mistral", "fast"), marks=pytest.mark.slow),
         pytest.param(("mistral", "reference"), marks=pytest.mark.slow),
     ],
     ids="-".join,
@@ -244,8 +244,8 @@ class TestHolding:
             assert (session.ids, session.dropped) == ([4, 5, 6, *first], 4)
             assert session.generate_ids(1) == [int(expected.argmax())]
 
-    @pytest.mark.parametrize("family", ["gab", "mistral"])
-    @pytest.mark.parametrize("prompt", [1, 7, 8])
+    @tiered("family", ["gab", "mistral"], keep=(1,))
+    @tiered("prompt", [1, 7, 8], keep=(1,))
     def test_what_is_generated_over_full_contexts_is_the_same_in_both_plans(
         self, tinies: dict[str, Path], family: str, prompt: int
     ) -> None:
@@ -261,6 +261,7 @@ class TestHolding:
                         found[name].add((tuple(ids), tuple(session.ids), session.dropped))
         assert [len(results) for results in found.values()] == [1, 1]
 
+    @pytest.mark.slow
     @pytest.mark.parametrize("name", ["one.gab", pytest.param("one.safetensors", marks=pytest.mark.slow)])
     def test_a_context_of_one_token(self, tmp_path: Path, name: str) -> None:
         family = "gab" if name.endswith("gab") else "llama"
@@ -398,7 +399,7 @@ class TestCached:
                 assert other.draws_issued == body + 1 + chunk + rest - 1
             assert count() == 0
 
-    @pytest.mark.parametrize("size", [1, 2, 5, 64])
+    @tiered("size", [1, 2, 5, 64], keep=(3,))
     def test_a_prompt_is_as_many_runs_as_it_has_chunks(self, small: Path, size: int) -> None:
         with glinfer.load(small) as model:
             kernels = dataclasses.replace(model.kernels, chunk=size)
@@ -574,7 +575,7 @@ class TestCached:
 class TestChoices:
     """The GPU's choices against the sampler's on the very logits that it saw."""
 
-    @pytest.mark.parametrize("name", ["tiny", "odd", "shakespeare"])
+    @tiered("name", ["tiny", "odd", "shakespeare"], keep=(0, 2))
     def test_the_gpu_chooses_as_the_sampler_does(self, golden_model: ModelWriter, name: str) -> None:
         path = name if name == "shakespeare" else golden_model(name)
         with glinfer.load(path) as model:
@@ -585,7 +586,7 @@ class TestChoices:
         with opened(of_family(family)) as model:
             check_choices(model)
 
-    @tiered("family", ["llama", "gpt2"])
+    @tiered("family", ["llama", "gpt2"], keep=0)
     def test_over_blocks_of_files(self, family: str) -> None:
         with opened(mixed(family)) as model:
             check_choices(model)

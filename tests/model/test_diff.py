@@ -140,6 +140,7 @@ class TestWeights:
         assert report.first_different is not None
         assert report.first_different.name == "blocks.0.mlp.hidden"
 
+    @pytest.mark.slow
     def test_models_of_other_widths_and_depths(self, bare: Path, tmp_path: Path) -> None:
         config = dataclasses.replace(load_checkpoint(bare).config, hidden_size=48, intermediate_size=64, head_dim=12)
         save_checkpoint(
@@ -159,6 +160,7 @@ class TestDecoders:
         save_checkpoint(random_checkpoint(ModelConfig.from_options(LLAMA), seed=4, scale=0.2), path)
         return path
 
+    @pytest.mark.slow
     def test_fast_against_reference(self, llama: Path) -> None:
         ids = [3, 100, 7, 7, 55]
         report = diff(Side(llama), Side(llama, plan="reference"), ids)

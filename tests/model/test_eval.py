@@ -11,6 +11,7 @@ import numpy as np
 import pytest
 from goldens import recorded
 from goldens.given import VERSE
+from tiers import tiered
 
 from glinfer.cli.app import run
 from glinfer.engine.score import windows
@@ -34,7 +35,7 @@ def evaluated(capsys: pytest.CaptureFixture[str], *arguments: str | Path) -> dic
     return report
 
 
-@pytest.mark.parametrize("stride", [1, 32, 64])
+@tiered("stride", [1, 32, 64], keep=(1,))
 def test_it_agrees_with_float64(small: Path, text_file: Path, capsys: pytest.CaptureFixture[str], stride: int) -> None:
     report = evaluated(capsys, small, "--text", text_file, "--stride", str(stride), "--bytes", "100")
     checkpoint, tokenizer = load_checkpoint(small), Tokenizer.from_file(small.with_suffix(".bpe"))

@@ -13,6 +13,7 @@ import pytest
 from goldens import check_digest, recorded
 from goldens.figures import Array, Figures
 from goldens.models import GIFT, HALVES, MODELS, gift_tensors, save_tensors, write_recorded
+from tiers import tiered
 
 import glinfer
 from glinfer.engine.loading import Loaded, bind
@@ -38,7 +39,12 @@ class Peer:
     figures: Figures
 
 
-@pytest.fixture(scope="module", params=[*MODELS, "gift_of_gab"])
+# One with RMSNorm and heads that share keys, one with LayerNorm and learned positions, and one with parts of its own.
+QUICK = ("llama", "gpt2", "gemma")
+PEERS = [pytest.param(name, marks=() if name in QUICK else pytest.mark.slow) for name in (*MODELS, "gift_of_gab")]
+
+
+@pytest.fixture(scope="module", params=PEERS)
 def peer(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory) -> Peer:
     folder, name = tmp_path_factory.mktemp("family"), request.param
     if name in MODELS:
@@ -97,9 +103,7 @@ def test_scores_are_the_logarithms_of_probabilities(peer: Peer, fast: Model) -> 
         assert score.likeliest.tolist() == figures.likeliest[: len(ids) - 1]
 
 
-@pytest.mark.parametrize(
-    "lengths", [(1, 65, 200), pytest.param((2, 7, 63, 64, 131, 199), marks=pytest.mark.slow)], ids=["few", "more"]
-)
+@tiered("lengths", [(65,), (1, 200), (2, 7, 63, 64, 131, 199)], ids=["one", "few", "more"])
 def test_the_reference_plan(peer: Peer, lengths: tuple[int, ...]) -> None:
     """Sequences of every length are padded to those of a plan; they begin, and end, at their edges."""
     with peer.load("reference") as model:
@@ -152,7 +156,7 @@ MISTAKES = {
 }
 
 
-@pytest.mark.parametrize("mistake", MISTAKES)
+@tiered("mistake", MISTAKES, keep=(0, 9))
 def test_the_figures_would_notice(tmp_path: Path, mistake: str) -> None:
     """The mistake is made in a model, and its logits are far enough from the figures to fail the tests above."""
     name, change = MISTAKES[mistake]

@@ -54,7 +54,7 @@ def check_rows(model: Model) -> None:
 
 
 # Each format has shaders of its own, which tests/gl compiles and checks for every one.
-@tiered("form", ["Q4_1", "BF16", "Q8_0", "F16", "Q4_0", "Q5_0", "Q5_1", "Q8_ROW", "Q16_ROW"], keep=2)
+@tiered("form", ["Q4_1", "BF16", "Q8_0", "F16", "Q4_0", "Q5_0", "Q5_1", "Q8_ROW", "Q16_ROW"], keep=(2,))
 def test_blocks_are_the_numbers_that_they_stand_for(form: str) -> None:
     check(packed(of_family("llama"), lambda name: form), PLANS if form == "BF16" else ("fast",))
 
@@ -112,6 +112,7 @@ def test_a_packed_gpt2_of_any_context() -> None:
             assert np.array_equal(fresh(model, IDS[: len(stepped)]), stepped.logits())
 
 
+@pytest.mark.slow
 def test_blocks_can_be_kept_otherwise() -> None:
     made = packed(of_family("llama"), lambda name: "Q4_0")
     with opened(unpacked(made)) as model:
@@ -141,6 +142,7 @@ KERNELS = {
         ("gpt2", "many targets"),
         *((family, kernels) for family in ("llama", "gemma") for kernels in KERNELS),
     ],
+    keep=0,
 )
 def test_every_draw_agrees_with_its_oracle(family: str, kernels: str) -> None:
     """Of both plans; heads padded, and not. Other fast plans give their bits, see above and test_batch.py."""

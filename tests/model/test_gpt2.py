@@ -114,6 +114,7 @@ def test_a_token_at_a_time_and_in_chunks_it_is_the_same(checkpoint: Checkpoint, 
     assert np.allclose(scored.logprobs, log_probs[np.arange(6), IDS[1:]], atol=1e-5)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("weights", ["q8", *(pytest.param(name, marks=pytest.mark.slow) for name in ("f16", "q16"))])
 def test_packed_weights_stay_close(checkpoint: Checkpoint, path: Path, weights: str) -> None:
     expected = float64_logits(checkpoint, IDS)[-1]
@@ -121,6 +122,7 @@ def test_packed_weights_stay_close(checkpoint: Checkpoint, path: Path, weights: 
         assert np.abs(model.logits(IDS) - expected).max() <= 0.05 * np.ptp(expected)
 
 
+@pytest.mark.slow
 def test_greedy_tokens_are_the_same_by_both_plans_and_to_the_end_of_the_context(path: Path) -> None:
     texts = []
     for plan in PLANS:

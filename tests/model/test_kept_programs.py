@@ -13,6 +13,7 @@ from glinfer.engine.requests import BatchRequest
 from glinfer.gl import program
 
 
+@pytest.mark.slow
 def test_ever_new_shapes_of_tensors_do_not_gather_programs(monkeypatch: pytest.MonkeyPatch) -> None:
     compiled: list[str] = []
     make = program.Program.__init__

@@ -74,7 +74,7 @@ def by_hand(model: Model, prompt: list[int], options: dict[str, Any], count: int
         return session.ids[len(prompt) :]
 
 
-@pytest.mark.parametrize("name", OPTIONS)
+@tiered("name", OPTIONS, keep=2)
 def test_a_sequence_reads_two_small_textures_a_token(model: Model, reads: list[tuple[str, int]], name: str) -> None:
     with model.session() as session:
         session.prefill(PROMPT)
@@ -154,6 +154,7 @@ def test_a_batch_reads_one_list_for_each_row_that_needs_one(
         assert result.ids == by_hand(model, list(result.request.prompt), options, 8)  # type: ignore[arg-type]
 
 
+@pytest.mark.slow
 def test_a_batch_reads_the_logits_of_one_row_where_its_list_does_not_do(
     model: Model, monkeypatch: pytest.MonkeyPatch, reads: list[tuple[str, int]]
 ) -> None:

@@ -31,7 +31,7 @@ from llama_cpp_peer import Arithmetic, llama_logits, quantise
 import glinfer
 from glinfer.config import ModelConfig
 from glinfer.formats import Checkpoint, load_checkpoint, random_checkpoint, weight_shapes, write_gguf
-from glinfer.formats.gguf.rows import halves_apart
+from glinfer.formats.gguf.model import halves_apart
 from glinfer.formats.packed import PackedTensor
 
 pytestmark = pytest.mark.slow

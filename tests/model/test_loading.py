@@ -9,6 +9,7 @@ from typing import Any
 import numpy as np
 import pytest
 from scripted_models import BYTES
+from tiers import tiered
 
 import glinfer
 from glinfer.errors import FormatError, GlinferError, InputError
@@ -143,7 +144,7 @@ class TestLoading:
         with pytest.raises(FormatError, match=r"transformer\.wte\.weight.*\[1, 3\]"):
             glinfer.load(tmp_path / "bad.gab")
 
-    @pytest.mark.parametrize("plan", ["fast", "reference"])
+    @tiered("plan", ["fast", "reference"])
     def test_gelu_changes_the_result_a_little(self, bare: Path, plan: str) -> None:
         results = []
         for form in (None, "tanh", "erf"):
@@ -152,7 +153,7 @@ class TestLoading:
         assert np.array_equal(results[0], results[1])
         assert 0 < np.abs(results[1] - results[2]).max() < 1e-2
 
-    @pytest.mark.parametrize("plan", ["fast", "reference"])
+    @tiered("plan", ["fast", "reference"], keep=0)
     def test_small_textures_give_the_same_numbers(self, bare: Path, plan: str) -> None:
         results = []
         smallest = 112 if plan == "reference" else 320
@@ -164,6 +165,7 @@ class TestLoading:
         for result in results[1:]:
             np.testing.assert_allclose(result, results[0], atol=1e-5)
 
+    @pytest.mark.slow
     def test_kernels_and_weights_can_be_chosen(self, bare: Path) -> None:
         results = []
         for options in ({}, {"kernels": KernelOptions(quad=False)}, {"weights": "f16"}, {"plan": "reference"}):

@@ -32,7 +32,7 @@ with glinfer.load(sys.argv[1], plan=sys.argv[2]) as model:
 """
 
 
-@tiered(("name", "plan"), [("m.gab", "reference"), ("m.safetensors", "reference"), ("m.gab", "fast")], keep=(2,))
+@tiered(("name", "plan"), [("m.gab", "reference"), ("m.safetensors", "reference"), ("m.gab", "fast")], keep=0)
 def test_the_peak_of_loading(full_file: Path, tmp_path: Path, name: str, plan: str) -> None:
     path = full_file
     if name != "m.gab":

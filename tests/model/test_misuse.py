@@ -12,6 +12,7 @@ import numpy as np
 import pytest
 from own_process import ran
 from scripted_models import random_file
+from tiers import tiered
 
 import glinfer
 from glinfer.config import ModelConfig
@@ -41,7 +42,15 @@ def tiny(tmp_path_factory: pytest.TempPathFactory) -> Path:
     return path
 
 
-@pytest.fixture(params=[("gab", "fast"), ("gab", "reference"), ("llama", "fast"), ("llama", "reference")], ids="-".join)
+@pytest.fixture(
+    params=[
+        ("gab", "fast"),
+        ("gab", "reference"),
+        pytest.param(("llama", "fast"), marks=pytest.mark.slow),
+        pytest.param(("llama", "reference"), marks=pytest.mark.slow),
+    ],
+    ids="-".join,
+)
 def model(tiny: Path, request: pytest.FixtureRequest) -> Iterator[Model]:
     family, plan = request.param
     if family == "gab":
@@ -322,6 +331,7 @@ class TestForks:
         assert said[6].startswith("this process was forked from process ")
         assert all("multiprocessing's 'spawn'" in line for line in said)
 
+    @pytest.mark.slow
     def test_so_is_a_pool_of_processes(self, tiny: Path) -> None:
         *said, last = ran(HEAD + POOL, tiny)
         assert last == "2"
@@ -329,7 +339,7 @@ class TestForks:
         assert all(line.startswith("this device was opened in process ") for line in said)
 
 
-@pytest.mark.parametrize(
+@tiered(
     "end",
     ["", "sys.exit(0)", "import gc; del model, session, stream; gc.collect()"],
     ids=["all open", "sys.exit", "everything forgotten"],
@@ -360,7 +370,7 @@ def ctrl_c(monkeypatch: pytest.MonkeyPatch) -> Callable[[int], None]:
     return arm
 
 
-@pytest.mark.parametrize("plan", ["fast", "reference"])
+@tiered("plan", ["fast", "reference"])
 def test_ctrl_c_anywhere_while_loading_leaves_nothing(tiny: Path, ctrl_c: Callable[[int], None], plan: str) -> None:
     with open_device() as device:
         with glinfer.load(tiny, device=device, plan=plan) as model:
@@ -411,7 +421,7 @@ def scores(model: Model) -> Any:
     return model.score([PROMPT])[0].total
 
 
-@pytest.mark.parametrize("act", [a_prompt, a_stream, sampled, a_batch, scores], ids=lambda act: act.__name__)
+@tiered("act", [a_prompt, a_stream, sampled, a_batch, scores], ids=lambda act: act.__name__, keep=(0, 3))
 def test_ctrl_c_anywhere_in_a_run_leaves_what_is_true(
     tiny: Path, ctrl_c: Callable[[int], None], act: Callable[[Model], Any]
 ) -> None:

@@ -99,7 +99,7 @@ def told(error: GlinferError) -> None:
     assert "--context" in said
 
 
-@tiered(("family", "plan", "how"), [*((*case, REFUSED) for case in CASES), ("gab", "fast", NO_NAME)], keep=(0, 4))
+@tiered(("family", "plan", "how"), [*((*case, REFUSED) for case in CASES), ("gab", "fast", NO_NAME)], keep=(0,))
 def test_every_allocation_that_fails_while_loading_leaves_nothing(
     driver: BrokenDriver, device: Device, family: str, plan: str, how: str
 ) -> None:
@@ -169,7 +169,7 @@ def scores(model: Model) -> Any:
         *(("llama", "fast", act, REFUSED) for act in (forks, a_batch, scores)),
         ("llama", "reference", long_logits, REFUSED),
     ],
-    keep=(0, 2),
+    keep=(0,),
     ids=lambda value: getattr(value, "__name__", value),
 )
 def test_every_allocation_that_fails_later_leaves_the_model_as_it_was(
@@ -290,6 +290,7 @@ print(len(sessions) > 1)
 """
 
 
+@pytest.mark.slow
 def test_memory_that_really_runs_out_is_told_and_survived(tmp_path: Path, device: Device) -> None:
     """Under a limit on address space, llvmpipe itself reports GL_OUT_OF_MEMORY."""
     if not device.in_main_memory:
@@ -341,6 +342,7 @@ def test_commands_refuse_shapes_beyond_memory(
     assert "of memory, and 10.0 GB are free here; take a shorter context (--context)" in said
 
 
+@pytest.mark.slow
 def test_derivatives_are_not_relied_on_where_the_probe_is_refused(refuse: Callable[..., list[str]]) -> None:
     refused = refuse("probe_quad")
     with open_device(api="es") as device, opened(checkpoint_of("gab"), device) as model:
@@ -506,7 +508,7 @@ def usually(family: str, plan: str, act: Callable[[Model], Any]) -> Array:
         ("llama", "reference", "gate", {"LOOKUP_TEXTURE": 1}, [short_logits]),
         ("gab", "fast", "shortlist", {"LOOKUP_TEXTURE": 1}, [a_filtered_token]),
     ],
-    keep=(0, 6, 10),
+    keep=(10,),
     ids=lambda value: value if isinstance(value, str) else "",
 )
 def test_a_refused_shader_is_replaced_by_a_plainer_one_with_one_warning(
@@ -537,6 +539,7 @@ def test_a_refused_shader_is_replaced_by_a_plainer_one_with_one_warning(
     assert not device.live_objects()
 
 
+@pytest.mark.slow
 def test_a_model_that_fell_back_is_that_of_the_plainer_kernels(
     device: Device, refuse: Callable[..., list[str]]
 ) -> None:
@@ -612,7 +615,7 @@ def test_the_plainest_kernels_ask_for_nothing_that_may_be_missing() -> None:
 
 
 @tiered("plan", ["fast", "reference"])
-@tiered("family", FAMILIES, keep=2)
+@tiered("family", FAMILIES, keep=1)
 def test_the_least_that_webgl2_allows_gives_the_same_tokens(family: str, plan: str) -> None:
     shape = "vocab=70,dim=32,heads=4,blocks=1,context=64"
     more = "" if family in ("gab", "gpt2", "gift_of_gab") else ",kv_heads=2,inner=48"

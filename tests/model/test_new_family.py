@@ -134,6 +134,7 @@ def check_every_plan(path: Path, oracle: Checkpoint) -> None:
         assert relative_error(model.logits(IDS), expected[-1]) <= 2e-5
 
 
+@pytest.mark.slow
 def test_a_hugging_face_directory(known: Checkpoint, tmp_path: Path) -> None:
     folder = directory(known, tmp_path)
     found = load_checkpoint(folder)

@@ -11,6 +11,7 @@ from typing import Any, ClassVar
 
 import numpy as np
 import pytest
+from tiers import tiered
 
 import glinfer
 from glinfer.config import ModelConfig
@@ -97,7 +98,7 @@ def test_the_pass_where_it_began_is_named_and_nothing_is_chosen(family: str, pla
             assert session.generate_ids(3) == plain
 
 
-@pytest.mark.parametrize("family", SHAPES)
+@tiered("family", SHAPES, keep=(0,))
 def test_batches_and_scores_name_the_pass_too(family: str) -> None:
     with opened(checkpoint(family)) as model, broken(model, "h.1.mlp.fc_in.consts", all_nan):
         for options in (GREEDY, FILTERED):
@@ -115,7 +116,7 @@ class TestOneLostLogit:
         with opened(checkpoint()) as made:
             yield made
 
-    @pytest.mark.parametrize("value", [np.nan, np.inf])
+    @tiered("value", [np.nan, np.inf])
     @pytest.mark.parametrize("options", [GREEDY, DRAWN, FILTERED], ids=["greedy", "drawn", "filtered"])
     def test_is_warned_of_once_and_never_leaves_the_vocabulary(
         self, model: Model, options: dict[str, Any], value: float

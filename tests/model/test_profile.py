@@ -87,6 +87,7 @@ class TestTimes:
         assert [point.tokens for point in found.growth] == [1]
         assert found.notes == ("growth is measured up to 1 tokens only: more would take too long",)
 
+    @pytest.mark.slow
     def test_ceilings_are_measured_where_bytes_are_read(self, device: Device) -> None:
         found = profile(engine_of(device, "dim=64,heads=4,blocks=1,vocab=300,context=64"), runs=1, ceiling=True)
         assert [rate.format for rate in found.ceilings] == ["rgba32f"]
@@ -97,7 +98,7 @@ class TestTimes:
 
 class TestPlans:
     @pytest.mark.parametrize("options", [SMALL, LLAMA], ids=["gab", "llama"])
-    @pytest.mark.parametrize("weights", ["f32", "q8"])
+    @tiered("weights", ["f32", "q8"], keep=(1,))
     def test_a_token_of_each_family(self, shared_device: Device, options: str, weights: str) -> None:
         engine = engine_of(shared_device, options, weights=weights)
         found = profile(engine, runs=2)
@@ -120,7 +121,7 @@ class TestPlans:
         embed = found.draws[0]
         assert embed.rows >= tokens
 
-    @pytest.mark.parametrize("options", [SMALL, LLAMA], ids=["gab", "llama"])
+    @tiered("options", [SMALL, LLAMA], ids=["gab", "llama"])
     @tiered(("tokens", "rows"), [(33, 33), (40, 32)])
     def test_a_prompt_of_each_family(self, shared_device: Device, options: str, tokens: int, rows: int) -> None:
         engine = engine_of(shared_device, options)

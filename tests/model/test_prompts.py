@@ -7,6 +7,7 @@ from typing import Any
 
 import numpy as np
 import pytest
+from tiers import tiered
 
 import glinfer
 from glinfer.engine.model import Model
@@ -59,12 +60,12 @@ class TestPrompts:
             object(),
         ],
     )
-    @pytest.mark.parametrize("use", ["generate", "stream", "logits", "probs", "forward"])
+    @tiered("use", ["generate", "stream", "logits", "probs", "forward"], keep=(0,))
     def test_what_is_no_id_is_refused(self, model: Model, prompt: Any, use: str) -> None:
         with pytest.raises(InputError, match="the prompt is no sequence of whole numbers"):
             getattr(model, use)(prompt)
 
-    @pytest.mark.parametrize("prompts", [["1", "2"], [[1, 2]], ["Once"], ([1], (2, 3))])
+    @tiered("prompts", [["1", "2"], [[1, 2]], ["Once"], ([1], (2, 3))])
     @pytest.mark.parametrize("use", ["stream", "logits", "probs", "forward"])
     def test_a_list_of_prompts_is_for_generate_alone(self, model: Model, prompts: Any, use: str) -> None:
         assert len(model.generate(prompts, max_tokens=1)) == len(prompts)

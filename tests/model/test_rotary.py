@@ -90,6 +90,7 @@ def test_a_context_that_the_model_has_not_is_one_line(path: Path, context: Any) 
         glinfer.load(path, context=context)
 
 
+@pytest.mark.slow
 def test_a_long_model_gets_the_usual_context(tmp_path: Path) -> None:
     file = tmp_path / "long.safetensors"
     save_checkpoint(random_checkpoint(dataclasses.replace(LLAMA, max_position_embeddings=131072)), file)
@@ -99,6 +100,7 @@ def test_a_long_model_gets_the_usual_context(tmp_path: Path) -> None:
         assert model.config.max_position_embeddings == 5000
 
 
+@pytest.mark.slow
 def test_weights_in_fewer_bits_stay_close_and_take_less(path: Path) -> None:
     found: dict[str, tuple[int, Array]] = {}
     for weights in ("file", "f32", "f16", "q16", "q8l", "q8"):
@@ -138,6 +140,7 @@ def test_what_a_plan_cannot_be_told_is_one_line(path: Path) -> None:
 # Renderers
 
 
+@pytest.mark.slow
 def test_two_models_on_one_device(checkpoint: Checkpoint) -> None:
     gemma = ModelConfig(
         VOCAB, 30, 3, 1, 20, 44, hidden_act="gelu_new", model_type="gemma", num_key_value_heads=1, head_dim=12
@@ -189,6 +192,7 @@ def test_other_renderers_give_the_same(path: Path, plan: str, options: dict[str,
 # Text, and what is left behind
 
 
+@pytest.mark.slow
 def test_text_streams_until_a_stop_token(path: Path, tmp_path: Path) -> None:
     words = tmp_path / "words.bpe"
     write_bpe(demo_tokenizer(VOCAB), words)

@@ -10,6 +10,7 @@ from typing import Any
 
 import numpy as np
 import pytest
+from agreement import agree
 from made_models import of_family, opened
 from tiers import tiered
 
@@ -133,7 +134,7 @@ class Schedule:
 
 
 class TestAsAlone:
-    @tiered("seed", range(12), keep=2)
+    @tiered("seed", range(12), keep=1)
     def test_gab_whatever_comes_and_goes(self, model: Model, seed: int) -> None:
         schedule = Schedule(model, seed, 300, 64)
         with model.scheduler(slots=1 + seed % 5, piece=[None, 8, 17, 3][seed % 4]) as scheduler:
@@ -147,7 +148,7 @@ class TestAsAlone:
         assert any(each.stats.dropped for each in schedule.ended)
         schedule.check()
 
-    @tiered("family", ["llama", "qwen3", "mistral", "gemma", "gpt2", "gift_of_gab", "qwen2"], keep=2)
+    @tiered("family", ["llama", "qwen3", "mistral", "gemma", "gpt2", "gift_of_gab", "qwen2"], keep=1)
     @pytest.mark.parametrize("seed", [1, pytest.param(2, marks=pytest.mark.slow)])
     def test_other_families(self, family: str, seed: int) -> None:
         with opened(of_family(family, sliding_window=5 if family == "mistral" else 0)) as model:
@@ -157,6 +158,7 @@ class TestAsAlone:
             assert any(each.stats.reused_tokens for each in schedule.ended)
             schedule.check()
 
+    @pytest.mark.slow
     def test_within_the_limits_of_webgl2(self, small: Path) -> None:
         with glinfer.load(small, limits=Limits.webgl2_minimum()) as model:
             schedule = Schedule(model, 5, 300, 64)
@@ -180,13 +182,14 @@ class TestAsAlone:
             second = scheduler.insert(BatchRequest(prompt, {"max_tokens": 9, **GREEDY}))
             while not second.ids:
                 scheduler.next()
-            assert second.stats.reused_tokens == len(SYSTEM) + 2, "what was chosen too"
+            chosen = 2 if scheduler._same_sums else -1
+            assert second.stats.reused_tokens == len(SYSTEM) + chosen, "what was chosen too, or only the prompt"
             place = next(each.number for each in scheduler._places if each.running is second)
             assert busy == (not first.ended)
             logits = scheduler.batch._logits([place])[0]  # of the step that is under way
             with model.session() as session:
                 session.prefill(second.held)
-                assert np.array_equal(session.logits(), logits)
+                assert agree(session.logits(), logits)
 
     def test_texts_come_in_pieces(self, model: Model) -> None:
         options: dict[str, Any] = {"max_tokens": 12, "seed": 1}
@@ -281,6 +284,8 @@ class TestPrefixes:
     def test_a_conversation_goes_on_in_its_place(self, model: Model, log: list[tuple[str, int]]) -> None:
         """What was chosen is in the cache as if it had been a prompt's, where no sums are shared out."""
         with model.scheduler(slots=3) as scheduler:
+            if not scheduler._same_sums:
+                pytest.skip("this renderer's kernels share sums out")
             first = scheduler.insert(BatchRequest(SYSTEM, {"max_tokens": 9, **GREEDY}))
             finished(scheduler)
             log.clear()
@@ -289,6 +294,7 @@ class TestPrefixes:
         assert again.stats.reused_tokens == 25 + 8, "the last one chosen was never run"
         assert self.rows(log) == 2
 
+    @pytest.mark.slow
     def test_only_what_prompts_left_where_sums_are_shared_out(self, small: Path) -> None:
         with glinfer.load(small) as model:
             kernels = replace(model.kernels, part_steps=1, split_values=True)
@@ -331,6 +337,7 @@ class TestPrefixes:
             assert again.stats.reused_tokens == 63
             assert again.ids == alone(model, again.request)
 
+    @pytest.mark.slow
     def test_copies_over_several_lines_of_a_texture(self, model: Model) -> None:
         with opened(of_family("llama"), limits=Limits(512, 4, 16, 16384, 1.0)) as narrow:
             with narrow.scheduler(slots=3) as scheduler:
@@ -407,6 +414,7 @@ class TestQueue:
             assert most == 2
         assert all(one.ids == alone(model, one.request) for one in inserted)
 
+    @pytest.mark.slow
     def test_what_never_fits_is_refused(self, model: Model) -> None:
         with model.scheduler(slots=1, longest=30) as scheduler:
             assert scheduler.capacity == 64, "whole groups"
@@ -430,7 +438,7 @@ class TestQueue:
             finished(scheduler)
         assert each.ids == alone(model, each.request)
 
-    @pytest.mark.parametrize("when", ["waiting", "in line", "half taken in", "running"])
+    @tiered("when", ["waiting", "in line", "half taken in", "running"])
     def test_cancelling(self, model: Model, when: str) -> None:
         with model.scheduler(slots=1 if when == "in line" else 2, piece=8) as scheduler:
             other = scheduler.insert(BatchRequest([5], {"max_tokens": 12, **GREEDY}))
@@ -498,7 +506,7 @@ class TestEnds:
                 use()
         scheduler.close()
 
-    @pytest.mark.parametrize("at", range(1, 8))
+    @tiered("at", range(1, 8), keep=(2,))
     def test_an_interrupt(self, model: Model, monkeypatch: pytest.MonkeyPatch, at: int) -> None:
         with model.scheduler(slots=2) as scheduler:
             list(model.batch([BatchRequest(SYSTEM, {"max_tokens": 2})]))

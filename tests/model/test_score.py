@@ -104,12 +104,13 @@ class TestNumbers:
         assert by_hand.total == pytest.approx(-4 * math.log(2))
         assert by_hand.perplexity == pytest.approx(4)
 
-    @pytest.mark.parametrize(("count", "stride"), [(CONTEXT + 2, None), (150, None), (150, CONTEXT), (120, 11)])
+    @tiered(("count", "stride"), [(CONTEXT + 2, None), (150, None), (150, CONTEXT), (120, 11)], keep=(1,))
     def test_of_a_text_longer_than_the_context(self, model: Model, count: int, stride: int | None) -> None:
         ids = ids_of(count, 2)
         (found,) = model.score([ids], stride=stride)
         assert_agree(found, stepped(model, ids, stride))
 
+    @pytest.mark.slow
     def test_a_stride_of_one(self, tmp_path: Path) -> None:
         path = random_file(tmp_path / "tiny.gab", "vocab=50,dim=24,heads=2,blocks=2,context=8", seed=4)
         with glinfer.load(path) as model:
@@ -133,17 +134,18 @@ class TestNumbers:
             ids = ids_of(30)
             assert_agree(model.score([ids])[0], stepped(model, ids))
 
-    @tiered("family", ["mistral", "qwen3", "gemma", "gift_of_gab", "gpt2"])
+    @tiered("family", ["mistral", "qwen3", "gemma", "gift_of_gab", "gpt2"], keep=0)
     def test_of_every_family(self, family: str) -> None:
         """Within the context of 48 tokens, and longer; one window of attention is shorter than it."""
         with opened(of_family(family, sliding_window=7 if family == "mistral" else 0)) as model:
             check(model)
 
-    @tiered("family", ["llama", "gpt2"])
+    @tiered("family", ["llama", "gpt2"], keep=0)
     def test_over_blocks_of_files(self, family: str) -> None:
         with opened(mixed(family)) as model:
             check(model)
 
+    @pytest.mark.slow
     def test_within_the_limits_of_webgl2(self, small: Path) -> None:
         with glinfer.load(small, limits=Limits.webgl2_minimum()) as model:
             for ids in (ids_of(30), ids_of(90)):
@@ -158,7 +160,7 @@ class TestNumbers:
 
 
 class TestRuns:
-    @tiered("chunk", [1, 24, 512], keep=(1,))
+    @tiered("chunk", [1, 24, 512], keep=0)
     def test_short_texts_together_are_what_they_are_alone(self, small: Path, chunk: int) -> None:
         texts = [ids_of(2 + place * 7 % 23, place) for place in range(20)]
         with with_chunk(small, chunk) as model:
@@ -184,6 +186,7 @@ class TestRuns:
             {"quad": False},
         ],
         ids=str,
+        keep=0,
     )
     def test_with_other_kernels(self, small: Path, kernels: dict[str, Any]) -> None:
         texts = [ids_of(count, count) for count in (2, 9, 16, 17, 64)]
@@ -191,7 +194,7 @@ class TestRuns:
             for found, ids in zip(model.score(texts), texts, strict=True):
                 assert_agree(found, stepped(model, ids))
 
-    @pytest.mark.parametrize(
+    @tiered(
         ("counts", "runs"),
         [
             ([17], [16]),  # the last token is only predicted
@@ -201,6 +204,7 @@ class TestRuns:
             ([17, 17, 2], [16, 16, 1]),
             ([50, 2, 40], [16, 16, 16, 1, 1, 16, 16, 7]),
         ],
+        keep=(5,),
     )
     def test_texts_of_exactly_a_chunk_and_around_it(
         self, small: Path, monkeypatch: pytest.MonkeyPatch, counts: list[int], runs: list[int]
@@ -255,7 +259,7 @@ class TestRuns:
 
 
 class TestRefusals:
-    @pytest.mark.parametrize(
+    @tiered(
         ("texts", "words"),
         [
             ([[1]], "text 0 has 1 tokens; expected at least 2, one to predict from another"),
@@ -273,6 +277,7 @@ class TestRefusals:
             ([None], "text 0 is no sequence of whole numbers"),
         ],
         ids=str,
+        keep=(0, 4, 8, 11),
     )
     def test_texts(self, model: Model, texts: Any, words: str) -> None:
         draws = model.device.draws_issued

@@ -178,6 +178,7 @@ class TestSearch:
         assert report.finished
         assert device.live_objects() == {}
 
+    @pytest.mark.slow
     def test_what_is_not_faster_does_not_win(self, small: Path, device: Device, monkeypatch: Patch) -> None:
         favour(monkeypatch)
         report = tune(device, load_checkpoint(small), "f32", seconds=1000)
@@ -264,6 +265,7 @@ class TestRows:
     def moves(self, cache: Path, monkeypatch: Patch) -> None:
         monkeypatch.setattr(module, "MOVES", {**FEW, **FEW_ROWS})
 
+    @pytest.mark.slow
     def test_the_faster_kernels_win(self, long: Path, device: Device, monkeypatch: Patch) -> None:
         favour(monkeypatch, unroll=2)
         wanted = {"rows_per_draw": 2, "largest_cell": 1, "blends": False, "chunk": 128}
@@ -312,6 +314,7 @@ class TestRows:
         (large,), (few,) = drawn[128, prompt], drawn[16, prompt]
         assert few > 5 * large, "chunks of 16 tokens take more draws than chunks of 128"
 
+    @pytest.mark.slow
     def test_a_candidate_takes_in_what_a_session_does(self, long: Path, device: Device) -> None:
         with glinfer.load(long, device=device, plan="fast") as model:
             kernels = dataclasses.replace(model.kernels, chunk=100)
@@ -355,10 +358,12 @@ class TestRows:
         assert "other logits" in refused.verdict
         assert device.live_objects() == {}
 
+    @pytest.mark.slow
     def test_without_time_rows_are_the_default(self, long: Path, device: Device) -> None:
         report = tune(device, load_checkpoint(long), "f32", seconds=1e-9)
         assert (report.tuned.kernels, report.prompt, report.finished) == (default_for(device), None, False)
 
+    @pytest.mark.slow
     def test_the_command_shows_and_keeps_them(self, long: Path, capsys: Capture, monkeypatch: Patch) -> None:
         favour(monkeypatch)
         favour_rows(monkeypatch, largest_cell=2)
@@ -403,6 +408,7 @@ class TestCommand:
         assert redone["kernels"] != first["kernels"]
         assert load_kernels(key) == KernelOptions(**redone["kernels"])
 
+    @pytest.mark.slow
     def test_what_was_kept_before_a_field_came_is_searched_again(
         self, small: Path, device: Device, capsys: Capture, monkeypatch: Patch
     ) -> None:

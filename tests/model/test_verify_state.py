@@ -15,6 +15,7 @@ import numpy as np
 import pytest
 from jsonschema import Draft202012Validator
 from scripted_models import SMALL
+from tiers import tiered
 
 from glinfer.cli.app import run
 from glinfer.config import ModelConfig
@@ -242,6 +243,7 @@ class TestPlanted:
         assert wrong(checks) == {"embed": [Finding("viewport", "", "0, 0, 16, 3", "0, 0, 32, 3")]}
         assert checks[0].unwritten == 3 * 16
 
+    @pytest.mark.slow
     @pytest.mark.desktop
     def test_desktop_opengl_tells_the_same(self) -> None:
         with open_device(api="desktop") as device:
@@ -254,7 +256,7 @@ class TestPlanted:
 class TestTold:
     """What the command says of the four classic ones, each with exit status 1."""
 
-    @pytest.mark.parametrize(
+    @tiered(
         ("plant", "words"),
         [
             (plant_linear, ["1 IN A WRONG STATE", "min filter of transformer.h.1.attn.q_proj.weight: found GL_LINEAR"]),
@@ -268,6 +270,7 @@ class TestTold:
                 ["lm_head (shaders/linear.frag): error: GL_INVALID_OPERATION", "uniform of rows: found int 0"],
             ),
         ],
+        keep=(1,),
     )
     def test_on_the_terminal(
         self,

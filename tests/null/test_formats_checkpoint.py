@@ -12,7 +12,7 @@ from goldens import GAB_MODELS, ModelWriter, write_gab_model
 from glinfer.config import ModelConfig
 from glinfer.errors import FormatError, InputError
 from glinfer.formats import Checkpoint, random_checkpoint, read_gab, weight_shapes, write_gab
-from glinfer.formats.gab.arrays import float_count, stored_arrays
+from glinfer.formats.gab.file import float_count, stored_arrays
 from glinfer.formats.tensors import tensor_count
 
 SMALL = ModelConfig.from_options("vocab=7,dim=6,heads=3,blocks=2,context=5")

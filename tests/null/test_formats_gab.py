@@ -274,7 +274,7 @@ def test_a_configuration_that_the_format_cannot_hold_is_not_written(
 def test_a_failure_half_way_leaves_the_old_file(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     path = tmp_path / "m.gab"
     path.write_bytes(b"old")
-    from glinfer.formats.gab.arrays import StoredArray
+    from glinfer.formats.gab.file import StoredArray
 
     whole = StoredArray.join
 

@@ -45,6 +45,7 @@ ALLOWED["families"] = {"families"}
 TOKENIZER_KINDS = ("formats/gguf/vocabulary.py", "text/tokenizers/gguf.py")
 GL_LIBRARIES = {"moderngl", "glcontext", "ctypes"}
 GLSL = re.compile(r"#version 3|gl_FragCoord|texelFetch\(")
+BESIDE = {"qa", "tests"}
 MAX_LINES = 700
 
 
@@ -92,6 +93,15 @@ def wrong_direction(path: PurePosixPath, source: str) -> list[str]:
         f"glinfer/{path}:{line}: {room} may not import {name}"
         for line, name in imported_names(ast.parse(source))
         if (target := imported_room(name)) is not None and target not in ALLOWED[room]
+    ]
+
+
+def builders_imported(path: PurePosixPath, source: str) -> list[str]:
+    """Imports of what lies beside the package in the checkout, and is not in the wheel."""
+    return [
+        f"glinfer/{path}:{line}: imports {name}, which is not in the wheel"
+        for line, name in imported_names(ast.parse(source))
+        if name.split(".")[0] in BESIDE
     ]
 
 
@@ -217,6 +227,7 @@ def test_a_planted_cycle_is_found() -> None:
 Rule = Callable[[PurePosixPath, str], list[str]]
 RULES: tuple[Rule, ...] = (
     wrong_direction,
+    builders_imported,
     relative_imports,
     gl_outside_its_room,
     glsl_in_python,
@@ -261,6 +272,9 @@ def test_the_package_keeps_the_rule(rule: Rule) -> None:
         (wrong_direction, "__init__.py", "def load():\n    from glinfer.inspect import verify"),
         (wrong_direction, "inspect/bench/reference.py", "import importlib\nimportlib.import_module('glinfer.cli')"),
         (wrong_direction, "attic/old.py", "import math"),
+        (builders_imported, "inspect/bench/engines.py", "from qa.peers.peer import open_peers"),
+        (builders_imported, "cli/bench.py", "def late():\n    import qa.bench"),
+        (builders_imported, "cli/app.py", "import_module('tests.counting')"),
         (relative_imports, "models/session.py", "from . import plan"),
         (relative_imports, "models/session.py", "from ..gl import texture"),
         (gl_outside_its_room, "models/session.py", "import moderngl"),

@@ -505,6 +505,7 @@ class TestLook:
         with pytest.raises(InputError, match="a text"):
             look(model.checkpoint, tmp_path, Wanted.of(SMALL, "lens"))
 
+    @pytest.mark.slow
     def test_numbers_that_are_none_are_drawn_too(self, tmp_path: Path) -> None:
         checkpoint = random_checkpoint(SMALL, seed=1)
         tensors = {name: tensor.copy() for name, tensor in checkpoint.tensors.items()}
@@ -530,6 +531,7 @@ class TestLook:
             assert [picture["file"] for picture in document["pictures"] if "positions" in picture["file"]] == pieces
             assert max(picture["width"] for picture in document["pictures"]) < 2600
 
+    @pytest.mark.slow
     def test_the_same_run_writes_the_same_bytes(self, model: OracleModel, tmp_path: Path) -> None:
         written = []
         for name, settings in (("a", {}), ("b", {"font.size": 30.0, "image.cmap": "gray", "savefig.dpi": 30})):
@@ -558,6 +560,7 @@ class TestLook:
             look(model.checkpoint, tmp_path / "out", Wanted.of(SMALL, "weights"))
         assert not (tmp_path / "out").exists()
 
+    @pytest.mark.slow
     def test_matplotlib_is_imported_late_and_never_pyplot(self, tmp_path: Path) -> None:
         program = (
             "import sys; from glinfer.cli import look; assert 'matplotlib' not in sys.modules;"

@@ -14,6 +14,7 @@ import numpy as np
 import pytest
 from hypothesis import assume, given
 from hypothesis import strategies as st
+from tiers import tiered
 from tiny_models import in_floats, in_formats, tiny
 
 from glinfer.config import ModelConfig
@@ -236,7 +237,7 @@ def test_only_the_batch_shares_out_sums() -> None:
     kernels = KernelOptions(blends=True, part_steps=2, split_values=True)
     assert {draw.instances for draw in chunk_of(kernels=kernels).draws} == {1}
     shared = {draw.kind: draw.instances for draw in batch_of(kernels=kernels).draws if draw.instances != 1}
-    assert shared == {"attn.out_proj": 2, "mlp.fc_out": 2, "attn.values": "groups"}
+    assert shared == {"attn.out_proj": 2, "mlp.fc_out": 2}, "a value has one instance where there are many rows"
     fast = fast_plan(PlanOptions(SMALL, weights="f32", kernels=kernels, max_texture_size=2048))
     alone = {draw.kind: draw.instances for draw in fast.draws if draw.instances != 1}
     assert {**shared, "attn.values": alone["attn.values"]} == alone
@@ -512,7 +513,8 @@ def test_kernels_that_cannot_be(options: dict[str, Any], message: str) -> None:
 @pytest.mark.parametrize("renderer", ["llvmpipe (LLVM 15)", "NVIDIA H100", ""])
 def test_cells_are_of_several_blocks_only_where_points_are_large_enough(renderer: str) -> None:
     cells = {size: default_kernels(renderer, size).largest_cell for size in (1.0, 4.0, 15.9, 16.0, 2047.0)}
-    assert cells == {1.0: 4, 4.0: 1, 15.9: 1, 16.0: 4, 2047.0: 4}, "at 1.0 they are triangles"
+    large = 4 if "llvmpipe" in renderer else 1  # one block fills a GPU most evenly
+    assert cells == {1.0: 4, 4.0: 1, 15.9: 1, 16.0: large, 2047.0: large}, "at 1.0 they are triangles"
     for size in cells:
         made = default_kernels(renderer, size)
         assert (made.rows_per_draw, made.blends) == (8, True)
@@ -840,9 +842,7 @@ def test_likelihoods_of_every_family_are_those_of_single_tokens(model: Model) ->
 
 
 @every_model
-@pytest.mark.parametrize(
-    "kernels", [KernelOptions(), KernelOptions(rows_per_draw=2, blends=True, part_steps=2, split_values=True)]
-)
+@tiered("kernels", [KernelOptions(), KernelOptions(rows_per_draw=2, blends=True, part_steps=2, split_values=True)])
 def test_a_batch_gives_each_sequence_what_it_gives_alone(model: Model, kernels: KernelOptions) -> None:
     """Three sequences of their own lengths and tokens, the longest over more than one group of 64."""
     plan, ids = model.plan(batch_of, kernels=kernels), [IDS, IDS[::-1], IDS[3:40]]

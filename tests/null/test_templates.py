@@ -13,9 +13,10 @@ from goldens import recorded
 from goldens.given import CHATML, CONVERSATIONS, TEMPLATES, TOKENS, USER
 
 from glinfer.errors import FormatError, InputError
+from glinfer.formats.limits import MAX_TEMPLATE_CHARACTERS
 from glinfer.text import templates
 from glinfer.text.template_worker import render
-from glinfer.text.templates import LONGEST_TEMPLATE, JinjaTemplate, find_template
+from glinfer.text.templates import JinjaTemplate, find_template
 
 
 def made(source: Any) -> JinjaTemplate:
@@ -86,13 +87,13 @@ class TestBadTemplates:
         assert len(str(error.value)) < 400
 
     def test_one_that_runs_for_ever_is_stopped(self, monkeypatch: pytest.MonkeyPatch) -> None:
-        monkeypatch.setattr(templates, "SECONDS", 1)
+        monkeypatch.setattr(templates, "MAX_RENDER_SECONDS", 1)
         endless = "{% for a in range(99999) %}{% for b in range(99999) %}{% endfor %}{% endfor %}"
         with pytest.raises(InputError, match=r"was (stopped|not done after 2 seconds)"):
             made(endless).render([USER])
 
     def test_one_whose_text_doubles_and_doubles_is_stopped(self, monkeypatch: pytest.MonkeyPatch) -> None:
-        monkeypatch.setattr(templates, "MEMORY", 1 << 28)
+        monkeypatch.setattr(templates, "MAX_RENDER_BYTES", 1 << 28)
         source = "{% set n = namespace(x='aaaa') %}{% for a in range(99) %}{% set n.x = n.x ~ n.x %}{% endfor %}"
         with pytest.raises(InputError, match="too much memory"):
             made(source).render([USER])
@@ -103,8 +104,8 @@ class TestBadTemplates:
             made(source)
 
     def test_one_far_too_long_is_refused(self) -> None:
-        with pytest.raises(InputError, match=f"has {LONGEST_TEMPLATE + 1} characters"):
-            made("x" * (LONGEST_TEMPLATE + 1))
+        with pytest.raises(InputError, match=f"has {MAX_TEMPLATE_CHARACTERS + 1} characters"):
+            made("x" * (MAX_TEMPLATE_CHARACTERS + 1))
 
     def test_nothing_but_the_variables_is_there(self) -> None:
         assert made("{{ raise_exception.__globals__ }}{{ self.__class__ }}").render([USER]) == ""
@@ -158,6 +159,6 @@ class TestFinding:
         (tmp_path / "chat_template.jinja").write_bytes(b"a\xff")
         with pytest.raises(FormatError, match=r"chat_template\.jinja: found no UTF-8 at byte 1"):
             find_template(tmp_path)
-        (tmp_path / "chat_template.jinja").write_text("x" * (4 * LONGEST_TEMPLATE + 9))
+        (tmp_path / "chat_template.jinja").write_text("x" * (4 * MAX_TEMPLATE_CHARACTERS + 9))
         with pytest.raises(InputError, match=r"chat_template\.jinja: the chat template has"):
             find_template(tmp_path)

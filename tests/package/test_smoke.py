@@ -15,6 +15,7 @@ TOKENS = [297, 288, 266, 32, 84, 300, 273, 46, 271, 444, 414, 460, 72, 485, 292,
 TEXT = "ing to the Tower.\n\nKING RICHARD II"
 
 
+@pytest.mark.slow
 def test_this_machine_can_run_it(installed: Installed) -> None:
     found = json.loads(installed.glinfer("info", "--json"))
     assert found["extensions"]["GL_EXT_color_buffer_float"] is True
@@ -25,6 +26,7 @@ def test_the_demo_writes_text(installed: Installed) -> None:
     assert len(installed.glinfer("demo", "--max-tokens", "8").strip()) > 8
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(("plan", "tokens"), [("fast", TOKENS), ("reference", TOKENS[:5])])
 def test_the_same_prompt_gives_the_same_tokens(installed: Installed, plan: str, tokens: list[int]) -> None:
     options = ("--max-tokens", str(len(tokens)), "--temperature", "0", "--plan", plan, "--json")
@@ -40,6 +42,7 @@ def test_every_weight_arrives_in_its_texture(installed: Installed) -> None:
     assert found["passed"] is True
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(("plan", "draws"), [("fast", 39), ("reference", 244)])
 def test_draws_are_counted_and_measured(installed: Installed, plan: str, draws: int) -> None:
     found = json.loads(installed.glinfer("draws", "shakespeare", "--plan", plan, "--measure", "--json"))

@@ -56,6 +56,7 @@ def web_files() -> list[str]:
     return [f"glinfer/{file.relative_to(ROOT).as_posix()}" for file in (*page, *runtime)]
 
 
+@pytest.mark.slow
 def test_a_site_is_exported_from_the_wheel(installed: Installed) -> None:
     installed.glinfer("export-web", "shakespeare", "site", "--weights", "q8")
     for name in web_files():
@@ -72,6 +73,7 @@ def test_glinfer_comes_from_the_wheel(installed: Installed) -> None:
     assert not file.is_relative_to(ROOT)
 
 
+@pytest.mark.slow
 def test_a_model_runs_from_the_wheel(installed: Installed) -> None:
     answer = installed.python(
         "import json\n"
@@ -90,6 +92,7 @@ def test_a_model_runs_from_the_wheel(installed: Installed) -> None:
     assert counts
 
 
+@pytest.mark.slow
 def test_the_bundled_model_writes_verse_at_once(installed: Installed) -> None:
     done = run(installed.tool("glinfer"), "generate", "shakespeare", "ROMEO:", "--max-tokens", "3", cwd=installed.work)
     assert succeed(done).strip()

@@ -18,7 +18,13 @@ from typing import Any, BinaryIO
 
 from glinfer.errors import FormatError
 from glinfer.formats.files import BPE1_MAGIC, GAB1_MAGIC, AnyPath, opened, replacing, shown
-from glinfer.formats.huggingface.json_files import is_unicode, is_whole, quoted, read_json
+from glinfer.formats.json_files import is_unicode, is_whole, quoted, read_json
+from glinfer.formats.limits import (
+    MAX_MERGES,
+    MAX_MERGES_FILE_BYTES,
+    MAX_RESERVED_TOKENS,
+    MAX_VOCABULARY_BYTES,
+)
 
 _HEADER = struct.Struct("<4I")
 _MERGE = struct.Struct("<3I")
@@ -26,10 +32,6 @@ _ENTRY = struct.Struct("<2I")
 _COUNT = struct.Struct("<I")
 _VERSION = 1
 _BYTES = 256
-_LARGEST_JSON = 1 << 24  # bytes; that of 10 000 tokens has 103 000
-_MOST_MERGES = 1 << 18
-_MOST_RESERVED = 128  # control tokens; each is looked for in every piece
-_LARGEST_VOCABULARY = 1 << 22  # bytes of all pieces: each can be twice as long as the one before it
 _OWN_JSON = re.compile(rb'\s*\{\s*"(?:reserved|merges)"\s*:')
 
 
@@ -148,8 +150,8 @@ def _read_model(reader: _Reader, size: int) -> BpeModel:
     (entry_count,) = _COUNT.unpack(reader.take(_COUNT.size, "the vocabulary count"))
     if entry_count != next_id:
         raise FormatError(f"the vocabulary has {entry_count} entries; expected {next_id}, the next id")
-    if merge_count > _MOST_MERGES:
-        raise FormatError(f"found {merge_count} merges; expected at most {_MOST_MERGES}")
+    if merge_count > MAX_MERGES:
+        raise FormatError(f"found {merge_count} merges; expected at most {MAX_MERGES}")
     vocabulary = _read_vocabulary(reader, entry_count)
     if reader.left:
         raise FormatError(
@@ -211,16 +213,16 @@ def read_merges_json(path: AnyPath) -> BpeModel:
             that make the same piece, or a reserved text that no merge makes.
     """
     label = shown(path)
-    values = read_json(Path(path), _LARGEST_JSON)
+    values = read_json(Path(path), MAX_MERGES_FILE_BYTES)
     found, reserved = values.get("merges"), values.get("reserved", [])
     if not isinstance(found, list):
         raise FormatError(f"{label}: merges is {quoted(found)}; expected a list of pairs of ids")
     if not isinstance(reserved, list) or not all(isinstance(text, str) for text in reserved):
         raise FormatError(f"{label}: reserved is {quoted(reserved)}; expected a list of texts")
-    if max(len(found), len(reserved)) > _MOST_MERGES or len(reserved) > _MOST_RESERVED:
+    if max(len(found), len(reserved)) > MAX_MERGES or len(reserved) > MAX_RESERVED_TOKENS:
         raise FormatError(
-            f"{label}: found {len(found)} merges and {len(reserved)} reserved texts; expected at most {_MOST_MERGES} "
-            f"and {_MOST_RESERVED}"
+            f"{label}: found {len(found)} merges and {len(reserved)} reserved texts; expected at most {MAX_MERGES} "
+            f"and {MAX_RESERVED_TOKENS}"
         )
     try:
         merges, pieces = _joined(found)
@@ -250,9 +252,9 @@ def _joined(pairs: list[Any]) -> tuple[tuple[tuple[int, int, int], ...], tuple[b
             )
         left, right = pair
         total += len(pieces[left]) + len(pieces[right])
-        if total > _LARGEST_VOCABULARY:
+        if total > MAX_VOCABULARY_BYTES:
             raise FormatError(
-                f"the pieces up to merge {index} have {total} bytes; expected {_LARGEST_VOCABULARY} at most"
+                f"the pieces up to merge {index} have {total} bytes; expected {MAX_VOCABULARY_BYTES} at most"
             )
         merges.append((left, right, len(pieces)))
         pieces.append(pieces[left] + pieces[right])

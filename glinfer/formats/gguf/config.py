@@ -17,8 +17,8 @@ from glinfer.errors import ConfigError, FormatError, InputError
 from glinfer.families import FAMILIES
 from glinfer.families.record import Family, Gguf
 from glinfer.formats.gguf.file import GgufFile
-from glinfer.formats.huggingface.json_files import quoted
 from glinfer.formats.huggingface.rope import check_scaling
+from glinfer.formats.json_files import quoted
 
 ROPE_FREQS = "rope_freqs.weight"
 """By how much each pair of a head turns slower than usual, float32 [head_dim / 2]; in some files."""

@@ -23,7 +23,14 @@ import numpy as np
 
 from glinfer.errors import FormatError, InputError
 from glinfer.formats.files import AnyPath, opened, shown
-from glinfer.formats.huggingface.json_files import quoted
+from glinfer.formats.json_files import quoted
+from glinfer.formats.limits import (
+    MAX_GGUF_DIMENSIONS,
+    MAX_GGUF_ELEMENTS,
+    MAX_GGUF_ENTRIES,
+    MAX_GGUF_NAME_BYTES,
+    MAX_GGUF_STRING_BYTES,
+)
 from glinfer.quant.ggml import Bytes
 
 GGUF_MAGIC = b"GGUF"
@@ -33,10 +40,6 @@ VERSIONS = (2, 3)
 
 _HEADER = struct.Struct("<4sIQQ")
 _LEAST_VALUE, _LEAST_TENSOR = 8 + 4 + 1, 8 + 4 + 4 + 8  # bytes that one entry of each kind takes at least
-_MOST_ENTRIES = 1 << 16  # pieces of metadata, or tensors; the largest models have some thousands
-_MOST_ELEMENTS = 1 << 21  # of all arrays in the metadata together; a vocabulary of 262 144 comes with 1.3 million
-_LONGEST_NAME, _LONGEST_STRING = 1 << 10, 1 << 24  # bytes
-_MOST_DIMENSIONS = 4
 _STRING, _ARRAY = 8, 9  # of GGUF's types of values, those that are no numbers
 _NUMBERS = {
     number: np.dtype(name)
@@ -77,6 +80,15 @@ class GgufFile:
     metadata: Mapping[str, Any]
     tensors: Mapping[str, GgufTensor]
     source: str
+
+
+def is_gguf(path: AnyPath) -> bool:
+    """Whether there is a GGUF file at ``path``, by its first bytes; False where there is no file to read."""
+    try:
+        with opened(path) as (file, _):
+            return file.read(len(GGUF_MAGIC)) == GGUF_MAGIC
+    except FormatError:
+        return False
 
 
 def read_gguf_file(path: AnyPath) -> GgufFile:
@@ -154,7 +166,7 @@ def _counts(start: bytes, size: int, label: str) -> tuple[int, int]:
         raise FormatError(
             f"{label}: found GGUF version {version}; expected {' or '.join(map(str, VERSIONS))}; get a newer conversion"
         )
-    most = min(_MOST_ENTRIES, size)
+    most = min(MAX_GGUF_ENTRIES, size)
     if tensors > most or values > most or tensors * _LEAST_TENSOR + values * _LEAST_VALUE > size:
         raise FormatError(
             f"{label}: its header promises {tensors} tensors and {values} pieces of metadata, too many for a model in "
@@ -204,7 +216,7 @@ class _Reader:
 
     def name(self, what: str) -> str:
         """The name that an entry begins with."""
-        return self._string(what, _LONGEST_NAME)
+        return self._string(what, MAX_GGUF_NAME_BYTES)
 
     def value(self, what: str) -> Any:
         """A type and a value of it."""
@@ -213,13 +225,13 @@ class _Reader:
             return self._values(kind, 1, what)[0]
         kind, count = self._number("I", what), self._number("Q", what)
         self._elements += count
-        if self._elements > _MOST_ELEMENTS:
-            self._refuse(what, f"has {count} elements; expected at most {_MOST_ELEMENTS} in all the metadata")
+        if self._elements > MAX_GGUF_ELEMENTS:
+            self._refuse(what, f"has {count} elements; expected at most {MAX_GGUF_ELEMENTS} in all the metadata")
         return self._values(kind, count, what)
 
     def _values(self, kind: int, count: int, what: str) -> list[Any]:
         if kind == _STRING:
-            return [self._string(what, _LONGEST_STRING) for _ in range(count)]
+            return [self._string(what, MAX_GGUF_STRING_BYTES) for _ in range(count)]
         if kind not in _NUMBERS:
             self._refuse(what, f"has values of type {kind}; expected numbers or strings, or an array of either")
         dtype = _NUMBERS[kind]
@@ -230,8 +242,8 @@ class _Reader:
         """A tensor's name, its dimensions (the innermost first), its type's number and where its bytes begin."""
         name = self.name(what)
         count = self._number("I", what)
-        if not 1 <= count <= _MOST_DIMENSIONS:
-            self._refuse(f"tensor {quoted(name)}", f"has {count} dimensions; expected 1 to {_MOST_DIMENSIONS}")
+        if not 1 <= count <= MAX_GGUF_DIMENSIONS:
+            self._refuse(f"tensor {quoted(name)}", f"has {count} dimensions; expected 1 to {MAX_GGUF_DIMENSIONS}")
         dimensions = tuple(self._number("Q", what) for _ in range(count))
         if min(dimensions) < 1:
             self._refuse(f"tensor {quoted(name)}", f"has shape {list(dimensions[::-1])}; expected no dimension of 0")

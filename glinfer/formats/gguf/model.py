@@ -1,4 +1,7 @@
-"""Models in GGUF files: llama.cpp's architectures to glinfer's families, matrices left in their blocks."""
+"""Models in GGUF files: llama.cpp's architectures to glinfer's families, matrices left in their blocks.
+
+Source of the order of rows: convert_hf_to_gguf.py of llama.cpp.
+"""
 
 from __future__ import annotations
 
@@ -15,11 +18,11 @@ from glinfer.formats.checkpoint import Checkpoint, nearest
 from glinfer.formats.files import AnyPath
 from glinfer.formats.gguf.config import ROPE_FREQS, config_of, form_of
 from glinfer.formats.gguf.file import GgufFile, GgufTensor, read_gguf_file
-from glinfer.formats.gguf.rows import rows_from_file
-from glinfer.formats.huggingface.json_files import quoted
+from glinfer.formats.json_files import quoted
 from glinfer.formats.packed import PACKED_FORMATS, PackedTensor, row_bytes
-from glinfer.formats.tensors import StoredTensor, stored_tensors, tensor_count
+from glinfer.formats.tensors import ModelTensor, StoredTensor, stored_tensors, tensor_count
 
+Rows = npt.NDArray[Any]
 _READ = ("F32", *(name for name in PACKED_FORMATS if not name.endswith("_ROW")))
 
 
@@ -28,7 +31,7 @@ def read_gguf(path: AnyPath) -> Checkpoint:
 
     Names, shapes and the order of rows are those of :func:`glinfer.formats.tensors.weight_shapes`. Matrices stay as the
     file has them: views of the memory-mapped file, but for queries and keys of some architectures, whose rows are put
-    in order again (:mod:`glinfer.formats.gguf.rows`). Vectors become float32.
+    in order again (:func:`rows_from_file`). Vectors become float32.
 
     Raises:
         FormatError: the file cannot be read or is damaged; the model is of another architecture or asks for maths that
@@ -103,3 +106,42 @@ def _parts(
     is_packed = found.type != "F32" and len(found.shape) == 2
     names = config.family.names
     return {tensor.name(names): PackedTensor(found.type, part) if is_packed else part for tensor, part in split}
+
+
+def rows_from_file(config: ModelConfig, tensor: ModelTensor, rows: Rows) -> Rows:
+    """Rows (or numbers) of a tensor as glinfer has them, out of those of a file.
+
+    Files have what norms multiply with, glinfer has that less the family's offset. Of some architectures, the rows of a
+    head of queries or keys have the elements of each rotary pair side by side; glinfer has the first elements of all
+    pairs, then the second ones.
+    """
+    offset, heads = np.float32(config.family.norm_offset), _heads_in_pairs(config, tensor)
+    if tensor.is_gain and offset:
+        rows = rows - offset
+    return halves_apart(rows, heads) if heads else rows
+
+
+def rows_for_file(config: ModelConfig, tensor: ModelTensor, rows: Rows) -> Rows:
+    """The reverse of :func:`rows_from_file`."""
+    offset, heads = np.float32(config.family.norm_offset), _heads_in_pairs(config, tensor)
+    if tensor.is_gain and offset:
+        rows = rows + offset
+    return halves_together(rows, heads) if heads else rows
+
+
+def _heads_in_pairs(config: ModelConfig, tensor: ModelTensor) -> int:
+    if not form_of(config.family).pairs_together or tensor.role != "projection" or tensor.letter == "v":
+        return 0
+    return config.num_attention_heads if tensor.letter == "q" else config.num_key_value_heads
+
+
+def halves_apart(rows: Rows, heads: int) -> Rows:
+    """Rows (or numbers) with pairs side by side, put in the order in which glinfer has them; a copy."""
+    by_pair = rows.reshape(heads, -1, 2, *rows.shape[1:])
+    return by_pair.swapaxes(1, 2).reshape(rows.shape)
+
+
+def halves_together(rows: Rows, heads: int) -> Rows:
+    """The reverse of :func:`halves_apart`; llama.cpp's converter calls it ``permute``."""
+    by_half = rows.reshape(heads, 2, -1, *rows.shape[1:])
+    return by_half.swapaxes(1, 2).reshape(rows.shape)

@@ -13,7 +13,7 @@ from typing import Any
 
 from glinfer.errors import InputError
 from glinfer.formats.gab.bpe import BpeModel
-from glinfer.formats.huggingface.json_files import is_unicode
+from glinfer.formats.json_files import is_unicode
 
 VOCABULARY_KEYS = "tokenizer."
 """What the keys of a vocabulary and a chat template begin with in the metadata of a GGUF file."""
@@ -101,7 +101,10 @@ def _of_bpe1(model: BpeModel) -> _Found:
 
 
 def byte_letters() -> list[str]:
-    """The printable character that stands for each byte in a byte-level vocabulary, as in GPT-2's encoder.py."""
+    """The printable character that stands for each byte in a byte-level vocabulary, as in GPT-2's encoder.py.
+
+    Printable bytes of Latin-1 stand for themselves, the others are the characters from U+0100 on in their order.
+    """
     printable = {*range(ord("!"), ord("~") + 1), *range(0xA1, 0xAD), *range(0xAE, 0x100)}
     others = iter(range(0x100, 0x200))
     return [chr(byte if byte in printable else next(others)) for byte in range(0x100)]

@@ -12,12 +12,11 @@ import numpy.typing as npt
 
 from glinfer.config import ModelConfig
 from glinfer.errors import InputError
-from glinfer.formats.checkpoint import Checkpoint, check_checkpoint
+from glinfer.formats.checkpoint import Checkpoint, FloatArray, check_checkpoint
 from glinfer.formats.files import AnyPath, replacing
-from glinfer.formats.gab.arrays import FloatArray
 from glinfer.formats.gab.bpe import BpeModel
 from glinfer.formats.gguf.config import ROPE_FREQS, form_of, metadata_of
-from glinfer.formats.gguf.rows import rows_for_file
+from glinfer.formats.gguf.model import rows_for_file
 from glinfer.formats.gguf.vocabulary import vocabulary_metadata
 from glinfer.formats.packed import block_weights, row_bytes
 from glinfer.formats.tensors import StoredTensor, stored_tensors, weight_shapes

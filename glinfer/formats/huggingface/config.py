@@ -15,12 +15,12 @@ from glinfer.errors import ConfigError, FormatError
 from glinfer.families import FAMILIES
 from glinfer.families.record import SIZES, Family, HuggingFace
 from glinfer.formats.files import shown
-from glinfer.formats.huggingface.json_files import Settings, quoted, read_json
 from glinfer.formats.huggingface.rope import check_scaling, rope_settings
+from glinfer.formats.json_files import Settings, quoted, read_json
+from glinfer.formats.limits import MAX_CONFIG_BYTES
 
 __all__ = ["quoted", "read_config", "read_json", "recognised"]
 
-_LONGEST_CONFIG = 1 << 20  # bytes; a real one has about a thousand
 _EXPERTS = ("num_local_experts", "num_experts", "n_routed_experts", "num_experts_per_tok", "moe_intermediate_size")
 _FULL, _SLIDING = "full_attention", "sliding_attention"
 _USUAL_WINDOW, _USUAL_FULL_LAYERS = 4096, 28
@@ -45,7 +45,7 @@ def read_config(path: Path) -> ModelConfig:
             is out of range or asks for maths that is not done here; the setting is named as in the file.
     """
     label = shown(path)
-    values = read_json(path, _LONGEST_CONFIG)
+    values = read_json(path, MAX_CONFIG_BYTES)
     known = ", ".join(map(repr, recognised()))
     if "model_type" not in values:
         raise FormatError(f"{label}: found no model_type; expected one of the families known: {known}")

@@ -14,7 +14,7 @@ import re
 import struct
 from collections.abc import Mapping
 from dataclasses import dataclass
-from pathlib import Path, PureWindowsPath
+from pathlib import Path
 from typing import Any
 
 import numpy as np
@@ -22,8 +22,9 @@ import numpy.typing as npt
 from safetensors import SafetensorError, safe_open
 
 from glinfer.errors import FormatError
-from glinfer.formats.files import AnyPath, check_size, inside, opened, shown, words_of
-from glinfer.formats.huggingface.json_files import MOST_HEADER_VALUES, check_values, quoted, read_json
+from glinfer.formats.files import AnyPath, check_size, inside, is_directory, opened, shown, words_of
+from glinfer.formats.json_files import check_plain_name, check_values, quoted, read_json
+from glinfer.formats.limits import MAX_HEADER_BYTES, MAX_HEADER_VALUES, MAX_INDEX_BYTES
 
 CONFIG = "config.json"
 WEIGHTS = "model.safetensors"
@@ -33,8 +34,6 @@ OTHER_WEIGHTS = ("pytorch_model.bin", "pytorch_model.bin.index.json", "tf_model.
 
 _IS_A_SHARD = re.compile(r"(.+)-\d{5}-of-\d{5}\.safetensors")
 _LENGTH = struct.Struct("<Q")
-_LONGEST_HEADER = 10_000_000  # bytes; GPT-2 takes about 100 for each tensor, so this is some 8000 blocks
-_LONGEST_INDEX = 10_000_000
 # How the types that can be widened to float32 lie in a file. NumPy has no bfloat16: read as whole numbers.
 STORED = {"F32": "<f4", "F16": "<f2", "BF16": "<u2"}
 _CHUNK = 1 << 22  # bytes compared together
@@ -62,11 +61,6 @@ class FoundTensor:
     def nbytes(self) -> int:
         """Bytes of a tensor of a type in :data:`STORED`."""
         return math.prod(self.shape) * np.dtype(STORED[self.dtype]).itemsize
-
-
-def is_directory(path: AnyPath) -> bool:
-    """Whether ``path`` is a directory; False too where that cannot be found out, for opening it to say why."""
-    return os.path.isdir(path)  # noqa: PTH112 (Path.is_dir raises where the directory above may not be searched)
 
 
 def locate(path: AnyPath) -> tuple[Path, Path]:
@@ -165,18 +159,13 @@ def find_tensors(weights: Path) -> dict[str, FoundTensor]:
 def _weight_map(index: Path) -> dict[str, str]:
     """Which shard each tensor lies in, from the index; every shard is a plain file name."""
     label = shown(index)
-    placed = read_json(index, _LONGEST_INDEX).get("weight_map")
+    placed = read_json(index, MAX_INDEX_BYTES).get("weight_map")
     if not isinstance(placed, dict) or not placed:
         raise FormatError(f"{label}: found no weight_map; expected an object that gives each tensor's shard")
     for name, shard in placed.items():
         if not isinstance(shard, str):
             raise FormatError(f"{label}: tensor {quoted(name)} lies in {quoted(shard)}; expected a file's name")
-        # The Windows rules know every separator and drive, so that a name is plain wherever this runs.
-        if PureWindowsPath(shard).name != shard or shard in ("", ".", ".."):
-            raise FormatError(
-                f"{label}: the shard {quoted(shard)} is a path; expected the plain name of a file beside the index; "
-                "do not trust these files"
-            )
+        check_plain_name(shard, f"{label}: the shard", "the index")
     return placed
 
 
@@ -190,14 +179,14 @@ def read_header(path: Path) -> tuple[dict[str, FoundTensor], dict[str, str]]:
     with opened(path) as (file, size):
         start = file.read(_LENGTH.size)
         length = _LENGTH.unpack(start)[0] if len(start) == _LENGTH.size else 0
-        most = min(size - _LENGTH.size, _LONGEST_HEADER)
+        most = min(size - _LENGTH.size, MAX_HEADER_BYTES)
         if len(start) < _LENGTH.size or length > most:
             promise = f"promise a safetensors header of {length} bytes; expected at most {most} in a file of {size}"
             found = f"its first {_LENGTH.size} bytes {promise}" if most >= 0 else f"found {size} bytes in all"
             raise FormatError(f"{label}: {found}; the file is no safetensors file, or cut short; get it again")
         data_start = _LENGTH.size + length
         text = file.read(length)
-        check_values(text, label, MOST_HEADER_VALUES)
+        check_values(text, label, MAX_HEADER_VALUES)
         header = _parsed(text)
         if header is not None:
             check_size(size, data_start + max((entry[2][1] for entry in header.values()), default=0), label)

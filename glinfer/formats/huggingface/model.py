@@ -28,7 +28,7 @@ from glinfer.formats.huggingface.files import (
     map_bytes,
     same_bytes,
 )
-from glinfer.formats.huggingface.json_files import quoted
+from glinfer.formats.json_files import quoted
 from glinfer.formats.packed import PackedTensor
 from glinfer.formats.tensors import StoredTensor, stored_tensors
 

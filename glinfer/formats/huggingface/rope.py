@@ -11,7 +11,7 @@ from typing import Any
 
 from glinfer.config import ModelConfig
 from glinfer.errors import FormatError
-from glinfer.formats.huggingface.json_files import Settings, quoted
+from glinfer.formats.json_files import Settings, quoted
 
 _ORIGINAL = "original_max_position_embeddings"
 _LONGEST = "max_position_embeddings"

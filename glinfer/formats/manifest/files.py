@@ -10,17 +10,16 @@ from __future__ import annotations
 import os
 from collections.abc import Mapping
 from dataclasses import dataclass
-from pathlib import Path, PureWindowsPath
+from pathlib import Path
 from typing import Any
 
 import numpy as np
 
 from glinfer.errors import FormatError
 from glinfer.formats.files import inside, opened, shown
-from glinfer.formats.huggingface.json_files import quoted
+from glinfer.formats.json_files import check_plain_name, quoted
+from glinfer.formats.limits import MAX_FILE_OFFSET
 from glinfer.quant.ggml import Bytes
-
-_FARTHEST = 1 << 46  # bytes; no offset or length in a manifest is beyond
 
 
 @dataclass(frozen=True)
@@ -97,7 +96,7 @@ def whole(value: object, what: str, label: str) -> int:
     Raises:
         FormatError: it is no whole number, or one that no file reaches.
     """
-    if not isinstance(value, int) or isinstance(value, bool) or not 0 <= value <= _FARTHEST:
+    if not isinstance(value, int) or isinstance(value, bool) or not 0 <= value <= MAX_FILE_OFFSET:
         raise FormatError(f"{label}: {what} is {quoted(value)}; expected a whole number of bytes, at least 0")
     return value
 
@@ -157,12 +156,7 @@ def _named(values: Mapping[str, Any], label: str) -> dict[str, int | None]:
         name, length = values_of.get("file"), values_of.get("length")
         if not isinstance(name, str):
             raise FormatError(f"{label}: found {quoted(name)} for a file of weights; expected its name")
-        # The Windows rules know every separator and drive, so that a name is plain wherever this runs.
-        if PureWindowsPath(name).name != name or name in ("", ".", ".."):
-            raise FormatError(
-                f"{label}: the file {quoted(name)} is a path; expected the plain name of a file beside the manifest; "
-                "do not trust these files"
-            )
+        check_plain_name(name, f"{label}: the file", "the manifest")
         if name in named:
             raise FormatError(f"{label}: it names the file {quoted(name)} twice; expected every file once")
         named[name] = None if length is None else whole(length, f"length of {quoted(name)}", label)

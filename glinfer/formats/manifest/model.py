@@ -27,17 +27,15 @@ from glinfer.config import ModelConfig
 from glinfer.errors import ConfigError, FormatError
 from glinfer.families import FAMILIES
 from glinfer.formats.checkpoint import Checkpoint, check_tensors
-from glinfer.formats.files import AnyPath, inside, shown
-from glinfer.formats.huggingface.files import is_directory
-from glinfer.formats.huggingface.json_files import quoted, read_json
+from glinfer.formats.files import AnyPath, inside, is_directory, shown
+from glinfer.formats.json_files import quoted, read_json
+from glinfer.formats.limits import MAX_MANIFEST_BYTES, MAX_TENSOR_EDGE
 from glinfer.formats.manifest.files import Place, Shards, find_shards, whole
 from glinfer.formats.packed import PackedTensor
 
-_LONGEST = 4 << 20  # bytes; a real one has about 50 thousand
 _FAMILY, _FORM = next((family, family.manifest) for family in FAMILIES.values() if family.manifest is not None)
 _FORMAT, _VERSION, _UP_BIAS = _FORM.format, _FORM.version, f".{_FAMILY.names.up}.bias"
 _Q8, _F32 = ("q8_rowwise_symmetric", "q8", "int8"), ("float32", "f32")
-_SIDE = 1 << 24  # weights along one side of a tensor, as in ModelConfig
 _FILES_LOOKED_AT = 64  # of a directory's .json
 _NEEDED = ("vocab_size", "hidden_size", "num_attention_heads", "num_hidden_layers", "max_position_embeddings")
 _OPTIONAL = ("intermediate_size", "num_key_value_heads", "head_dim")
@@ -63,7 +61,7 @@ def is_manifest(path: AnyPath) -> bool:
     Told from other JSON files by its ``format``, or by having both an ``architecture`` and ``tensors``.
     """
     try:
-        values = read_json(Path(path), _LONGEST)
+        values = read_json(Path(path), MAX_MANIFEST_BYTES)
     except FormatError:
         return False
     named = isinstance(values.get("format"), str) and values["format"].startswith(_FORMAT)
@@ -110,7 +108,7 @@ def read_manifest(path: AnyPath) -> Checkpoint:
             f"or {_FORMAT}-q8, and the .bin files that it names"
         )
     label = shown(manifest)
-    values = read_json(manifest, _LONGEST)
+    values = read_json(manifest, MAX_MANIFEST_BYTES)
     entries = _entries(values, label)
     _check_version(values, entries, label)
     config = _config(values, entries, label)
@@ -212,7 +210,9 @@ def _listed(tensors: object, label: str) -> Iterator[tuple[str, Mapping[str, Any
 def _entry(entry: Mapping[str, Any], where: str) -> _Entry:
     shape = entry.get("shape")
     if not isinstance(shape, list) or not 1 <= len(shape) <= 2 or not all(map(_is_side, shape)):
-        raise FormatError(f"{where} has shape {quoted(shape)}; expected one or two whole numbers from 1 to {_SIDE}")
+        raise FormatError(
+            f"{where} has shape {quoted(shape)}; expected one or two whole numbers from 1 to {MAX_TENSOR_EDGE}"
+        )
     storage = entry.get("storage", entry.get("dtype", _Q8[0] if "q" in entry else _F32[0]))
     count, rows = math.prod(shape), shape[0] if len(shape) == 2 else 1
     if storage in _Q8:
@@ -225,7 +225,7 @@ def _entry(entry: Mapping[str, Any], where: str) -> _Entry:
 
 
 def _is_side(value: object) -> bool:
-    return isinstance(value, int) and not isinstance(value, bool) and 1 <= value <= _SIDE
+    return isinstance(value, int) and not isinstance(value, bool) and 1 <= value <= MAX_TENSOR_EDGE
 
 
 def _place(found: object, part: str, nbytes: int, why: str, where: str) -> Place:

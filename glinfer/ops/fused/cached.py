@@ -149,11 +149,11 @@ def cached_values(
 
     With ``kernels.split_values`` an instance takes 64 tokens, and blending adds the instances up.
 
-    With the table ``rows`` it is computed for each row, and out is [rows, heads · head_floats]. Run value: groups, the
-    most groups of 64 tokens that one row has.
+    With the table ``rows`` it is computed for each row, and out is [rows, heads · head_floats]. Instances do not share
+    many rows: each instance would look for the largest score anew, and several rows are fragments enough.
     """
     many = rows is not None
-    parts: list[tuple[str, int | float]] = [("PARTS", 1)] if kernels.split_values else []
+    parts: list[tuple[str, int | float]] = [("PARTS", 1)] if kernels.split_values and not many else []
     return block_draw(
         name,
         "attn.values",
@@ -165,7 +165,7 @@ def cached_values(
         kernels=kernels,
         quad=True,
         per_run=() if many else (("position", "position"),),
-        instances=("groups" if many else "score_slots") if parts else 1,
+        instances="score_slots" if parts else 1,
         clears=bool(parts),
         adds=bool(parts),
         shader="cached_values",

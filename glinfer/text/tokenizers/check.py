@@ -17,7 +17,15 @@ from typing import Any
 from tokenizers import Regex, pre_tokenizers
 
 from glinfer.errors import FormatError
-from glinfer.formats.huggingface.json_files import quoted
+from glinfer.formats.json_files import quoted
+from glinfer.formats.limits import (
+    MAX_AROUND_PIECES,
+    MAX_STEP_CHARACTERS,
+    MAX_STEPS,
+    MAX_TEXT_GROWTH,
+    MAX_TOKEN_ID,
+    MAX_TOKENS,
+)
 from glinfer.text.tokenizers.gguf_words import EXPRESSIONS
 from glinfer.text.tokenizers.patterns import problem_of
 
@@ -28,13 +36,6 @@ _PARTS = {
     "post_processor": "processors",
 }
 """The parts of a file that are made of steps, and where several are listed."""
-_MOST_STEPS = 64
-_MOST_TOKENS = 1 << 19  # twice those of the largest known
-_LARGEST_ID = 1 << 24  # as of a model's vocabulary; the library counts up to the highest one when it copies itself
-_MOST_GROWTH = 1024
-"""By how much all steps together may make a text longer, in bytes; those of real files stay below 200."""
-_LONGEST_CONTENT = 1024  # characters that a step puts before a text or around it
-_MOST_PIECES = 64  # of a template that is put around a text
 _KNOWN = frozenset(itertools.chain.from_iterable(EXPRESSIONS.values()))
 _PROBE_LENGTHS = (16, 32, 64, 128, 256, 512)
 _PROBE_SECONDS = 0.02  # of a processor; a sound expression takes a hundredth of that
@@ -58,9 +59,9 @@ def check_tokenizer(values: Mapping[str, Any], label: str) -> None:
     for name, several in _PARTS.items():
         for step in _steps(values.get(name), several, f"{label}: its {name}"):
             growth *= _growth(step, f"{label}: its {name}")
-            if growth > _MOST_GROWTH:
+            if growth > MAX_TEXT_GROWTH:
                 raise FormatError(
-                    f"{label}: its {name} can make a text more than {_MOST_GROWTH} times as long; expected less; "
+                    f"{label}: its {name} can make a text more than {MAX_TEXT_GROWTH} times as long; expected less; "
                     "do not trust this file"
                 )
 
@@ -86,14 +87,15 @@ def _check_model(model: Mapping[str, Any], label: str) -> None:
                 "words; use token ids with this model"
             )
     vocabulary = model.get("vocab")
-    if isinstance(vocabulary, (dict, list)) and len(vocabulary) > _MOST_TOKENS:
-        raise FormatError(f"{label}: its vocabulary has {len(vocabulary)} tokens; expected at most {_MOST_TOKENS}")
+    if isinstance(vocabulary, (dict, list)) and len(vocabulary) > MAX_TOKENS:
+        raise FormatError(f"{label}: its vocabulary has {len(vocabulary)} tokens; expected at most {MAX_TOKENS}")
     if isinstance(vocabulary, dict) and all(isinstance(token, int) for token in vocabulary.values()):
         by_id: dict[int, str] = {}
         for text, token in vocabulary.items():
-            if token > _LARGEST_ID:
+            if token > MAX_TOKEN_ID:
                 raise FormatError(
-                    f"{label}: its vocabulary has id {quoted(token)} for {quoted(text)}; expected {_LARGEST_ID} at most"
+                    f"{label}: its vocabulary has id {quoted(token)} for {quoted(text)}; "
+                    f"expected {MAX_TOKEN_ID} at most"
                 )
             if by_id.setdefault(token, text) != text:
                 raise FormatError(
@@ -110,8 +112,8 @@ def _steps(part: object, several: str, where: str) -> Iterator[Mapping[str, Any]
         if not isinstance(step, dict):
             continue
         found += 1
-        if found > _MOST_STEPS:
-            raise FormatError(f"{where} has more than {_MOST_STEPS} steps; expected fewer; do not trust this file")
+        if found > MAX_STEPS:
+            raise FormatError(f"{where} has more than {MAX_STEPS} steps; expected fewer; do not trust this file")
         listed = step.get(several)
         if step.get("type") == "Sequence" and isinstance(listed, list):
             stack += reversed(listed)
@@ -128,8 +130,10 @@ def _growth(step: Mapping[str, Any], where: str) -> float:
         return _replaced(step, where) if kind == "Replace" else _cut(step, where)
     if kind in ("Prepend", "Strip"):
         content = step.get("prepend", step.get("content"))
-        if isinstance(content, str) and len(content) > _LONGEST_CONTENT:
-            raise FormatError(f"{where} has a text of {len(content)} characters; expected {_LONGEST_CONTENT} at most")
+        if isinstance(content, str) and len(content) > MAX_STEP_CHARACTERS:
+            raise FormatError(
+                f"{where} has a text of {len(content)} characters; expected {MAX_STEP_CHARACTERS} at most"
+            )
     elif kind == "Precompiled":
         return _longest_replacement(step.get("precompiled_charsmap"), where)
     elif kind == "TemplateProcessing":
@@ -176,9 +180,10 @@ def _check_template(step: Mapping[str, Any], where: str) -> None:
     if isinstance(special, dict):
         lists = [entry.get("ids") for entry in special.values() if isinstance(entry, dict)]
         counts += [len(ids) for ids in lists if isinstance(ids, list)]
-    if max(counts, default=0) > _MOST_PIECES:
+    if max(counts, default=0) > MAX_AROUND_PIECES:
         raise FormatError(
-            f"{where} puts {max(counts)} pieces around a text; expected {_MOST_PIECES} at most; do not trust this file"
+            f"{where} puts {max(counts)} pieces around a text; expected {MAX_AROUND_PIECES} at most; "
+            "do not trust this file"
         )
 
 

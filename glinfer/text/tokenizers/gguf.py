@@ -22,16 +22,15 @@ from tokenizers.models import BPE
 from tokenizers.processors import TemplateProcessing
 
 from glinfer.errors import FormatError
-from glinfer.formats.files import AnyPath, opened
-from glinfer.formats.gguf.file import GGUF_MAGIC, read_gguf_file
-from glinfer.formats.huggingface.json_files import quoted
+from glinfer.formats.files import AnyPath
+from glinfer.formats.gguf.file import read_gguf_file
+from glinfer.formats.json_files import quoted
+from glinfer.formats.limits import MAX_TOKEN_CHARACTERS, MAX_VOCABULARY_CHARACTERS
 from glinfer.text.tokenizers.gguf_words import BEGIN_WITH_BOS, EXPRESSIONS, WHOLE_WORDS
 from glinfer.text.tokenizers.huggingface import HfModel, _from_byte_level, library_errors
 
 _PREFIX = "tokenizer.ggml."
 _UNKNOWN, _CONTROL, _USER_DEFINED, _BYTE = 2, 3, 4, 6  # of the types of tokens; 1 is normal, 5 unused
-_LONGEST_TOKEN = 1024  # characters; every place is tried at which one could be two
-_MOST_CHARACTERS = 1 << 22  # of all tokens together; a vocabulary of 262 144 has 2 million
 _MERGES_FOR_EACH, _MERGES_FOR_ALL = 4, 1 << 16  # of a vocabulary of 262 144 there are 2 for each token
 _BYTE_TOKEN = re.compile(r"<0x([0-9A-Fa-f]{2})>")
 _USUAL_IDS = {"llama": {"bos": 1, "eos": 2, "unknown": 0}}
@@ -41,15 +40,6 @@ _ENDS = frozenset(
     {"<|eot_id|>", "<|eom_id|>", "<|im_end|>", "<|end|>", "<end_of_turn>", "<|endoftext|>", "<|end_of_text|>",
      "<EOT>", "<end_of_utterance>", "<｜end▁of▁sentence｜>"}
 )  # fmt: skip
-
-
-def is_gguf(path: AnyPath) -> bool:
-    """Whether there is a GGUF file at ``path``, by its first bytes; False where there is no file to read."""
-    try:
-        with opened(path) as (file, _):
-            return file.read(len(GGUF_MAGIC)) == GGUF_MAGIC
-    except FormatError:
-        return False
 
 
 def read_gguf_tokenizer(path: AnyPath) -> HfModel:
@@ -136,8 +126,8 @@ class _Vocabulary:
             twice = next(text for token, text in enumerate(self.tokens) if self.ids[text] != token)
             raise self.error(f"its vocabulary has {quoted(twice)} more than once")
         longest = max(self.tokens, key=len)
-        if len(longest) > _LONGEST_TOKEN:
-            raise self.error(f"it has a token of {len(longest)} characters; expected at most {_LONGEST_TOKEN}")
+        if len(longest) > MAX_TOKEN_CHARACTERS:
+            raise self.error(f"it has a token of {len(longest)} characters; expected at most {MAX_TOKEN_CHARACTERS}")
         self.types = self.values("token_type", int, len(tokens)) if self.has("token_type") else [1] * len(tokens)
         self.named = self._named_ids()
 
@@ -246,8 +236,9 @@ def _piece_level(vocabulary: _Vocabulary) -> tokenizers.Tokenizer:
     apart = vocabulary.control() | vocabulary.of_type(_USER_DEFINED)
     apart |= {token for token in range(len(tokens)) if vocabulary.is_byte(token)}
     ids = {text: token for text, token in vocabulary.ids.items() if token not in apart}
-    if sum(map(len, ids)) > _MOST_CHARACTERS:
-        raise vocabulary.error(f"its tokens have more than {_MOST_CHARACTERS} characters together; expected fewer")
+    if sum(map(len, ids)) > MAX_VOCABULARY_CHARACTERS:
+        most = f"{MAX_VOCABULARY_CHARACTERS} characters together"
+        raise vocabulary.error(f"its tokens have more than {most}; expected fewer")
     merges = _merges(vocabulary, ids, scores)
     # Without words a whole text is one, which hardly comes twice: the library's cache of words is switched off.
     unknown = tokens[vocabulary.named["unknown"]] if "unknown" in vocabulary.named else None

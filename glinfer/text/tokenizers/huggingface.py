@@ -21,15 +21,14 @@ from typing import Any
 import tokenizers
 
 from glinfer.errors import FormatError, GlinferError, InputError
-from glinfer.formats.files import AnyPath, inside, opened, shown, words_of
-from glinfer.formats.huggingface.files import is_directory
-from glinfer.formats.huggingface.json_files import check_values, is_unicode, quoted, read_json
-from glinfer.formats.vocabularies import LARGEST_TOKENIZER, MOST_TOKENIZER_VALUES
+from glinfer.formats.files import AnyPath, inside, is_directory, opened, shown, words_of
+from glinfer.formats.gguf.vocabulary import byte_letters
+from glinfer.formats.json_files import check_values, is_unicode, quoted, read_json
+from glinfer.formats.limits import MAX_TOKENIZER_BYTES, MAX_TOKENIZER_CONFIG_BYTES, MAX_TOKENIZER_VALUES
 from glinfer.text.tokenizers.check import check_kind, check_tokenizer
 
 TOKENIZER_FILE = "tokenizer.json"
 CONFIG_FILE = "tokenizer_config.json"
-_LARGEST_CONFIG = 1 << 24  # bytes; it may list thousands of added tokens
 _LONGEST_ID = 10  # digits
 _FLAGS = ("single_word", "lstrip", "rstrip", "normalized", "special")
 _BYTE = re.compile(r"<0x([0-9A-Fa-f]{2})>")
@@ -124,12 +123,12 @@ def read_hf_tokenizer(path: AnyPath) -> HfModel:
         inside(path)
     label = shown(path)
     with opened(path) as (file, size):
-        if size > LARGEST_TOKENIZER:
+        if size > MAX_TOKENIZER_BYTES:
             raise FormatError(
-                f"{label}: found {size} bytes; expected a {TOKENIZER_FILE} of at most {LARGEST_TOKENIZER}"
+                f"{label}: found {size} bytes; expected a {TOKENIZER_FILE} of at most {MAX_TOKENIZER_BYTES}"
             )
         data = file.read(size)
-    check_values(data, label, MOST_TOKENIZER_VALUES)
+    check_values(data, label, MAX_TOKENIZER_VALUES)
     damaged = f"{label}: this is no {TOKENIZER_FILE}, or a damaged one"
     with library_errors(damaged, FormatError):
         values = json.loads(data)
@@ -144,7 +143,7 @@ def read_hf_tokenizer(path: AnyPath) -> HfModel:
     library.no_padding()
     decode, prefix = _decoder(library, label)
     beside = path.with_name(CONFIG_FILE)
-    config = read_json(inside(beside), _LARGEST_CONFIG) if os.path.lexists(beside) else {}
+    config = read_json(inside(beside), MAX_TOKENIZER_CONFIG_BYTES) if os.path.lexists(beside) else {}
     named = _named_tokens(config)
     _add_tokens(library, config.get("added_tokens_decoder"), named, shown(beside))
     _mark_special(library, named, shown(beside))
@@ -273,13 +272,8 @@ def _from_fallback(piece: Piece) -> Piece:
 
 @lru_cache(maxsize=1)
 def _byte_alphabet() -> dict[str, int]:
-    """The byte of each character of the byte-level alphabet (GPT-2's ``bytes_to_unicode``).
-
-    Printable bytes of Latin-1 are themselves, the others the characters from U+0100 on in their order.
-    """
-    themselves = {*range(0x21, 0x7F), *range(0xA1, 0xAD), *range(0xAE, 0x100)}
-    others = [value for value in range(256) if value not in themselves]
-    return {chr(value): value for value in themselves} | {chr(256 + i): value for i, value in enumerate(others)}
+    """The byte that each character of a byte-level vocabulary stands for."""
+    return {letter: byte for byte, letter in enumerate(byte_letters())}
 
 
 def _from_byte_level(text: str) -> bytes:

@@ -10,8 +10,8 @@ from __future__ import annotations
 import re
 from dataclasses import dataclass
 
-_LONGEST = 8192  # characters; the longest known has 1900
-_DEEPEST = 32
+from glinfer.formats.limits import MAX_EXPRESSION_CHARACTERS, MAX_EXPRESSION_DEPTH
+
 _COUNTED = re.compile(r"\{(\d{0,9})(?:(,)(\d{0,9}))?\}")
 _OPENING = re.compile(r"\?(?:[imx\-]*:|=|!|>|<=|<!|<[A-Za-z_]\w*>)")
 _FLAGS = re.compile(r"\?[im\-]+\)")
@@ -30,7 +30,7 @@ def problem_of(pattern: str) -> str:
 
     Only forms are looked at that Oniguruma's Ruby syntax has; what is none of them, the library refuses itself.
     """
-    if len(pattern) > _LONGEST:
+    if len(pattern) > MAX_EXPRESSION_CHARACTERS:
         return f"which has {len(pattern)} characters"
     groups = [_Group()]
     before: _Group | None = None  # what a quantifier here would repeat
@@ -53,8 +53,8 @@ def problem_of(pattern: str) -> str:
             if pattern.startswith("(?", at) and (opening is None or "x" in opening[0].split("<")[0]):
                 return "which has a group of a kind that tokenizers do not need"
             groups.append(_Group())
-            if len(groups) > _DEEPEST:
-                return f"which has more than {_DEEPEST} groups in each other"
+            if len(groups) > MAX_EXPRESSION_DEPTH:
+                return f"which has more than {MAX_EXPRESSION_DEPTH} groups in each other"
             before, at = None, opening.end() if opening else at + 1
         elif letter == ")":
             if len(groups) == 1:

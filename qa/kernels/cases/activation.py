@@ -24,14 +24,14 @@ def _check(name: str) -> Check:
 
 
 def _inputs(rng: np.random.Generator, rows: int, cols: int, form: str) -> Array:
-    """Numbers around 0, the first positive: errors are relative to the largest result, which is not next to 0 then."""
+    """Numbers around 0, the first positive: the largest result, to which errors are relative, is then not near 0."""
     x = normal(rng, rows, cols, scale=5.0)
     x[0, 0] = abs(x[0, 0])
     return x.astype(form)
 
 
 def expected(x: Array, name: str) -> Array:
-    """The activation of that name, float64."""
+    """Apply the activation ``name`` in float64."""
     return activate(x.astype(np.float64), ACTIVATIONS[name])
 
 

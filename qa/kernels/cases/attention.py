@@ -13,8 +13,8 @@ from glinfer.tensors.device import Device
 from qa.kernels.cases.case import Found, KernelCase, normal
 
 FORMS = ("float32", "float16", "causal", "grouped")
-_MOST_KEYS = 300
-_WIDEST = 80
+_MAX_KEYS = 300
+_MAX_HEAD_WIDTH = 80
 
 
 def attended(q: Array, k: Array, v: Array, offset: int | None) -> tuple[Array, Array, Array]:
@@ -36,7 +36,7 @@ def attended(q: Array, k: Array, v: Array, offset: int | None) -> tuple[Array, A
 
 def _operands(rng: np.random.Generator, rows: int, cols: int, form: str) -> tuple[Array, Array, Array, int | None]:
     """Heads of ``cols`` numbers, ``rows`` keys, and a causal offset: fewer queries than keys where there is one."""
-    keys, width = min(rows, _MOST_KEYS), min(cols, _WIDEST)
+    keys, width = min(rows, _MAX_KEYS), min(cols, _MAX_HEAD_WIDTH)
     heads, kv_heads = (6, 2) if form == "grouped" else (2, 2)
     causal = form in ("causal", "grouped")
     queries = max(1, keys - 3) if causal else min(keys, 7)

@@ -28,7 +28,7 @@ def _check(device: Device, rng: np.random.Generator, rows: int, cols: int, form:
 
 
 def expected(ids: Array, grad: Array, vocab: int) -> tuple[Array, Array]:
-    """The sums, in float64, and how many elements were added to each."""
+    """Sum the gradients by token in float64; also count the elements in each sum."""
     sums, counts = np.zeros((vocab, grad.shape[-1])), np.zeros((vocab, grad.shape[-1]))
     for token, row in zip(ids.reshape(-1), grad.reshape(-1, grad.shape[-1]).astype(np.float64), strict=True):
         if 0 <= token < vocab:

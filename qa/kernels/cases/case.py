@@ -1,4 +1,4 @@
-"""A kernel, how to check it against float64, and how to time it."""
+"""The case of one kernel: a check against float64 and a call to time."""
 
 from __future__ import annotations
 
@@ -11,24 +11,24 @@ from glinfer.ops.spec import Array
 from glinfer.tensors.device import Device
 
 Found = tuple[Array, Array]
-"""What the device gave, and what float64 NumPy gives: of one shape."""
+"""The device's result and that of float64 NumPy, of one shape."""
 Check = Callable[[Device, np.random.Generator, int, int, str], Sequence[Found]]
 Timed = Callable[[Device, np.random.Generator], Callable[[], object]]
 
 
 @dataclass(frozen=True)
 class KernelCase:
-    """One kernel.
+    """A kernel with a check against float64 and a call to time.
 
     Attributes:
         kernel: the name of the method of ``device.ops``.
-        family: the group that docs/kernels.md lists it under.
-        shaders: the shader files that it draws with, without ``.frag``.
+        family: the group in docs/kernels.md.
+        shaders: the names of its shader files, without ``.frag``.
         forms: the formats or variants that ``check`` takes, such as ``float32`` or ``Q4_K``.
-        check: runs it on random contents of a size of about [rows, cols] in one form; gives (found, expected) pairs.
-        timed: makes its inputs and gives a function that runs it once, releasing what it made.
+        check: runs the kernel on random contents of about [rows, cols] in one form; returns (found, expected) pairs.
+        timed: makes inputs; returns a function that runs the kernel once and releases the result.
         timed_at: the size that ``timed`` uses, in words.
-        tolerance: the largest error relative to the largest expected element that is right; 0 for bit for bit.
+        tolerance: the largest allowed error, relative to the largest expected element; 0 asks for equal bits.
     """
 
     kernel: str

@@ -20,7 +20,7 @@ _LARGEST_SCALE = 0.01
 
 
 def whole_blocks(name: str, cols: int) -> int:
-    """The next row length that is a whole number of blocks; of a type that has none, ``cols``."""
+    """Round ``cols`` up to a whole number of blocks; a format without blocks leaves it as it is."""
     weights = BLOCK_FORMATS[name].weights if name in BLOCK_FORMATS else 1
     return -(-cols // weights) * weights if weights else cols
 
@@ -28,7 +28,7 @@ def whole_blocks(name: str, cols: int) -> int:
 def random_blocks(
     rng: np.random.Generator, name: str, rows: int, inputs: int, scales: Sequence[float] | None = None
 ) -> Bytes:
-    """Rows of random blocks [rows, bytes], with scales of about weights' size, or drawn from ``scales``.
+    """Rows of random blocks [rows, bytes]; scales are about as large as those of weights, or drawn from ``scales``.
 
     Raises:
         InputError: there is no such format.

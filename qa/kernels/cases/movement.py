@@ -16,7 +16,7 @@ Moves = Callable[[Device, np.random.Generator, int, int, str], Iterator[tuple[Te
 
 
 def elements(rng: np.random.Generator, form: str, *shape: int) -> Array:
-    """Random elements of a type; whole numbers of all 32 bits."""
+    """Random elements of a type; integers use all 32 bits."""
     if form == "int32":
         return rng.integers(-(2**31), 2**31, shape).astype(np.int32)
     return normal(rng, *shape).astype(form)

@@ -27,7 +27,7 @@ def _check(device: Device, rng: np.random.Generator, rows: int, cols: int, form:
 
 
 def with_ties(rng: np.random.Generator, x: Array) -> Array:
-    """The same rounded to tenths, some of it zeros of both signs, infinities and NaN."""
+    """Round ``x`` to tenths, so that many are equal; a tenth becomes zeros of both signs, infinities and NaN."""
     special = np.array([0.0, -0.0, np.inf, -np.inf, np.nan], dtype=np.float32)
     return np.where(rng.random(x.shape) < 0.1, rng.choice(special, x.shape), np.round(x, 1))
 

@@ -5,18 +5,13 @@ from __future__ import annotations
 import json
 from collections.abc import Mapping
 from dataclasses import dataclass
-from pathlib import Path
+from pathlib import Path, PureWindowsPath
 from reprlib import Repr
 from typing import Any
 
 from glinfer.errors import FormatError
 from glinfer.formats.files import opened, shown, words_of
-
-MOST_VALUES = 1 << 20
-"""Values in one file of settings; each takes some hundred bytes of memory, and as few as two in the file."""
-MOST_HEADER_VALUES = MOST_VALUES // 2
-"""Values in a safetensors header; a tensor has nine."""
-_LARGEST_NUMBER = 1e30
+from glinfer.formats.limits import MAX_JSON_NUMBER, MAX_JSON_VALUES
 
 _quoting = Repr()
 _quoting.maxstring = _quoting.maxother = 120
@@ -24,7 +19,7 @@ quoted = _quoting.repr
 """A value or name out of a file for a message: in quotes, and shortened when it is absurdly long."""
 
 
-def check_values(text: bytes, label: str, most: int = MOST_VALUES) -> None:
+def check_values(text: bytes, label: str, most: int = MAX_JSON_VALUES) -> None:
     """Refuse JSON of more than ``most`` values, before anything is made of them.
 
     Raises:
@@ -35,7 +30,7 @@ def check_values(text: bytes, label: str, most: int = MOST_VALUES) -> None:
         raise FormatError(f"{label}: found JSON of some {found} values; expected at most {most}")
 
 
-def read_json(path: Path, longest: int, most: int = MOST_VALUES) -> dict[str, Any]:
+def read_json(path: Path, longest: int, most: int = MAX_JSON_VALUES) -> dict[str, Any]:
     """The JSON object in a file of at most ``longest`` bytes and ``most`` values.
 
     Raises:
@@ -56,6 +51,20 @@ def read_json(path: Path, longest: int, most: int = MOST_VALUES) -> dict[str, An
     if not isinstance(values, dict):
         raise FormatError(f"{label}: found a JSON {type(values).__name__}; expected an object with names and values")
     return values
+
+
+def check_plain_name(name: str, what: str, beside: str) -> None:
+    """Refuse a name out of a file that leads to another folder.
+
+    Raises:
+        FormatError: it is a path; the message begins with ``what``.
+    """
+    # The Windows rules know every separator and drive, so that a name is plain wherever this runs.
+    if PureWindowsPath(name).name != name or name in ("", ".", ".."):
+        raise FormatError(
+            f"{what} {quoted(name)} is a path; expected the plain name of a file beside {beside}; "
+            "do not trust these files"
+        )
 
 
 def is_unicode(text: str) -> bool:
@@ -113,7 +122,7 @@ class Settings:
         if name not in self.values and default is None:
             raise FormatError(f"{self.label}: found no {name}; expected a number above 0")
         value = self.values.get(name, default)
-        if not isinstance(value, (int, float)) or isinstance(value, bool) or not 0 < value < _LARGEST_NUMBER:
+        if not isinstance(value, (int, float)) or isinstance(value, bool) or not 0 < value < MAX_JSON_NUMBER:
             raise self.refused(name, "a number above 0")
         return float(value)
 

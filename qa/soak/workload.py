@@ -1,6 +1,6 @@
-"""What people do with a model, in random order and at random lengths: the load of :mod:`qa.soak.run`.
+"""Random uses of a model, in random order and at random lengths; :mod:`qa.soak.run` runs them.
 
-The same seed makes the same uses, in the same order. Ids and texts are noise: what they cost does not depend on it.
+A seed fixes the uses and their order. Ids and texts are noise: the cost of a token does not depend on them.
 """
 
 from __future__ import annotations
@@ -28,26 +28,26 @@ _SAMPLING: tuple[dict[str, Any], ...] = (
 )
 _CHUNKS = (1, 4, 8)
 _OFTEN = {"prompts": 8, "tokens": 4, "streams": 8, "closed": 4, "rewinds": 4, "forks": 4, "logits": 2}
-"""How often a use comes in one deck; what is not named here comes once."""
+"""Times that a use occurs in one deck; by default once."""
 _BATCHES = (2, 3, 4, 5)
-_MOST_IN_BATCHES = 96
-"""Tokens of a sequence in a batch at most: so few shapes of batches come, and the programs for all are made at once."""
+_MAX_BATCH_TOKENS = 96
+"""Limit for a sequence of a batch, in tokens: batches then have few shapes, whose programs are made in the warm-up."""
 _OVERFLOWING = 0.3
-"""How many tokens of a deck fill whole contexts, as a share of the others."""
+"""Tokens that fill whole contexts, as a share of the other tokens."""
 
 
-class Traffic:
+class Workload:
     """Random uses of one model.
 
     Attributes:
-        tokens: how many tokens were read or chosen so far; what a full context runs again is not counted.
-        sequences: how many sequences were begun: sessions, forks, streams, prompts of batches, texts that were scored.
-        counts: how often each use came.
-        accepted: mistakes that were not refused.
+        tokens: tokens read or chosen so far; tokens that a full context runs again are not counted.
+        sequences: sequences begun: sessions, forks, streams, prompts of batches, scored texts.
+        counts: count of each use.
+        accepted: names of mistakes that were not refused.
     """
 
     def __init__(self, model: Model, seed: int, mean: float) -> None:
-        """Sequences have ``mean`` tokens, about half of them read and half of them chosen; lengths are exponential."""
+        """Prepare uses whose sequences have ``mean`` tokens, half read and half chosen; lengths are exponential."""
         self._model, self._random, self._mean = model, random.Random(seed), mean
         self._context, self._vocab = model.config.max_position_embeddings, model.config.vocab_size
         self.tokens = self.sequences = 0
@@ -76,7 +76,7 @@ class Traffic:
         self._deck: list[str] = []
 
     def everything(self) -> None:
-        """Each use once, and prompts of 1, 2, 4 … tokens up to the whole context: all that is made once is made."""
+        """Run each use once, and prompts of 1, 2, 4 … tokens up to the context, to make all programs and plans."""
         length = 1
         while length < 2 * self._context:
             with self._session() as session:
@@ -86,14 +86,14 @@ class Traffic:
             self.sequences += 1
             length *= 2
         for size in _BATCHES:
-            for room in (1, _MOST_IN_BATCHES):
+            for room in (1, _MAX_BATCH_TOKENS):
                 self._batch_of([1, *[room] * (size - 1)], one_by_one=False)
         self._batch_of([1, 1], one_by_one=True)
         for name in self._uses:
             self._use(name)
 
     def step(self) -> str:
-        """One random use; its name."""
+        """Run one random use and return its name."""
         if not self._deck:
             self._deck = list(self._full_deck)
             if self._random.random() < self._overflow_odds:
@@ -108,7 +108,7 @@ class Traffic:
         self.counts[name] += 1
 
     def _length(self, most: int, mean: float | None = None) -> int:
-        """A random length from 1 to ``most``, half of a sequence's on average."""
+        """A random length from 1 to ``most``; half a sequence on average."""
         drawn = self._random.expovariate(1.0 / (self._mean / 2 if mean is None else mean))
         return max(1, min(most, round(drawn)))
 
@@ -116,7 +116,7 @@ class Traffic:
         return [self._random.randrange(self._vocab) for _ in range(length)]
 
     def _read(self, length: int) -> list[int]:
-        """Random ids that are going to be run."""
+        """Random ids, counted as read."""
         self.tokens += length
         return self._ids(length)
 
@@ -148,7 +148,7 @@ class Traffic:
             session.probs()
 
     def _stream(self) -> None:
-        """A stream of ids to its end, through the model's own sequence."""
+        """Read a stream of ids to its end, through the model's own sequence."""
         prompt = self._read(self._length(self._context))
         stream = self._model.stream(prompt, max_tokens=self._length(self._context), **self._options())
         stream.chunk = self._random.choice(_CHUNKS)
@@ -156,7 +156,7 @@ class Traffic:
         self.sequences += 1
 
     def _closed_early(self) -> None:
-        """A stream that is closed before its end, or forgotten, or left by an exception."""
+        """Close a stream before its end, forget it, or leave it by an exception."""
         prompt = self._read(self._length(self._context))
         stream = self._model.stream(prompt, max_tokens=self._context, **self._options())
         stream.chunk = self._random.choice(_CHUNKS)
@@ -191,7 +191,7 @@ class Traffic:
                 each.close()
 
     def _logits(self) -> None:
-        """The next token of a sequence that begins as the one before did, as programs ask that try continuations."""
+        """Ask for the next token after two continuations of the same ids."""
         ids = self._ids(self._length(self._context - 1, mean=self._mean / 4))
         for _ in range(2):
             self._model.probs([*ids, *self._ids(1)])
@@ -199,13 +199,13 @@ class Traffic:
         self.sequences += 1
 
     def _overflow(self) -> None:
-        """A context that becomes full twice: once by reading, once by choosing."""
+        """Fill a context by reading, and again by choosing."""
         with self._session() as session:
             session.prefill(self._read(self._context - self._context // 8))
             self._choose(session, self._context // 4 + 2)
 
     def _requests(self, texts: bool) -> Iterator[BatchRequest]:
-        most, mean = min(self._context, _MOST_IN_BATCHES) // 2, self._mean / 4
+        most, mean = min(self._context, _MAX_BATCH_TOKENS) // 2, self._mean / 4
         for _ in range(self._random.choice(_BATCHES)):
             options = {"max_tokens": self._length(most, mean), **self._options()}
             length = self._length(most, mean)
@@ -213,7 +213,7 @@ class Traffic:
             yield BatchRequest(self._words(length) if texts else self._ids(length), options)
 
     def _batch(self, texts: bool = False) -> None:
-        """A few prompts together: as a list or one by one, to the end, closed early, or forgotten."""
+        """Run a few prompts together: as a list or one by one, to the end, closed early, or forgotten."""
         requests = self._requests(texts)
         found = self._model.batch(requests if self._random.random() < 0.3 else list(requests))
         early = self._random.random() < 0.3
@@ -225,7 +225,7 @@ class Traffic:
             _close(found)
 
     def _batch_of(self, counts: list[int], *, one_by_one: bool) -> None:
-        """The first steps of a batch that may choose so many tokens for each prompt."""
+        """Run the first steps of a batch in which prompt n may choose ``counts[n]`` tokens."""
         requests = [BatchRequest(self._ids(4), {"max_tokens": count}) for count in counts]
         found = self._model.batch(iter(requests) if one_by_one else requests)
         self.tokens += next(found).stats.tokens * 5 * len(counts)
@@ -239,7 +239,7 @@ class Traffic:
         return "".join(self._random.choice(string.ascii_letters + "  \n.,é") for _ in range(max(1, length // 2)))
 
     def _text(self) -> None:
-        """A text, to its end or a stop string, or closed before."""
+        """Stream a text to its end or to a stop string, or close it before."""
         stops = (self._random.choice("etaoin"),) if self._random.random() < 0.5 else ()
         prompt = self._words(self._length(self._context // 2 or 1))
         length = self._length(self._context)
@@ -260,12 +260,12 @@ class Traffic:
         self.sequences += len(texts)
 
     def _capture(self) -> None:
-        """A look at something that is computed on the way."""
+        """Capture a random tensor."""
         self._model.capture(self._random.choice(self._model.names()), self._read(self._length(8, mean=3)))
         self.sequences += 1
 
     def _mistakes(self) -> None:
-        """What is refused, in the middle of something too."""
+        """Make mistakes, each of which has to be refused, while a session is open."""
         model, outside = self._model, [0, self._vocab]
         with self._session() as session:
             session.prefill(self._read(2))
@@ -293,4 +293,4 @@ def _close(results: Iterator[BatchResult]) -> None:
 
 
 class _LeftError(Exception):
-    """What a program may raise in the middle of reading a stream."""
+    """Raised in the middle of reading a stream."""
