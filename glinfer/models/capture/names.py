@@ -78,18 +78,16 @@ def _values(plan: Plan) -> set[str]:
 class _Named:
     """A point before its draws are looked up.
 
-    ``steps`` are beginnings of draws' names, of which the last matching draw counts; ``output`` is the number of the
-    draw's output. The other fields are those of :class:`CapturePoint`.
+    ``steps`` are beginnings of draws' names, of which the last matching draw counts, by its first output. The other
+    fields are those of :class:`CapturePoint`.
     """
 
     name: str
     steps: tuple[str, ...]
     index: Callable[[Span], Index]
     axis: int = 0
-    factor: float = 1.0
     keys: bool = False
     last_only: bool = False
-    output: int = 0
 
 
 def _located(plan: Plan, named: Iterable[_Named]) -> dict[str, CapturePoint]:
@@ -103,8 +101,8 @@ def _located(plan: Plan, named: Iterable[_Named]) -> dict[str, CapturePoint]:
     for each in named:
         if all(step in steps for step in each.steps):
             places = [steps[step] for step in each.steps]
-            sites = tuple((plan.draws[place].name, plan.draws[place].outputs[each.output]) for place in places)
-            point = CapturePoint(each.name, sites, each.index, each.axis, each.factor, each.keys, each.last_only)
+            sites = tuple((plan.draws[place].name, plan.draws[place].outputs[0]) for place in places)
+            point = CapturePoint(each.name, sites, each.index, each.axis, each.keys, each.last_only)
             found.append((places[-1], point))
     return {point.name: point for _, point in sorted(found, key=lambda pair: pair[0])}
 

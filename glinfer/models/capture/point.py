@@ -88,7 +88,7 @@ class CapturePoint:
         index: rows and columns of the elements in the tensor for a span of tokens, which broadcast to the shape of a
             site's array.
         axis: axis of the array along which the tokens lie.
-        factor: factor of the elements.
+
         keys: whether the last axis of the array is the keys, which are the tokens so far.
         last_only: whether a run over many tokens has the tensor only for the last one.
     """
@@ -97,7 +97,7 @@ class CapturePoint:
     sites: tuple[tuple[str, str], ...]
     index: Callable[[Span], Index]
     axis: int = 0
-    factor: float = 1.0
+
     keys: bool = False
     last_only: bool = False
 
@@ -121,12 +121,11 @@ class CapturePoint:
             parts.append(matrices.read(self.sites[site][1], int(run[0]), len(run)))
             table[run] = np.arange(count, count + len(run))
             count += len(run)
-        found = np.concatenate(parts)[table[rows], cols]
-        return found if self.factor == 1.0 else found * found.dtype.type(self.factor)
+        return np.asarray(np.concatenate(parts)[table[rows], cols])
 
     def write(self, matrices: Matrices, site: int, span: Span, array: Array) -> None:
         """Put an array back where :meth:`read` finds it."""
-        matrices.write(self.sites[site][1], *self.index(span), array / array.dtype.type(self.factor))
+        matrices.write(self.sites[site][1], *self.index(span), array)
 
 
 def _runs(rows: Array) -> list[Array]:

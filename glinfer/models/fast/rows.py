@@ -105,13 +105,7 @@ class _RowsBuilder(PartsBuilder):
     """The parts of both kinds of plans: rows in slots, one in each render target."""
 
     def __init__(
-        self,
-        name: str,
-        run_values: list[RunValue],
-        options: PlanOptions,
-        rows: int,
-        cache_slots: int,
-        every: int,
+        self, name: str, run_values: list[RunValue], options: PlanOptions, rows: int, cache_slots: int, every: int
     ) -> None:
         if rows < 1:
             raise PlanError(f"a plan for {rows} rows; expected at least 1")

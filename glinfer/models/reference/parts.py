@@ -184,9 +184,7 @@ class DecoderBuilder:
         """Draw the row that the run value ``last_row`` names, [1, D]."""
         out = self.scratch("last_row", 1, x.shape[1])
         axes = [Axis(1, 0, 0), Axis(x.shape[1], 0, 1)]
-        self.plan.draw(
-            strided_copy("last_row", "lm_head", x, out, axes, row_offset="last_row", kernels=self.kernels),
-        )
+        self.plan.draw(strided_copy("last_row", "lm_head", x, out, axes, row_offset="last_row", kernels=self.kernels))
         return out
 
     def head(self, x: TensorSpec, out_name: str = LOGITS) -> TensorSpec:

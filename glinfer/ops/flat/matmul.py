@@ -99,10 +99,7 @@ class _Call:
         if self.finish.plain or self.in_place:
             return [self._multiply("matmul", [self.out], PLAIN, shares, instances=parts, blended=True)]
         sums = scratch(f"{name}.sums", rows, product.n)
-        return [
-            self._multiply("matmul", [sums], PLAIN, shares, instances=parts, blended=True),
-            self._finish([sums], 1),
-        ]
+        return [self._multiply("matmul", [sums], PLAIN, shares, instances=parts, blended=True), self._finish([sums], 1)]
 
     def matvec(self) -> list[DrawSpec]:
         """The draws where the fragments of a quad share k."""

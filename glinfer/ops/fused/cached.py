@@ -285,11 +285,7 @@ def _oracle_row_scores(inputs: Mapping[str, Array], params: Params, size: tuple[
     for row, info in enumerate(inputs["rows"].astype(np.intp)):
         position, own = info[POSITION], cache[info[BASE] :]
         found[:, row] = scores_of(
-            queries_of(own, heads)[:, position],
-            keys_of(own, heads),
-            position,
-            max(groups, position // 64 + 1),
-            heads,
+            queries_of(own, heads)[:, position], keys_of(own, heads), position, max(groups, position // 64 + 1), heads
         )[:groups]
     return found.reshape(size)
 

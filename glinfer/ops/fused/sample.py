@@ -25,13 +25,7 @@ from glinfer.ops.spec import Array, DrawSpec, Op, Params, Shapes, TensorSpec, re
 
 
 def pick(
-    name: str,
-    logits: TensorSpec,
-    out: TensorSpec,
-    *,
-    vocab: int,
-    first: Extent = 0,
-    kernels: KernelOptions,
+    name: str, logits: TensorSpec, out: TensorSpec, *, vocab: int, first: Extent = 0, kernels: KernelOptions
 ) -> DrawSpec:
     """The 16 candidates (score, id, 0, 0), one for each lane of a block, into slot ``first`` of out [slots, 64].
 

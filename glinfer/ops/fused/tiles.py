@@ -39,12 +39,7 @@ from glinfer.ops.spec import Array, DrawSpec, Op, Params, Shapes, TensorSpec, fl
 
 
 def _common(
-    name: str,
-    x: RowInterleaved,
-    cache: TensorSpec,
-    rows: TensorSpec,
-    out: RowInterleaved,
-    heads: Heads,
+    name: str, x: RowInterleaved, cache: TensorSpec, rows: TensorSpec, out: RowInterleaved, heads: Heads
 ) -> tuple[tuple[str, int | float], ...]:
     return (
         *heads.defines(name, CACHE=cache),

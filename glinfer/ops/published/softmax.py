@@ -10,13 +10,7 @@ from glinfer.ops.spec import Array, DrawSpec, Op, Params, Shapes, TensorSpec, fl
 
 
 def softmax(
-    name: str,
-    kind: str,
-    x: TensorSpec,
-    out: TensorSpec,
-    *,
-    causal_square: bool = False,
-    rows_in_use: bool = False,
+    name: str, kind: str, x: TensorSpec, out: TensorSpec, *, causal_square: bool = False, rows_in_use: bool = False
 ) -> DrawSpec:
     """Stable softmax of each row of x [R, C].
 
