@@ -20,7 +20,7 @@ from __future__ import annotations
 
 import importlib
 from collections.abc import Mapping, Sequence
-from inspect import signature
+from inspect import signature  # the package has a folder inspect, whose name would hide the module
 from os import PathLike
 from typing import TYPE_CHECKING, Any
 

@@ -18,7 +18,7 @@ MAX_FIELD = 1 << 24
 _SHOWN_FIELDS = 6  # of those known, in a message
 _MAY_BE_ZERO = ("sliding_window", "max_window_layers")
 ACTIVATIONS = ("gelu", "gelu_new", "silu")
-"""What ``hidden_act`` may be."""
+"""Valid values of ``hidden_act``."""
 _ACTIVATION_OF_GELU = {"tanh": "gelu_new", "erf": "gelu"}
 
 
@@ -60,9 +60,9 @@ class ModelConfig:
 
     The fields behind ``tie_word_embeddings`` are for families with rotary positions: ``num_key_value_heads`` (0: as
     many as heads), ``head_dim`` (0: ``hidden_size / num_attention_heads``), ``rope_theta``, ``rope_scaling`` (a mapping
-    as in Hugging Face's configurations, kept as sorted pairs), ``sliding_window`` (how many positions a token sees,
-    itself among them; 0: all) with ``max_window_layers`` (so many layers at the beginning see all positions
-    nevertheless), and whether there are biases in the attention and in the MLP.
+    as in Hugging Face's configurations, kept as sorted pairs), ``sliding_window`` (the number of positions that a token
+    sees, its own included; 0: all) with ``max_window_layers`` (the number of layers at the beginning that see all
+    positions), and whether there are biases in the attention and in the MLP.
 
     Raises:
         ConfigError: a field is out of range, or the heads do not divide the width.
@@ -127,7 +127,7 @@ class ModelConfig:
 
     @property
     def family(self) -> Family:
-        """The record of its family.
+        """The record of the model's family.
 
         Raises:
             KeyError: there is no such family; readers of files refuse it before.
@@ -135,11 +135,11 @@ class ModelConfig:
         return FAMILIES[self.model_type]
 
     def window_of(self, layer: int) -> int:
-        """How many positions, its own among them, a token sees in a layer; 0 for all before it."""
+        """The number of positions that a token sees in a layer, its own included; 0 for all before it."""
         return 0 if layer < self.max_window_layers else self.sliding_window
 
     def with_context(self, positions: int | None) -> ModelConfig:
-        """The same model for sequences of at most so many tokens; None leaves it as it is.
+        """The same model for sequences of at most ``positions`` tokens; None leaves it as it is.
 
         Raises:
             ConfigError: the model has no such positions.
@@ -166,7 +166,7 @@ class ModelConfig:
         return json.dumps(self.to_dict(), sort_keys=True)
 
     def to_dict(self) -> dict[str, Any]:
-        """Field names and values as plain JSON has them, without those that say nothing about this model."""
+        """Field names and values as plain JSON, without those that have their defaults."""
         values = dataclasses.asdict(self)
         usual = ModelConfig(
             **{name: values[name] for name in list(values)[: list(values).index("num_key_value_heads")]},

@@ -1,4 +1,4 @@
-"""The errors glinfer raises on purpose.
+"""The errors that glinfer raises on purpose.
 
 Every message is one line that says what was found, what was expected and what to do about it.
 The command line prints that line and exits with status 2; nothing else is caught there.
@@ -26,7 +26,7 @@ class NumbersError(InputError):
 
 
 class PlanError(GlinferError):
-    """A plan is wrong by itself: shapes that do not fit, a read of nothing, a feedback loop, a limit exceeded."""
+    """A plan is invalid: shapes that do not fit, a read of nothing, a feedback loop, a limit exceeded."""
 
 
 class ShaderError(GlinferError):
@@ -42,4 +42,4 @@ class GLError(GlinferError):
 
 
 class GlinferWarning(RuntimeWarning):
-    """Something that glinfer goes on after, and that its user should know."""
+    """A problem that glinfer can continue after, and that its user should know of."""

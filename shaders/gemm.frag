@@ -227,75 +227,74 @@ void main() {
     ivec2 line = WEIGHT_LINE(number);
     // The test comes last: llvmpipe runs a body once more, for nothing, before it sees that a test at the top has failed.
 #if GROUPED
-#if QUAD
-    Scales of_a, of_b, of_c, of_d;
-#endif
-    // Words 0 to 3 of a group one after the other, or of four groups: the loop is not unrolled.
+    // Scales are fetched in a loop around that over words: llvmpipe runs both sides of a condition, each time.
 #if QUAD
     int turn = 4 * first, turns = 4 * (first + share);
 #else
     int turn = 16 * first, turns = 16 * (first + share);
-    Scales s;
 #endif
     do {
-        int w = turn & 3;
 #if QUAD
-        int group = turn - w + member;
-        if (w == 0) {
-            of_a = SCALES_OF(0);
-            of_b = SCALES_OF(1);
-            of_c = SCALES_OF(2);
-            of_d = SCALES_OF(3);
-        }
+        Scales of_a = SCALES_OF(0), of_b = SCALES_OF(1), of_c = SCALES_OF(2), of_d = SCALES_OF(3);
 #else
-        int group = turn >> 2, a = group & 3;
-        if (w == 0) s = SCALES_OF(a);
+        int a = (turn >> 2) & 3;
+        Scales s = SCALES_OF(a);
 #endif
-        // Numbers behind the last input have scale zero; what they are multiplied with has to be a number too.
-        int own = min(group, GROUPS - 1), block = own >> 1;
-        ivec2 corner = ivec2(w & 1, 2 * (own & 1) + (w >> 1));
-        {
-            ivec2 inner = corner;
-            ivec2 from = block_origin(at.slot, block, X_PLACES) + inner;
-            EACH_ROW(FETCH_INPUT)
-        }
-        {
-            ivec2 inner = corner + ivec2(2, 0);
-            ivec2 from = block_origin(at.slot, block, X_PLACES) + inner;
-            EACH_ROW(FETCH_OTHER)
-        }
+        // Words 0 to 3 of a group one after the other; no compiler sees that there are four, and unrolls them.
+        do {
+            int w = turn & 3;
+#if QUAD
+            int group = turn - w + member;
+#else
+            int group = turn >> 2;
+#endif
+            // Numbers behind the last input have scale zero; what they are multiplied with has to be a number too.
+            int own = min(group, GROUPS - 1), block = own >> 1;
+            ivec2 corner = ivec2(w & 1, 2 * (own & 1) + (w >> 1));
+            {
+                ivec2 inner = corner;
+                ivec2 from = block_origin(at.slot, block, X_PLACES) + inner;
+                EACH_ROW(FETCH_INPUT)
+            }
+            {
+                ivec2 inner = corner + ivec2(2, 0);
+                ivec2 from = block_origin(at.slot, block, X_PLACES) + inner;
+                EACH_ROW(FETCH_OTHER)
+            }
 #ifdef NORM
-        if (group < GROUPS) {
-            EACH_ROW(SQUARE)
-            EACH_ROW(SQUARE_OTHER)
+            if (group < GROUPS) {
+                EACH_ROW(SQUARE)
+                EACH_ROW(SQUARE_OTHER)
 #if CENTRED
-            EACH_ROW(ADD_UP)
-            EACH_ROW(ADD_UP_OTHER)
+                EACH_ROW(ADD_UP)
+                EACH_ROW(ADD_UP_OTHER)
 #endif
-        }
+            }
 #endif
-        { FETCH_GAIN(8 * own + w) EACH_ROW(GAIN_INPUT) }
-        { FETCH_GAIN(8 * own + w + 4) EACH_ROW(GAIN_OTHER) }
+            { FETCH_GAIN(8 * own + w) EACH_ROW(GAIN_INPUT) }
+            { FETCH_GAIN(8 * own + w + 4) EACH_ROW(GAIN_OTHER) }
 #if HAS_LEAST
-        EACH_ROW(SUM_HALVES)
+            EACH_ROW(SUM_HALVES)
 #endif
 #if QUAD
-        { Scales s = of_a; DECLARE_HIGH(0) DECLARE_WORDS(0, w) EACH_ROW(TIMES_A) }
-        { Scales s = of_b; DECLARE_HIGH(1) DECLARE_WORDS(1, w) EACH_ROW(TIMES_B) }
-        { Scales s = of_c; DECLARE_HIGH(2) DECLARE_WORDS(2, w) EACH_ROW(TIMES_C) }
-        { Scales s = of_d; DECLARE_HIGH(3) DECLARE_WORDS(3, w) EACH_ROW(TIMES_D) }
-        turn++;
-        if ((turn & 3) == 0) line = WEIGHT_LINE(++number);
+            { Scales s = of_a; DECLARE_HIGH(0) DECLARE_WORDS(0, w) EACH_ROW(TIMES_A) }
+            { Scales s = of_b; DECLARE_HIGH(1) DECLARE_WORDS(1, w) EACH_ROW(TIMES_B) }
+            { Scales s = of_c; DECLARE_HIGH(2) DECLARE_WORDS(2, w) EACH_ROW(TIMES_C) }
+            { Scales s = of_d; DECLARE_HIGH(3) DECLARE_WORDS(3, w) EACH_ROW(TIMES_D) }
 #else
-        DECLARE_HIGH(a)
-        DECLARE_WORDS(a, w)
-        if (a == 0) { EACH_ROW(TIMES_A) }
-        if (a == 1) { EACH_ROW(TIMES_B) }
-        if (a == 2) { EACH_ROW(TIMES_C) }
-        if (a == 3) { EACH_ROW(TIMES_D) }
-        turn++;
-        if ((turn & 15) == 0) line = WEIGHT_LINE(++number);
+            DECLARE_HIGH(a)
+            DECLARE_WORDS(a, w)
+            if (a == 0) { EACH_ROW(TIMES_A) }
+            if (a == 1) { EACH_ROW(TIMES_B) }
+            if (a == 2) { EACH_ROW(TIMES_C) }
+            if (a == 3) { EACH_ROW(TIMES_D) }
 #endif
+            turn++;
+        } while ((turn & 3) != 0);
+#if !QUAD
+        if ((turn & 15) == 0)
+#endif
+        line = WEIGHT_LINE(++number);
     } while (turn < turns);
 #else
     int step = first;

@@ -1,4 +1,4 @@
-"""``glinfer generate --batch``: many prompts together, from a file into a file."""
+"""``glinfer generate --batch``: continue the prompts of a file together, into a file of results."""
 
 from __future__ import annotations
 
@@ -30,7 +30,7 @@ _OPTIONS = ("batch", "out", "restart", "slots", "memory")
 
 
 def batch_options(command: Command) -> Command:
-    """``--batch`` and what belongs to it."""
+    """Add ``--batch`` and the options that belong to it."""
     for option in (
         click.option("--memory", type=click.IntRange(min=1), metavar="MB", help="With --batch: for caches, at most."),
         click.option("--slots", type=click.IntRange(min=1), help="With --batch: how many prompts at once."),
@@ -44,7 +44,7 @@ def batch_options(command: Command) -> Command:
 
 @dataclass(frozen=True)
 class BatchChoice:
-    """The options of ``--batch``, which belong together."""
+    """The values of ``--batch`` and the options that belong to it."""
 
     batch: str
     out: str
@@ -54,7 +54,7 @@ class BatchChoice:
 
 
 def take_batch(options: dict[str, Any], *, single: bool) -> BatchChoice | None:
-    """Take these options out of ``options``; None without ``--batch``. ``single``: there is a PROMPT or ``--ids``.
+    """Remove these options from ``options``; None without ``--batch``. ``single``: there is a PROMPT or ``--ids``.
 
     Raises:
         InputError: some of them are missing, or do not go together.
@@ -85,7 +85,7 @@ def generate_batch(
     quiet: bool,
     **options: Any,
 ) -> None:
-    """Check everything that needs no model, then load it and finish what is not finished."""
+    """Check everything that needs no model, then load it and finish the open requests."""
     TextAssembler(stop)  # a bad --stop is no line's fault
     defaults = {"max_tokens": max_tokens, "stop": stop, "stop_ids": None, **dataclasses.asdict(sampling)}
     lines = read_batch(choice.batch, defaults)

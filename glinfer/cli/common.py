@@ -1,4 +1,4 @@
-"""What several commands share: options, opening things, progress, JSON."""
+"""Shared parts of the commands: options, opening devices and models, progress, tables, JSON."""
 
 from __future__ import annotations
 
@@ -28,23 +28,23 @@ from glinfer.quant.formats import DEFAULT_CACHE
 
 Command = TypeVar("Command", bound=Callable[..., Any])
 LIMITS = {"driver": None, "webgl2": Limits.webgl2_minimum()}
-"""What ``--limits`` takes."""
+"""The limits for each value of ``--limits``."""
 
 
 def out() -> Console:
-    """Tables and text for people, on standard output."""
+    """A console for tables and text on standard output."""
     # Paths and renderer names are shown as they are: "[x]" and ":x:" are no markup in them.
     width = None if sys.stdout.isatty() else 110
     return Console(highlight=False, markup=False, emoji=False, width=width)
 
 
 def json_text(value: Any) -> str:
-    """One JSON document; JSON has no NaN and no infinities, so they become null."""
+    """Format one JSON document; NaN and infinities, which JSON lacks, become null."""
     return json.dumps(_without_infinities(value), indent=2, ensure_ascii=False, allow_nan=False)
 
 
 def print_json(value: Any) -> None:
-    """One JSON document on standard output."""
+    """Print one JSON document on standard output."""
     click.echo(json_text(value))
 
 
@@ -57,7 +57,7 @@ def _without_infinities(value: Any) -> Any:
 
 
 def table(*columns: str, numbers: tuple[str, ...] = ()) -> Table:
-    """An empty plain table; the columns named in ``numbers`` are right-aligned."""
+    """Make an empty table; the columns named in ``numbers`` are right-aligned."""
     made = Table(box=None, pad_edge=False, header_style="bold")
     for column in columns:
         made.add_column(column, justify="right" if column in numbers else "left", overflow="fold")
@@ -65,12 +65,12 @@ def table(*columns: str, numbers: tuple[str, ...] = ()) -> Table:
 
 
 def megabytes(count: int) -> str:
-    """Bytes as people read them."""
+    """Format a number of bytes for people."""
     return f"{count / 1e6:,.1f} MB" if count >= 100_000 else f"{count:,} B"
 
 
 def device_options(command: Command) -> Command:
-    """``--device``, ``--gl`` and ``--limits``, gathered into the one argument ``renderer``."""
+    """Add ``--device``, ``--gl`` (as ``api``) and ``--limits``."""
     for option in (
         click.option(
             "--limits",
@@ -110,7 +110,7 @@ def _device_or_list(context: click.Context, _: click.Parameter, value: str | Non
 
 
 def cache_option(command: Command) -> Command:
-    """``--cache``."""
+    """Add ``--cache``."""
     return click.option(
         "--cache",
         type=click.Choice(CACHES),
@@ -121,7 +121,7 @@ def cache_option(command: Command) -> Command:
 
 
 def model_options(command: Command) -> Command:
-    """``--plan``, ``--weights``, ``--cache``, ``--context`` and ``--gelu``."""
+    """Add ``--plan``, ``--weights``, ``--cache``, ``--context`` and ``--gelu``."""
     for option in (
         click.option(
             "--context",
@@ -156,7 +156,7 @@ def model_options(command: Command) -> Command:
 
 
 def tokenizer_option(command: Command) -> Command:
-    """``--tokenizer``."""
+    """Add ``--tokenizer``."""
     return click.option(
         "--tokenizer",
         type=click.Path(),
@@ -165,7 +165,7 @@ def tokenizer_option(command: Command) -> Command:
 
 
 def strict_option(command: Command) -> Command:
-    """``--strict``."""
+    """Add ``--strict``."""
     return click.option(
         "--strict",
         is_flag=True,
@@ -175,7 +175,7 @@ def strict_option(command: Command) -> Command:
 
 
 def json_option(command: Command) -> Command:
-    """``--json``."""
+    """Add ``--json`` (as ``as_json``)."""
     return click.option("--json", "as_json", is_flag=True, help="Print one JSON document instead.")(command)
 
 
@@ -217,7 +217,7 @@ def loaded(
 
 @contextmanager
 def progress(what: str) -> Iterator[Callable[[int, int], None]]:
-    """A bar on a terminal's standard error; yields a function told (done, total), and vanishes at the end."""
+    """Show a progress bar on a terminal's standard error; yields a function that takes (done, total)."""
     console = Console(stderr=True)
     if not console.is_terminal:
         yield lambda done, total: None  # a Progress that is disabled writes an empty line in older versions of rich
@@ -229,7 +229,7 @@ def progress(what: str) -> Iterator[Callable[[int, int], None]]:
 
 
 def shape_of(text: str) -> ModelConfig:
-    """The shape that ``--config`` means: a path to a config.json, or numbers such as ``blocks=6,heads=8``.
+    """Read ``--config``: a path to a config.json, or numbers such as ``blocks=6,heads=8``.
 
     Raises:
         ConfigError: the numbers make up no model.
@@ -239,7 +239,7 @@ def shape_of(text: str) -> ModelConfig:
 
 
 def config_option(command: Command) -> Command:
-    """``--config``, as ``config_text``."""
+    """Add ``--config`` (as ``config_text``)."""
     return click.option(
         "--config",
         "config_text",
@@ -249,18 +249,18 @@ def config_option(command: Command) -> Command:
 
 
 def shape_asked_for(config_text: str, options: Mapping[str, Any]) -> ModelConfig:
-    """The shape that ``--config`` means, with the form of GELU and the context of the options."""
+    """Read ``--config``, with the form of GELU and the context of the options."""
     return usual_context(shape_of(config_text).with_gelu(options["gelu"]), options["context"])
 
 
 def planned_edge(limits: str) -> int:
-    """Texels a side of textures that are only planned, as ``--limits`` says."""
+    """The texture size limit for plans that are only counted, by ``--limits``."""
     least = LIMITS[limits]
     return USUAL_TEXTURE_SIZE if least is None else least.max_texture_size
 
 
 def check_one_source(model: str | None, config_text: str | None, *, needed: bool = True) -> None:
-    """Refuse a MODEL and ``--config`` together, and where one is ``needed`` neither.
+    """Refuse a MODEL and ``--config`` together, and if one is ``needed`` neither.
 
     Raises:
         InputError: both are given, or neither.
@@ -283,10 +283,10 @@ def model_or_shape(model: str | None, config_text: str | None, options: Mapping[
 
 
 def parse_ids(text: str, what: str = "token ids") -> list[int]:
-    """Token ids (or ``what`` else they are) out of ``13,132,251``.
+    """Parse whole numbers such as ``13,132,251``; ``what`` they are is for messages.
 
     Raises:
-        InputError: something between the commas is no whole number.
+        InputError: something between the commas is not a whole number.
     """
     numbers = []
     for part in filter(None, map(str.strip, text.split(","))):

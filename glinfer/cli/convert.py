@@ -1,4 +1,4 @@
-"""``glinfer convert``: between checkpoint formats, without loss unless fewer bits are asked for."""
+"""``glinfer convert``: convert between checkpoint formats, without loss unless fewer bits are asked for."""
 
 from __future__ import annotations
 

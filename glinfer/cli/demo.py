@@ -1,4 +1,4 @@
-"""``glinfer demo``: the main job at once, with or without a model of one's own."""
+"""``glinfer demo``: generate text at once, with or without a model of one's own."""
 
 from __future__ import annotations
 

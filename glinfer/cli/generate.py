@@ -27,7 +27,7 @@ from glinfer.errors import InputError
 
 
 def sampling_options(command: Any) -> Any:
-    """The options of the sampler, and ``--max-tokens``."""
+    """Add the options of the sampler, and ``--max-tokens``."""
     for option in (
         click.option("--seed", type=int, help="The same seed gives the same text."),
         click.option("--repetition-penalty", type=float, default=1.0, help="Above 1: repeat less. Default 1."),
@@ -56,7 +56,7 @@ def sampling_options(command: Any) -> Any:
 
 
 def take_sampling(options: dict[str, Any]) -> SamplingOptions:
-    """Take the sampler's options out of ``options`` and check them, which needs no model yet."""
+    """Remove the sampler's options from ``options`` and check them, before a model is loaded."""
     return SamplingOptions(**{field.name: options.pop(field.name) for field in dataclasses.fields(SamplingOptions)})
 
 
@@ -129,7 +129,7 @@ def show(stream: TextStream | TokenStream) -> None:
 
 
 def closing_line(model: Model, stats: GenerationStats) -> str:
-    """``39 draws/token · 40 tokens · 250 tok/s · OpenGL ES 3.2 Mesa 22.3.6 · llvmpipe (…)``."""
+    """The line after a text: ``39 draws/token · 40 tokens · 250 tok/s · OpenGL ES 3.2 Mesa 22.3.6 · llvmpipe (…)``."""
     parts = [
         f"{stats.draws_per_token:g} draws/token",
         f"{stats.tokens} tokens",

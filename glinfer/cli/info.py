@@ -1,4 +1,4 @@
-"""``glinfer info``: what this machine renders with."""
+"""``glinfer info``: show the renderer of this machine and its limits."""
 
 from __future__ import annotations
 

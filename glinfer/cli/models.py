@@ -1,4 +1,4 @@
-"""``glinfer models``: what comes with the package."""
+"""``glinfer models``: list the bundled models."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Choosing the weight format by itself: the fastest that changes the model's predictions too little to matter.
+"""Automatic choice of the weight format: the fastest that hardly changes the model's predictions.
 
 The model writes a short text in float32; each format then predicts every token of it. What its predictions cost
 more than the model's own, in bits, is the mean Kullback–Leibler divergence, and over the entropy that is the
@@ -29,9 +29,10 @@ from glinfer.quant.formats import WEIGHT_FORMATS
 
 FASTEST_FIRST = ("q8", "q8l", "q16", "f16")
 """The formats beside float32, fastest first on every renderer measured so far (docs/performance.md)."""
-MOST_EXTRA = 1e-3
-"""How many more bits than float32's a format may need, as a share."""
+MAX_EXTRA_BITS = 1e-3
+"""Limit for the share of extra bits that predictions in a format may cost over float32."""
 TOKENS = 192
+"""Tokens of the text that the formats are compared on."""
 _MAX_BYTES = 1 << 12
 _VERSION = 1
 
@@ -39,7 +40,7 @@ Rows = npt.NDArray[np.float64]
 
 
 def choose_weights(checkpoint: Checkpoint, device: Device, kernels: KernelOptions) -> str:
-    """The fastest format within :data:`MOST_EXTRA` of float32; remembered for this checkpoint.
+    """The fastest format within :data:`MAX_EXTRA_BITS` of float32; remembered for this checkpoint.
 
     Raises:
         PlanError: the model does not fit the renderer.
@@ -56,7 +57,7 @@ def choose_weights(checkpoint: Checkpoint, device: Device, kernels: KernelOption
                 found = candidate.of(ids)
         except PlanError:  # a weight beyond the range of half floats
             continue
-        if extra_bits(expected, found) <= MOST_EXTRA:
+        if extra_bits(expected, found) <= MAX_EXTRA_BITS:
             chosen = name
             break
     _remember(checkpoint, chosen)
@@ -72,7 +73,7 @@ def extra_bits(expected: Rows, found: Rows) -> float:
 
 
 class _Predictions:
-    """One weight format of a model, run from position 0."""
+    """Predictions of a model in one weight format, run from position 0."""
 
     def __init__(self, checkpoint: Checkpoint, device: Device, kernels: KernelOptions, weights: str) -> None:
         bound = fast_session(checkpoint, device, weights, kernels)
@@ -106,8 +107,8 @@ class _Predictions:
 
 
 def _digest(checkpoint: Checkpoint) -> str:
-    """Tells checkpoints apart by their shape and a sample of every tensor."""
-    digest = hashlib.sha256(f"{_VERSION} {MOST_EXTRA} {checkpoint.config.to_json()}".encode())
+    """Identify a checkpoint by its shape and a sample of every tensor."""
+    digest = hashlib.sha256(f"{_VERSION} {MAX_EXTRA_BITS} {checkpoint.config.to_json()}".encode())
     arrays = {**checkpoint.tensors, **{name: packed.blocks for name, packed in checkpoint.packed.items()}}
     for name in sorted(arrays):
         flat = np.ascontiguousarray(arrays[name]).reshape(-1)

@@ -7,6 +7,7 @@ seed: a pass computes each row of its targets independently of the others.
 from __future__ import annotations
 
 from collections.abc import Collection, Mapping, Sequence
+from dataclasses import dataclass
 from typing import NamedTuple
 
 import numpy as np
@@ -14,7 +15,6 @@ import numpy.typing as npt
 
 from glinfer.config import ModelConfig
 from glinfer.engine.nan_guard import NanGuard
-from glinfer.engine.options import SchedulerOptions
 from glinfer.engine.prefill import Prefill
 from glinfer.engine.requests import Running
 from glinfer.engine.shortlist import Shortlists, sample_shortlist
@@ -45,6 +45,23 @@ MAX_SLOTS = 32
 """Default limit for sequences at once: more of them bring little speed, and each needs a cache."""
 MAX_CACHE_BYTES = 1 << 30
 """Default limit for the texture memory of their caches."""
+
+
+@dataclass(frozen=True)
+class SchedulerOptions:
+    """How many sequences a scheduler runs at once, and how long they may be; None leaves a number to the scheduler.
+
+    Attributes:
+        slots: sequences at once at most.
+        memory: bytes of texture memory for their caches.
+        longest: tokens of the longest sequence, prompt and continuation together.
+        piece: tokens of prompts in one step.
+    """
+
+    slots: int | None = None
+    memory: int | None = None
+    longest: int | None = None
+    piece: int | None = None
 
 
 def sequence_bytes(config: ModelConfig, capacity: int, cache: str = DEFAULT_CACHE) -> int:
@@ -110,7 +127,7 @@ class Step(NamedTuple):
 
 
 class Batch:
-    """The runs of ``slots`` sequences, in caches of their own; close it."""
+    """Runs of up to ``slots`` sequences together, in caches of their own; close it."""
 
     def __init__(
         self,
@@ -157,7 +174,7 @@ class Batch:
         return self.session.draws_issued + sum(others)
 
     def take_in(self, place: int, ids: Sequence[int], position: int) -> int:
-        """Run the first of some tokens into the cache of a place, from ``position`` on; how many."""
+        """Run as many of the tokens as fit into the cache of a place, from ``position`` on; returns how many."""
         return self._chunks.run(ids, position, place * self.capacity)
 
     def copy(self, source: int, target: int, rows: int) -> None:
@@ -169,8 +186,8 @@ class Batch:
 
         Args:
             active: the sequences, by their places.
-            ahead: those places whose newest token the step before chooses, and nobody knows yet.
-            ends: the first cache slot of each place, counted from its own, that holds nothing to be kept.
+            ahead: the places whose newest token is still being chosen by the step before.
+            ends: the first cache slot of each place, counted from its own, that may be overwritten.
         """
         draws = self.session.draws_issued
         self._run(active, ahead, ends)
@@ -183,8 +200,8 @@ class Batch:
     def _run(self, active: Mapping[int, Running], ahead: Collection[int], ends: Sequence[int]) -> None:
         table, spots = self._table, np.asarray(ends)
         table[:, [TOKEN, NOISE]] = 0
-        # Every place has a row in every run. Where it takes no part, what the row stores comes behind what is kept, and
-        # it looks back on no more than a group.
+        # Every place has a row in every run. The row of an idle place stores behind what the place keeps, and attends
+        # to one group only.
         table[: self.slots, POSITION] = spots % SLOT_TOKENS
         table[: self.slots, BASE] = self._bases + spots - spots % SLOT_TOKENS
         places = list(active)
@@ -206,7 +223,7 @@ class Batch:
         self.session.run(values, flush_every=self.kernels.flush_every)
 
     def choices(self, step: Step) -> dict[int, int]:
-        """The tokens that a step has chosen for those of its sequences that have not ended meanwhile; waits for it."""
+        """Wait for a step; returns the chosen tokens of its sequences that have not ended meanwhile, by place."""
         active = {place: each for place, each in step.active.items() if not each.ended}
         picked = {place: each for place, each in active.items() if each.by_gpu}
         chosen: dict[int, int] = {}

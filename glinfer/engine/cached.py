@@ -1,4 +1,4 @@
-"""Sequences of the fast plan: each token once, keys and values kept in textures, tokens chosen there or by NumPy."""
+"""Sequences of the fast plan: each token runs once, and keys and values stay in textures."""
 
 from __future__ import annotations
 
@@ -23,10 +23,10 @@ class CachedSession(DecodeSession):
     """
 
     def __init__(self, prefill: Prefill, bound: Session, *, owns: bool = True) -> None:
-        """Nothing is held.
+        """Start without tokens.
 
         Args:
-            prefill: takes prompts in for this model; has the model's shape and its kernels.
+            prefill: runs prompts of this model, and knows its shape and kernels.
             bound: the fast plan, bound; its caches are this session's alone.
             owns: whether ``bound`` is released with this session.
         """
@@ -38,9 +38,9 @@ class CachedSession(DecodeSession):
         self._picks, self._logits_texture = bound.texture(PICKS), bound.texture(LOGITS)
         assert isinstance(self._picks.layout, BlockLayout)
         self._places = self._picks.layout
-        # How many of the first tokens are in the caches.
+        # The number of tokens, from the first on, whose keys and values are in the caches.
         self._cached = 0
-        # For how many tokens the last one's stream lies where the last block takes it from; 0 for none.
+        # The number of tokens after which the residual stream of the last one lies ready for the last block; 0: none.
         self._handed_over = 0
         self._body, self._head = len(bound.draws) - HEAD_DRAWS, len(bound.draws) - HEAD_DRAWS + 1
         self._tail = len(bound.draws) - tail_draws(prefill.options.config)
@@ -53,13 +53,13 @@ class CachedSession(DecodeSession):
         return self._bound.draws_issued + sum(others)
 
     def chooses(self, options: SamplingOptions) -> bool:
-        """Whether a token is chosen from all tokens, by their logits alone: what the plan's last pass can do."""
+        """Whether the last pass of the plan can choose the token: from all tokens, by their logits alone."""
         return gpu_chooses(options, self._config)
 
     def _run(self, position: int, token: int, draws: int | None = None) -> None:
         """Run one token, or the first draws of it; -1 is the token that the run before chose.
 
-        Of a token that a chunk left half done, only the rest is run.
+        If prefill has computed all but the last block of the token, only the rest is run.
         """
         values = self._values
         half_done = self._handed_over == position + 1 and not self._bound.observers
@@ -76,9 +76,9 @@ class CachedSession(DecodeSession):
         self._handed_over = 0
 
     def _catch_up(self) -> None:
-        # The last one too, as far as a chunk goes, unless it has no place in the context.
+        # The chunk includes the last token, up to its last block, unless the context is full.
         end = min(len(self._ids), self._context)
-        if end - self._cached > FEWEST and not self._bound.observers:  # who are told of one token at a time
+        if end - self._cached > FEWEST and not self._bound.observers:  # observers see one token at a time
             if self._chunks is None:
                 self._chunks = self._prefill.into(self._bound)
             self._handed_over = 0
@@ -105,7 +105,7 @@ class CachedSession(DecodeSession):
         return np.array(self._logits_texture.read()[0], dtype=np.float32)
 
     def _choose_listed(self, sampler: Sampler) -> int | None:
-        """A token out of a shortlist; None where it takes the logits, which are kept then."""
+        """Choose a token from a shortlist; None if that needs all logits, which are then kept."""
         if self._logits is not None:
             return None
         if self._shortlists is None:
@@ -140,16 +140,16 @@ class CachedSession(DecodeSession):
         return chosen
 
     def _chosen(self, candidates: Floats, before: list[int]) -> int:
-        """The token that a run left to choose, after those that were chosen ``before`` it in the same go."""
+        """The best of a run's candidates; ``before`` are the tokens chosen before it in the same call."""
         if self.nan_guard is None:
             return best_candidate(candidates)
         return self.nan_guard.choice(candidates, self._ids, before)
 
     def _candidates(self, first: int, count: int) -> npt.NDArray[np.float32]:
-        """What ``count`` runs left to choose from, [count, 64]."""
+        """The candidates [count, 64] of ``count`` runs."""
         if count > 1:
             return self._picks.read_rows(first, count)
-        # A block is a square of texels, and the best of them is the best in any order.
+        # A block is a square of texels; the best candidate does not depend on their order.
         x, y = self._places.origin(first, 0)
         return self._picks.framebuffer.read(0, BLOCK_EDGE, BLOCK_EDGE, int(x), int(y)).reshape(1, BLOCK_FLOATS)
 
@@ -157,7 +157,7 @@ class CachedSession(DecodeSession):
         bound = self._bound.sharer()
         bound.copy_caches(self._bound)
         made = CachedSession(self._prefill, bound)
-        # The stream is not copied: what a chunk left half done is run once more where its logits are asked for.
+        # The residual stream is not copied: the copy runs the last token again if its logits are asked for.
         made._cached = self._cached
         return made
 

@@ -1,7 +1,4 @@
-"""Looking into a model while it runs, and changing what it computes: names, captures, watches and patches.
-
-What can be named is in :mod:`glinfer.models.capture.names`.
-"""
+"""Inspection of a running model: capture, watch and patch the tensors named in :mod:`glinfer.models.capture.names`."""
 
 from __future__ import annotations
 
@@ -26,16 +23,16 @@ from glinfer.ops.published.attention import MASKED
 from glinfer.text.tokenizer import Tokenizer
 
 Floats = npt.NDArray[np.float32]
-MOST_BYTES = 1 << 32
-"""Of all arrays of one capture together."""
+MAX_CAPTURE_BYTES = 1 << 32
+"""Limit for the arrays of one :meth:`Inspected.capture` (4 GiB)."""
 
 
 @dataclass(frozen=True)
 class Seen:
-    """Something that a model computed in one run.
+    """A named tensor that a model computed in one run.
 
     Attributes:
-        name: what it is, see :mod:`glinfer.models.capture.names`.
+        name: its name, see :mod:`glinfer.models.capture.names`.
         array: float32; the tokens of the run along the axis that the name has for them.
         first: position in the sequence of the first of these tokens.
         head: the first head in it: beyond 0 only for patches of plans that compute one head after the other.
@@ -52,14 +49,14 @@ Change = Callable[[Seen], npt.ArrayLike]
 
 
 class _Sites:
-    """Of each plan of a model, the points by the draw that completes them."""
+    """The points of each plan of a model, by the draw after which they can be read."""
 
     def __init__(self, config: ModelConfig, names: frozenset[str]) -> None:
         self._config, self._names = config, names
         self._known: dict[int, tuple[Plan, dict[str, list[tuple[CapturePoint, int]]]]] = {}
 
     def at(self, plan: Plan, draw: str) -> list[tuple[CapturePoint, int]]:
-        """(point, number of its site) behind a draw."""
+        """(point, number of its site) after a draw."""
         if id(plan) not in self._known:
             sites: dict[str, list[tuple[CapturePoint, int]]] = {}
             for point in capture_points(plan, self._config).values():
@@ -71,7 +68,7 @@ class _Sites:
 
 
 class _Watcher(Observer):
-    """Reads what has a name, and hands it on when it is complete."""
+    """Reads named tensors and passes each to a hook when it is complete."""
 
     def __init__(self, config: ModelConfig, names: frozenset[str], hook: Hook) -> None:
         self._sites, self._hook = _Sites(config, names), hook
@@ -91,7 +88,7 @@ class _Watcher(Observer):
 
 
 class _Patcher(Observer):
-    """Overwrites one thing each time it was computed."""
+    """Overwrites one named tensor each time it is computed."""
 
     def __init__(self, config: ModelConfig, name: str, change: Change) -> None:
         self._sites, self._change = _Sites(config, frozenset([name])), change
@@ -111,7 +108,7 @@ class _Patcher(Observer):
 
 
 class Inspected(ABC):
-    """What a model offers for looking inside; :class:`glinfer.engine.model.Model` is one."""
+    """The inspection methods of :class:`glinfer.engine.model.Model`."""
 
     config: ModelConfig
     bound: Session
@@ -120,7 +117,7 @@ class Inspected(ABC):
     @property
     @abstractmethod
     def plan(self) -> Plan:
-        """What one run draws."""
+        """The bound plan."""
 
     @abstractmethod
     def session(self) -> DecodeSession:
@@ -134,9 +131,9 @@ class Inspected(ABC):
     def _require_open(self) -> None: ...
 
     def names(self) -> list[str]:
-        """What can be captured, watched and patched, in the order of its computation; it depends on the plan.
+        """The names of tensors that can be captured, watched and patched, in order of computation.
 
-        What each name means, and the shape of its array: :mod:`glinfer.models.capture.names`.
+        They depend on the plan; :mod:`glinfer.models.capture.names` explains them and gives the shapes.
         """
         return list(capture_points(self.plan, self.config))
 
@@ -158,10 +155,10 @@ class Inspected(ABC):
         points = chosen(capture_points(self.plan, self.config), patterns, self.plan.name)
         ids = check_ids(self.require_tokenizer().encode(prompt) if isinstance(prompt, str) else prompt, self.config)
         size = sum(4 * int(np.prod(_whole_shape(point, len(ids)), dtype=np.float64)) for point in points.values())
-        if size > MOST_BYTES:
+        if size > MAX_CAPTURE_BYTES:
             raise InputError(
                 f"{len(points)} arrays over {len(ids)} tokens take {size / 2**30:,.1f} GiB; expected at most "
-                f"{MOST_BYTES >> 30}, so name fewer or run a shorter prompt"
+                f"{MAX_CAPTURE_BYTES >> 30}, so name fewer or run a shorter prompt"
             )
         runs: dict[str, list[Floats]] = {name: [] for name in points}
         watcher = _Watcher(self.config, frozenset(points), lambda seen: runs[seen.name].append(seen.array))
@@ -217,7 +214,7 @@ class Inspected(ABC):
 
     @contextmanager
     def _from_the_start(self, observer: Observer) -> Iterator[None]:
-        """Observe, and let go of what was computed without or with the observer."""
+        """Observe, and forget what was computed without the observer before and with it after."""
         self._own.rewind(len(self._own))
         try:
             with self._observing(observer):
@@ -237,10 +234,10 @@ class Inspected(ABC):
             observers.remove(observer)
 
     def _require_unobserved(self, what: str) -> None:
-        """Refuse what runs plans in which nothing has a name.
+        """Refuse to run several sequences at once while tensors are watched or patched.
 
         Raises:
-            InputError: something is watched or patched.
+            InputError: a tensor is watched or patched.
         """
         if self.bound.observers:
             raise InputError(
@@ -250,12 +247,12 @@ class Inspected(ABC):
 
 
 def _literal(name: str) -> str:
-    """A name as a pattern that means nothing else."""
+    """A pattern that matches this name alone."""
     return "".join(f"[{letter}]" if letter in "*?[" else letter for letter in name)
 
 
 def _whole_shape(point: CapturePoint, tokens: int) -> tuple[int, ...]:
-    """Of an array over a whole sequence."""
+    """The shape of the array over a whole sequence."""
     shape = list(point.shape(Span(0, 1)))
     if not point.last_only:
         shape[point.axis] = tokens
@@ -265,7 +262,7 @@ def _whole_shape(point: CapturePoint, tokens: int) -> tuple[int, ...]:
 
 
 def _together(point: CapturePoint, arrays: Sequence[Floats], tokens: int) -> Floats:
-    """The arrays of all runs in one; keys that a query could not see yet are filled up."""
+    """Join the arrays of all runs; keys that a query could not see yet are filled in."""
     if len(arrays) == 1:
         return arrays[0]
     if point.keys:
@@ -277,10 +274,10 @@ def _together(point: CapturePoint, arrays: Sequence[Floats], tokens: int) -> Flo
 
 
 def _replacement(point: CapturePoint, array: npt.ArrayLike) -> Change:
-    """The function that an array stands for.
+    """A function that puts the array in the place of the computed tensor.
 
     Raises:
-        InputError: it is no array of numbers, or has another shape than the thing.
+        InputError: it is not an array of numbers, or has another shape.
     """
     try:
         wanted = np.asarray(array, dtype=np.float32)

@@ -1,4 +1,4 @@
-"""A sequence of tokens that grows, is cut back and is copied, over any plan; no OpenGL here.
+"""A sequence of tokens that can grow, be cut back and be copied, over any plan; without OpenGL.
 
 :class:`DecodeSession` is what all plans offer. :class:`RecomputeSession` runs the reference plan: the whole sequence
 each time. The fast plan's is in :mod:`glinfer.engine.cached`.
@@ -29,7 +29,7 @@ Forward = Callable[[Sequence[int]], Floats]
 
 
 class DecodeSession(ABC):
-    """Tokens held by a model, and what it says of the next one; made by :meth:`glinfer.engine.model.Model.session`.
+    """A sequence of tokens and the model's prediction of the next; made by :meth:`glinfer.engine.model.Model.session`.
 
     Appending is cheap, cutting back is free, and nothing that is still held is computed again. Close a session when
     it is no longer needed, or use it in a ``with`` block.
@@ -39,9 +39,9 @@ class DecodeSession(ABC):
     no place yet: a session may hold one token more than the context until then.
 
     Attributes:
-        dropped: how many tokens were dropped so far because the context was full.
-        draws_saved: draws that were not issued because a chunk of the prompt had done their work.
-        logit_reads: how many times a whole row of logits was read back; choosing a token seldom needs it.
+        dropped: tokens dropped so far because the context was full.
+        draws_saved: draws skipped because prefill already computed them.
+        logit_reads: whole rows of logits read back so far; choosing a token seldom needs one.
         nan_guard: the watch of the model over what is read back.
         usable: raises ContextError if the model's device was closed, lost, or belongs to another thread.
     """
@@ -50,7 +50,7 @@ class DecodeSession(ABC):
     usable: Callable[[], None] | None = None
 
     def __init__(self, config: ModelConfig) -> None:
-        """An empty session; use :meth:`glinfer.engine.model.Model.session`."""
+        """Start without tokens; use :meth:`glinfer.engine.model.Model.session`."""
         self._config = config
         self._context = config.max_position_embeddings
         self._ids: list[int] = []
@@ -64,12 +64,12 @@ class DecodeSession(ABC):
         return list(self._ids)
 
     def __len__(self) -> int:
-        """How many tokens are held."""
+        """The number of tokens held."""
         return len(self._ids)
 
     @property
     def room(self) -> int:
-        """How many tokens can be chosen one after the other before the next ones are dropped; at least 1."""
+        """The number of tokens that can be chosen before the context is full; at least 1."""
         held = len(self._ids) if len(self._ids) <= self._context else self._context // 2 + 1
         return self._context + 1 - held
 
@@ -84,11 +84,11 @@ class DecodeSession(ABC):
         """Draw calls issued so far."""
 
     def chooses(self, options: SamplingOptions) -> bool:
-        """Whether the GPU can choose tokens by itself as ``options`` say, several without a readback in between."""
+        """Whether the GPU can choose tokens with these options, several without a readback in between."""
         return False
 
     def prefill(self, ids: Sequence[int]) -> None:
-        """Append tokens, and run all of them but the last, which waits until something is asked of it.
+        """Append tokens, and run all of them but the last, which runs when its logits or a choice are needed.
 
         Raises:
             InputError: an id is no whole number, or outside the vocabulary.
@@ -153,7 +153,7 @@ class DecodeSession(ABC):
         return (self._keep(self._compute_logits()) if self._logits is None else self._logits).copy()
 
     def _keep(self, logits: Floats) -> Floats:
-        """Look at logits that were read back, and keep them until the tokens change."""
+        """Check logits that were read back, and keep them until the tokens change."""
         self.logit_reads += 1
         if self.nan_guard is not None:
             self.nan_guard.look(logits, self._ids)
@@ -193,7 +193,7 @@ class DecodeSession(ABC):
         return made
 
     def close(self, reason: str = "this session was closed; make another one with model.session()") -> None:
-        """Release what is the session's own; harmless when repeated. ``reason`` is what later uses are told."""
+        """Release what is the session's own; harmless when repeated. Later uses raise an error with ``reason``."""
         if not self._closed:
             self._release()
             self._closed = reason
@@ -238,18 +238,18 @@ class DecodeSession(ABC):
         del self._ids[length:]
 
     def _forget(self, length: int) -> None:
-        """Of what was computed, keep only what the first ``length`` tokens gave.
+        """Forget what was computed for tokens from ``length`` on.
 
-        Always before the tokens themselves change: a Ctrl-C in between must leave nothing that is not true.
+        Call this before the tokens change, so that a Ctrl-C in between leaves a consistent state.
         """
         self._logits = None
 
     @abstractmethod
     def _catch_up(self) -> None:
-        """Run the tokens that were not run yet, but for the last."""
+        """Run the tokens that were not run yet, except the last."""
 
     def _choose(self, count: int, sampler: Sampler) -> list[int]:
-        """Choose and append 1 to ``count`` tokens; called with tokens held, and room for so many more."""
+        """Choose and append 1 to ``count`` tokens; the session holds tokens and has room for ``count`` more."""
         logits = self.logits()
         if self.nan_guard is not None:
             logits = self.nan_guard.usable(logits)
@@ -269,7 +269,7 @@ class DecodeSession(ABC):
 
     @abstractmethod
     def _copy(self) -> Self:
-        """Another session of the same model, with what this one has computed."""
+        """Copy the session and what it has computed, but for the tokens themselves."""
 
 
 class RecomputeSession(DecodeSession):
@@ -283,7 +283,7 @@ class RecomputeSession(DecodeSession):
         *,
         count_draws: Callable[[], int] = lambda: 0,
     ) -> None:
-        """Nothing is held.
+        """Start without tokens.
 
         Args:
             config: the model's shape.
@@ -307,10 +307,10 @@ class RecomputeSession(DecodeSession):
         return self._forward_probs(self.ids)
 
     def _catch_up(self) -> None:
-        """Nothing is kept of one token for the next."""
+        """Do nothing: the whole sequence runs for each token."""
 
     def _release(self) -> None:
-        """There is nothing of its own."""
+        """Do nothing: the session owns no GL objects."""
 
     def _compute_logits(self) -> Floats:
         return self._forward(self.ids)
@@ -320,7 +320,7 @@ class RecomputeSession(DecodeSession):
 
 
 def common_prefix(held: list[int], wanted: list[int]) -> int:
-    """How many tokens at the beginning are the same."""
+    """The number of tokens at the beginning that are the same."""
     if held == wanted[: len(held)]:  # mostly so, and fast
         return len(held)
     pairs = zip(held, wanted, strict=False)

@@ -12,12 +12,11 @@ from dataclasses import replace
 
 import numpy as np
 
-from glinfer.engine.batch import Batch, places_for
+from glinfer.engine.batch import Batch, SchedulerOptions, places_for
 from glinfer.engine.cached import CachedSession
 from glinfer.engine.decode import DecodeSession, Floats, RecomputeSession
 from glinfer.engine.fallback import FallbackPrefill, KernelChoice
 from glinfer.engine.nan_guard import NanGuard
-from glinfer.engine.options import SchedulerOptions
 from glinfer.engine.requests import BatchRequest, Running
 from glinfer.engine.scheduler import Scheduler
 from glinfer.engine.score import TextScore, TextScorer
@@ -29,7 +28,7 @@ from glinfer.models.reference.decoder import LAST_ROW
 from glinfer.models.reference.gab import LOGITS, PROBS, TOKENS
 from glinfer.models.session import Session
 
-_SHORTEST = 64
+_SHORTEST = 64  # tokens of the first reference plan
 
 
 class Engine(ABC):

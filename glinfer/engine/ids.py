@@ -1,4 +1,4 @@
-"""Token ids as callers give them: any sequence of whole numbers, checked before anything runs."""
+"""Checks of token ids and counts from callers, before anything runs."""
 
 from __future__ import annotations
 
@@ -12,10 +12,10 @@ from glinfer.errors import InputError
 
 
 def check_tokens(what: str, ids: Sequence[int], config: ModelConfig, *, first: int = 0) -> list[int]:
-    """Ids as a plain list, all of them in a model's vocabulary; ``first`` is the place of the first one.
+    """Check ids against a model's vocabulary and return a plain list; ``first`` is the place of the first one.
 
     Raises:
-        InputError: an id is no whole number, or outside the vocabulary.
+        InputError: an id is not a whole number, or outside the vocabulary.
     """
     checked = whole_numbers(what, ids)
     for place, token in enumerate(checked, start=first):
@@ -27,10 +27,10 @@ def check_tokens(what: str, ids: Sequence[int], config: ModelConfig, *, first: i
 
 
 def whole_numbers(what: str, values: Sequence[int]) -> list[int]:
-    """A sequence of whole numbers as a plain list.
+    """Return a sequence of whole numbers as a plain list.
 
     Raises:
-        InputError: it is none.
+        InputError: it is something else.
     """
     # Bytes and booleans pass for whole numbers in Python, and are surely a mistake here.
     if isinstance(values, (bytes, bytearray)):
@@ -47,10 +47,10 @@ def whole_numbers(what: str, values: Sequence[int]) -> list[int]:
 
 
 def whole_number(what: str, value: int) -> int:
-    """A number of something.
+    """Check a count.
 
     Raises:
-        InputError: it is no whole number of at least 0.
+        InputError: it is not a whole number of at least 0.
     """
     try:
         number = -1 if isinstance(value, (bool, np.bool_)) else operator.index(value)
@@ -62,10 +62,10 @@ def whole_number(what: str, value: int) -> int:
 
 
 def check_ids(ids: Sequence[int], config: ModelConfig) -> list[int]:
-    """The ids as a plain list that a model of this shape can run.
+    """Check ids that a model of this shape shall run, and return a plain list.
 
     Raises:
-        InputError: none at all, more than the context holds, no whole number, or one outside the vocabulary.
+        InputError: there are none, more than the context holds, or one that is no whole number of the vocabulary.
     """
     checked = whole_numbers("the prompt", ids)
     if not checked:
@@ -77,10 +77,10 @@ def check_ids(ids: Sequence[int], config: ModelConfig) -> list[int]:
 
 
 def check_stop_ids(stop_ids: Sequence[int], config: ModelConfig) -> list[int]:
-    """Ids that end a sequence, as a plain list.
+    """Check ids that end a sequence, and return a plain list.
 
     Raises:
-        InputError: one is no whole number, or not in the vocabulary.
+        InputError: one is not a whole number, or outside the vocabulary.
     """
     checked = whole_numbers("stop_ids", stop_ids)
     for token in checked:
@@ -90,10 +90,10 @@ def check_stop_ids(stop_ids: Sequence[int], config: ModelConfig) -> list[int]:
 
 
 def check_max_tokens(value: object) -> int:
-    """How many tokens at most.
+    """Check the limit for generated tokens.
 
     Raises:
-        InputError: it is no whole number of at least 1.
+        InputError: it is not a whole number of at least 1.
     """
     try:
         # operator.index takes NumPy's whole numbers as well, and no float.

@@ -1,4 +1,4 @@
-"""From a checkpoint's file to its plan bound to a device: what a model is made of."""
+"""Loading: from the file of a checkpoint to its plan, bound to a device."""
 
 from __future__ import annotations
 
@@ -44,7 +44,7 @@ from glinfer.text.stops import default_stops
 from glinfer.text.tokenizer import Tokenizer, find_tokenizer
 
 USUAL_CONTEXT = 4096
-"""Tokens of the longest sequence of a model with rotary positions, which may have many more, where nobody says."""
+"""Default limit for the context of models with rotary positions, which often have far more."""
 
 
 @dataclass(frozen=True)
@@ -52,10 +52,10 @@ class Loaded:
     """The parts of a model.
 
     Attributes:
-        engine: the plan, bound to a device, and what runs it.
-        tokenizer: the tokenizer that fits it, or None.
-        no_tokenizer_reason: why there is none.
-        stop_ids: the ids that end a text where nobody says which.
+        engine: the bound plan and its methods.
+        tokenizer: the tokenizer, or None.
+        no_tokenizer_reason: the reason why there is none.
+        stop_ids: the ids that end a text by default.
         owns_device: whether the device was opened for this model.
     """
 
@@ -69,7 +69,7 @@ class Loaded:
 def read_model(
     path: str | PathLike[str], *, gelu: str | None = None, context: int | None = None
 ) -> tuple[str | PathLike[str], Checkpoint]:
-    """A checkpoint as it is going to be run, with the path of its file.
+    """Read a checkpoint with the form of GELU and the context that it will run with; returns its path too.
 
     Args:
         path: a file, a directory, or the name of a bundled model.
@@ -87,7 +87,7 @@ def read_model(
 
 
 def usual_context(config: ModelConfig, context: int | None) -> ModelConfig:
-    """The shape for sequences of so many tokens; left out, of all positions of the model, or :data:`USUAL_CONTEXT`.
+    """The shape for sequences of ``context`` tokens (default: all positions, or :data:`USUAL_CONTEXT`).
 
     Raises:
         ConfigError: the model has no such positions.
@@ -145,7 +145,7 @@ def load_parts(
 
 @dataclass(frozen=True)
 class Prepared:
-    """A plan and the arrays that it uploads, ready to be bound; the checkpoint itself is needed no more.
+    """A plan and the arrays that it uploads, ready to be bound; the checkpoint itself is no longer needed.
 
     Attributes:
         options: how the plan is built.
@@ -236,7 +236,7 @@ def prepare(
 
 
 def _folded_bytes(plan: Plan, max_texture_size: int) -> int:
-    """What folding takes at most: the largest array, and that in float64 on the way."""
+    """The most memory that folding takes: the largest array, and its float64 copy."""
     return 5 * max(tensor.layout_within(max_texture_size).nbytes for tensor in plan.of_kind("weight"))
 
 
@@ -248,7 +248,7 @@ def random_weights(
     *,
     seed: int = 0,
 ) -> Checkpoint:
-    """Random weights of a shape, see :func:`glinfer.formats.random_checkpoint`, if a plan of them fits the memory.
+    """Make random weights, see :func:`glinfer.formats.random_checkpoint`, if a plan of them fits the memory.
 
     Args:
         config: the shape.

@@ -1,4 +1,4 @@
-"""The model as a user sees it: text or ids in, text, ids, logits or probabilities out."""
+"""The Model of the public API: text or ids in, text, ids, logits or probabilities out."""
 
 from __future__ import annotations
 
@@ -10,12 +10,11 @@ from typing import TYPE_CHECKING, Any, TypedDict, overload
 import numpy as np
 import numpy.typing as npt
 
-from glinfer.engine.batch import MAX_SLOTS
+from glinfer.engine.batch import MAX_SLOTS, SchedulerOptions
 from glinfer.engine.capture import Inspected
 from glinfer.engine.decode import DecodeSession
 from glinfer.engine.ids import check_ids, check_stop_ids, check_tokens, whole_number
 from glinfer.engine.loading import Loaded, load_parts
-from glinfer.engine.options import SchedulerOptions
 from glinfer.engine.requests import BatchRequest, BatchResult, Running, check_request
 from glinfer.engine.sampler import SamplingOptions
 from glinfer.engine.scheduler import Scheduler
@@ -34,13 +33,13 @@ if TYPE_CHECKING:
     from typing_extensions import Unpack
 
 CHUNK = 8
-"""How many tokens :meth:`Model.generate` has the GPU choose before it looks at them."""
+"""Tokens that :meth:`Model.generate` lets the GPU choose between two readbacks."""
 
 _CLOSED = "this model was closed; load it again"
 
 
 class StreamOptions(TypedDict, total=False):
-    """The options of :meth:`Model.stream` and :meth:`Model.generate`; explained at ``stream``."""
+    """The options of :meth:`Model.stream`, which explains them, and of :meth:`Model.generate`."""
 
     max_tokens: int
     temperature: float
@@ -64,7 +63,7 @@ class Model(Inspected):
         config: the model's shape.
         tokenizer: the tokenizer, or None when there is none and only ids can be used.
         device: the open OpenGL device.
-        engine: what runs the model.
+        engine: the bound plans and their methods.
         bound: the plan, bound to the device.
         weights: the format of the weights, such as ``f32``.
         cache: that of keys and values.
@@ -91,7 +90,7 @@ class Model(Inspected):
 
     @property
     def plan(self) -> Plan:
-        """What one run draws."""
+        """The bound plan."""
         return self.bound.plan
 
     def session(self) -> DecodeSession:
@@ -298,7 +297,7 @@ class Model(Inspected):
         return self.engine.scheduler(self._checked, self._require_open, SchedulerOptions(**bounds))()
 
     def _bounds(self, what: str, **given: int | None) -> dict[str, int]:
-        """Those of several numbers that are given, if sequences can be run together now."""
+        """Check the given numbers, and that sequences can run together now; leaves out those that are None."""
         self._require_open()
         self._require_unobserved(what)
         bounds = {name: whole_number(f"for {name}", number) for name, number in given.items() if number is not None}
@@ -308,7 +307,7 @@ class Model(Inspected):
         return bounds
 
     def score(self, texts: Sequence[str | Sequence[int]], *, stride: int | None = None) -> list[TextScore]:
-        """How likely the model finds each of several texts: the log-probability of every token but the first.
+        """Score texts: the log-probability of every token but the first, given those before it.
 
         Many tokens are run at once, and short texts together.
 
@@ -342,7 +341,7 @@ class Model(Inspected):
             raise InputError(f"{which}{error}") from None
 
     def draws(self, tokens: int = 1) -> DrawTable:
-        """The passes that the last of ``tokens`` tokens costs, by kind, with ``.total`` draw calls.
+        """Count the passes for the last of ``tokens`` tokens, by kind, with ``.total`` draw calls.
 
         The reference plan runs all of the tokens in them again, the fast plan that one alone.
         """

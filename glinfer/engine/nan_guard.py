@@ -1,7 +1,7 @@
-"""A watch over what a model computes: NaN and infinities are seen where logits are read back, and traced to their pass.
+"""Detection of NaN and infinities: found in logits that are read back, and traced to the pass where they began.
 
-It costs the largest of the logits, one number. Only when that is no number is the sequence run again, one token at a
-time, with a look at what each draw has written.
+The check costs one number, the largest logit. Only when that is not finite does the sequence run again, one token at a
+time, and the output of each draw is examined.
 """
 
 from __future__ import annotations
@@ -27,17 +27,17 @@ _LARGEST = float(np.finfo(np.float32).max)
 
 
 class Runs(Protocol):
-    """What the watch asks of a sequence of tokens."""
+    """The methods of a sequence of tokens that tracing needs."""
 
     def prefill(self, ids: Sequence[int]) -> None:
         """Append tokens."""
 
     def logits(self) -> Floats:
-        """Run what is left to run."""
+        """Run the tokens that were not run yet."""
 
 
 class _Finder:
-    """Looks at what each draw writes, up to the first that is no number."""
+    """Examines the output of each draw until one has a value that is not finite."""
 
     def __init__(self) -> None:
         self.place = ""
@@ -61,7 +61,7 @@ class _Finder:
 
 
 def _written(session: Session, spec: DrawSpec, name: str, values: Mapping[str, int | float]) -> Array:
-    """What a draw has written of one of its outputs."""
+    """The part of an output that a draw has written."""
     (rows, cols), first = spec.extent(values), spec.first_row(values)
     if spec.cover != "scatter":
         return session.read_rows(name, first, rows)[:, :cols]
@@ -73,18 +73,18 @@ class NanGuard:
     """A watch over the numbers that one model computes.
 
     Attributes:
-        strict: whether anything that is no number ends the run; otherwise only what leaves nothing to choose from does,
-            and the first of the rest is warned of.
+        strict: whether any NaN or infinity ends the run; otherwise only logits without a finite number do, and the
+            first of the others causes a warning.
     """
 
     def __init__(self, bound: Session, new_session: Callable[[], AbstractContextManager[Runs]]) -> None:
-        """Over the plan that is bound; ``new_session`` makes a sequence of tokens."""
+        """Watch the bound plan; ``new_session`` makes a sequence of tokens for tracing."""
         self.strict = False
         self._bound, self._new_session = bound, new_session
         self._warned = self._tracing = False
 
     def look(self, logits: Floats, ids: Sequence[int]) -> None:
-        """Look at logits [vocab] of the token after ``ids``; -inf stands for a token that is never chosen.
+        """Check logits [vocab] of the token after ``ids``; -inf stands for a token that is never chosen.
 
         Raises:
             NumbersError: one is NaN or +inf and the watch is strict, or none is left to choose.
@@ -98,14 +98,14 @@ class NanGuard:
         self._tell(found, ids, usable=bool(usable))
 
     def usable(self, logits: Floats) -> Floats:
-        """Logits that can be chosen from: NaN is never chosen, and +inf is the largest number."""
+        """Replace NaN by -inf and +inf by the largest number, so that a token can be chosen."""
         if np.isfinite(logits.max()):
             return logits
         finite = np.nan_to_num(logits, nan=-np.inf, posinf=_LARGEST, neginf=-np.inf)
         return np.asarray(finite, dtype=np.float32)
 
     def choice(self, candidates: Floats, ids: Sequence[int], further: Sequence[int] = ()) -> int:
-        """The token among the candidates [64] that a run over ``ids``, and ``further`` ones behind them, left.
+        """The best of the candidates [64] of a run over ``ids`` and ``further`` ids.
 
         Raises:
             NumbersError: the best score is no number and the watch is strict, or there is none.
@@ -127,7 +127,7 @@ class NanGuard:
         }
 
     def _tell(self, found: str, ids: Sequence[int], *, usable: bool) -> None:
-        """Raise or warn; every time but once a warning is kept back, and the pass not looked for."""
+        """Raise, or warn the first time; later warnings are suppressed, and their passes not traced."""
         if usable and not self.strict and self._warned:
             return
         message = f"the model's output is broken: {found}; {self.trace(ids) or 'run again token by token, none is'}"

@@ -1,4 +1,4 @@
-"""Requests: a prompt with its options, checked, on its way, and what came of it."""
+"""Requests to a scheduler or a batch: a prompt with its options, its progress, and its result."""
 
 from __future__ import annotations
 
@@ -49,11 +49,11 @@ class Running:
 
     Attributes:
         by_gpu: whether the GPU chooses its tokens by itself.
-        ids: what was chosen so far, without a stop id.
+        ids: the tokens chosen so far, without a stop id.
         stats: counts and times; ``stats.finish_reason`` is None until the end.
-        held: the tokens of the sequence, the prompt among them, after what the context has dropped.
-        cached: how many of ``held`` have their keys and values in the cache; all but the last when a step may follow.
-        prompted: how many of those the chunk plan has computed, as it computes a prompt.
+        held: the tokens of the sequence, prompt included, without those that the context has dropped.
+        cached: the number of tokens in ``held`` whose keys and values are in the cache; all but the last before a step.
+        prompted: the number of those that the chunk plan has computed.
     """
 
     request: BatchRequest
@@ -76,7 +76,7 @@ class Running:
 
     @property
     def ended(self) -> bool:
-        """Whether it is finished, or was cancelled."""
+        """Whether the sequence has finished or was cancelled."""
         return self.stats.finish_reason is not None
 
     def push(self, token: int) -> None:

@@ -1,8 +1,8 @@
 """Choose the next token from a row of logits: penalties, filters, one draw. NumPy only.
 
 Penalties and filters are float64. The draw is float32, in the arithmetic of the shader that draws on the GPU.
-At the end, which tokens the GPU can choose by itself; :mod:`glinfer.engine.shortlist` takes the same steps where of
-a row only its likeliest tokens are known.
+The GPU can choose tokens by itself where :func:`gpu_chooses`; :mod:`glinfer.engine.shortlist` takes the same steps
+where only the likeliest tokens of a row are known.
 """
 
 from __future__ import annotations
@@ -86,19 +86,19 @@ class SamplingOptions:
 
     @property
     def inverse_temperature(self) -> float:
-        """What a draw multiplies the logits by, a float32 number from 0 to 10,000; 1 when greedy."""
+        """The factor of the logits in a draw, a float32 number from 0 to 10,000; 1 when greedy."""
         return 1.0 if self.greedy else float(np.float32(1.0 / self.temperature))
 
 
 @dataclass(frozen=True)
 class Kept:
-    """What the filters leave of tokens whose scores are known, when those of others are only bounded.
+    """The tokens that pass the filters, if the scores of some are known and those of others only bounded.
 
     Attributes:
         weights: of each token, relative to the largest.
-        certain: which are left whatever the others are.
-        possible: which may be left.
-        others: whether any other token may be left.
+        certain: the tokens that pass whatever the scores of the others are.
+        possible: the tokens that may pass.
+        others: whether any other token may pass.
     """
 
     weights: FloatArray
@@ -359,7 +359,7 @@ def _bad(name: str, value: object, expected: str) -> InputError:
 
 
 def gpu_chooses(options: SamplingOptions, config: ModelConfig) -> bool:
-    """Whether a token is chosen from all tokens, by their logits alone: what the plans' last pass can do."""
+    """Whether the last pass of a plan can choose the token: from all tokens, by their logits alone."""
     return (
         not 0 < options.top_k < config.vocab_size
         and options.top_p == 1.0

@@ -1,4 +1,4 @@
-"""Which sequences run when: requests come and go at any time, and all that are there share each run.
+"""The scheduler: requests come and go at any time, and all running sequences share each run.
 
 One :meth:`Scheduler.next` runs at most a piece of the prompts that wait, and one token of every sequence whose prompt
 is in its cache. Prompts are first come, first served: one that is begun is finished before the next, which by then
@@ -21,15 +21,15 @@ from glinfer.engine.requests import BatchRequest, BatchResult, Running
 from glinfer.errors import ContextError, InputError
 from glinfer.models.fast.rows import slots_for
 
-FEWEST_REUSED = 8
-"""Fewer tokens in common are run again: that costs next to nothing, and a place may hold something better to keep."""
+MIN_REUSED = 8
+"""The fewest shared tokens worth reusing: running fewer again costs next to nothing, and spares a better cache."""
 
 _CLOSED = "this scheduler was closed; make another one with model.scheduler()"
 
 
 @dataclass(frozen=True)
 class Event:
-    """What one step brought one sequence.
+    """The outcome of one step for one sequence.
 
     Attributes:
         sequence: as :meth:`Scheduler.insert` has returned it.
@@ -45,11 +45,11 @@ class Event:
 
 
 class _Place:
-    """Cache for one sequence: who has it, and what the last one has left.
+    """The cache of one sequence: which sequence has it, and the tokens that the last one left in it.
 
     Attributes:
         kept: tokens whose keys and values the cache of a free place holds, from its first slot on.
-        freed: when it became free; the place with the lowest number is the one unused for longest.
+        freed: the time at which it became free; the place with the lowest is the one unused for longest.
     """
 
     def __init__(self, number: int) -> None:
@@ -65,10 +65,10 @@ class Scheduler:
     It belongs to the thread that opened the model, like everything that runs it.
 
     Attributes:
-        slots: how many sequences have caches at once; others wait for one of them.
-        capacity: how many tokens each may hold, prompt and continuation together.
-        piece: how many tokens of prompts one :meth:`next` runs at most, counted in whole groups of as many rows as a
-            pass computes at once.
+        slots: the number of sequences that have caches at once; others wait.
+        capacity: the number of tokens that each may hold, prompt and continuation together.
+        piece: the most prompt tokens that one :meth:`next` runs, counted in whole groups of the rows that a pass
+            computes at once.
     """
 
     def __init__(
@@ -85,23 +85,25 @@ class Scheduler:
             batch: what runs; closed with this.
             check: makes a request ready to be run, or raises InputError.
             usable: raises ContextError where the model can be used no more, or not from here.
-            piece: see above; left out, what the kernels take in best.
+            piece: see above (default: the chunk size of the kernels).
         """
         self.slots, self.capacity = batch.slots, batch.capacity
         self.piece = batch.kernels.chunk if piece is None else piece
         self.batch, self._check, self._usable = batch, check, usable
         kernels = batch.kernels
-        # Where decoding shares sums out, it adds them up in another order than the chunk plan does a prompt's.
+        # Kernels that split sums add them up in another order in decoding than in prefill.
         self._same_sums = kernels.part_steps == 0 and not kernels.split_values
         self._places = [_Place(number) for number in range(batch.slots)]
         self._seats: dict[Running, _Place] = {}
-        self._line: deque[Running] = deque()  # those whose tokens are not all in a cache, with a place or without
+        self._line: deque[Running] = (
+            deque()
+        )  # sequences with tokens that are not in a cache yet, with or without a place
         self._ahead: Step | None = None
         self._clock = 0
         self._closed = False
 
     def insert(self, request: BatchRequest) -> Running:
-        """Line a request up; it gets a place when there is one.
+        """Queue a request; it gets a place when one is free.
 
         Returns:
             What :meth:`next` calls it, with its ``ids``, ``stats`` and ``result`` so far.
@@ -114,7 +116,7 @@ class Scheduler:
         return self.add(self._check(request))
 
     def add(self, running: Running) -> Running:
-        """Line up what was checked; errors as in :meth:`insert`."""
+        """Queue a checked request; errors as in :meth:`insert`."""
         self._require_open()
         # The last token is only chosen, never run; and of a full context the oldest half makes room.
         needed = min(len(running.prompt) + running.max_tokens - 1, self.batch.config.max_position_embeddings)
@@ -127,19 +129,19 @@ class Scheduler:
         return running
 
     def __len__(self) -> int:
-        """How many sequences have not ended, those that wait included."""
+        """The number of sequences that have not ended, including those that wait."""
         return len({*self._seats, *self._line})
 
     def next(self) -> list[Event]:
-        """Run a piece of the prompts that wait, and a step of all others; what came of the step, by place.
+        """Run a piece of the waiting prompts and a step of all other sequences; returns the step's outcome, by place.
 
-        Nothing comes while prompts are run alone, and when there is nothing to do.
+        The list is empty while prompts run alone, and when there is nothing to do.
 
         Raises:
             NumbersError: a model's output is broken, see :mod:`glinfer.engine.nan_guard`.
             ContextError: the scheduler or its model was closed.
 
-        Whatever is raised, a Ctrl-C too, closes the scheduler.
+        Every exception, Ctrl-C included, closes the scheduler.
         """
         self._require_open()
         try:
@@ -154,10 +156,10 @@ class Scheduler:
             raise
 
     def cancel(self, sequence: Running) -> None:
-        """End a sequence, of which nothing more comes; its place is free at once. Harmless when it has ended.
+        """End a sequence and free its place at once; harmless when it has ended.
 
         Raises:
-            InputError: it is none of this scheduler.
+            InputError: the sequence is not one of this scheduler.
         """
         if sequence.ended:
             return
@@ -185,7 +187,7 @@ class Scheduler:
                         yield event.result
 
     def _take_in(self) -> None:
-        """Run a piece of the prompts that wait, in their order, and of contexts that were full."""
+        """Run a piece of the waiting prompts, in order, and of contexts that were full."""
         left, targets = self.piece, self.batch.kernels.rows_per_draw
         while self._line and left > 0:
             each = self._line[0]
@@ -205,14 +207,14 @@ class Scheduler:
                 self._line.popleft()
 
     def _seat(self, each: Running) -> _Place | None:
-        """Give a sequence a place, with as much of its prompt as any place holds; None where no place is free."""
+        """Give a sequence a place, with as much of its prompt as any place holds; None if no place is free."""
         free = [place for place in self._places if place.running is None]
         if not free:
             return None
         wanted = each.held[:-1]
         shared = [common_prefix(self._kept(place), wanted) for place in self._places]
         best = max(self._places, key=lambda place: (shared[place.number], place.running is None))
-        rows = shared[best.number] if shared[best.number] >= FEWEST_REUSED else 0
+        rows = shared[best.number] if shared[best.number] >= MIN_REUSED else 0
         place = best if rows and best.running is None else min(free, key=lambda place: place.freed)
         place.started = perf_counter()
         if rows and place is not best:
@@ -223,12 +225,12 @@ class Scheduler:
         return place
 
     def _kept(self, place: _Place) -> list[int]:
-        """Tokens that the cache of a place holds as a prompt's would be there, from the first on."""
+        """The tokens, from the first on, whose keys and values in a place have the bits that prefill would give."""
         each = place.running
         return place.kept if each is None else each.held[: each.cached if self._same_sums else each.prompted]
 
     def _leave(self, each: Running, reason: str = "") -> None:
-        """Let a sequence that has ended, or ends now, go."""
+        """Free the place of a sequence that has ended, or end it with ``reason``."""
         if reason:
             each.end(reason)
         if each in self._line:
@@ -241,9 +243,9 @@ class Scheduler:
             each.stats.seconds = perf_counter() - place.started - each.stats.prompt_seconds
 
     def _issue(self, before: Step | None) -> Step | None:
-        """Issue a step of all that can go on; of those in the step ``before``, with what that will have chosen.
+        """Issue a step of all sequences that can continue; those in the step ``before`` use the tokens that it chooses.
 
-        None where there are none, or where what that has chosen must be looked at first.
+        None if there are none, or if the choices of the step before have to be read first.
         """
         if before is not None and not before.by_gpu:
             return None
@@ -265,7 +267,7 @@ class Scheduler:
         return self.batch.run(active, ahead, ends) if active else None
 
     def _events(self, step: Step) -> list[Event]:
-        """Take in what a step has chosen."""
+        """Read the tokens that a step has chosen, and hand them to their sequences."""
         events = []
         for place, token in sorted(self.batch.choices(step).items()):
             each = step.active[place]
@@ -284,7 +286,7 @@ class Scheduler:
         return events
 
     def _make_room(self, each: Running) -> None:
-        """Drop the oldest half of a full context, as alone; the rest is run again before the prompts that wait."""
+        """Drop the oldest half of a full context, as a session does; the rest runs again before the waiting prompts."""
         count = (self.batch.config.max_position_embeddings + 1) // 2
         del each.held[:count]
         each.cached = each.prompted = 0

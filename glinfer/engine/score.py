@@ -1,4 +1,4 @@
-"""How likely a model finds texts: log-probabilities of every token, many tokens in a run and many texts at once."""
+"""Scoring of texts: the log-probability of every token, many tokens in a run and many texts at once."""
 
 from __future__ import annotations
 
@@ -23,8 +23,8 @@ from glinfer.ops.fused.score import log_probabilities
 if TYPE_CHECKING:
     from typing_extensions import Self
 
-TOGETHER = 16
-"""A sequence begins at a cache slot that is a multiple of this."""
+SLOT_ALIGNMENT = 16
+"""Sequences begin at cache slots that are multiples of this."""
 
 LogProbs = npt.NDArray[np.float64]
 Tokens = npt.NDArray[np.intp]
@@ -32,12 +32,12 @@ Tokens = npt.NDArray[np.intp]
 
 @dataclass(frozen=True)
 class TextScore:
-    """How likely the tokens of one text are.
+    """The likelihood of the tokens of one text.
 
     Attributes:
         ids: the tokens.
         logprobs: natural logarithm of the probability of each token but the first, given those before it, float64.
-        likeliest: the token that the model found likeliest in each of those places.
+        likeliest: the token that the model predicted in each of those places.
     """
 
     ids: list[int]
@@ -57,7 +57,7 @@ class TextScore:
 
 @dataclass(frozen=True)
 class Window:
-    """Tokens [start, stop) of a text, whose predictions of tokens [scored, stop] are asked for."""
+    """Tokens [start, stop) of a text, and the first token ``scored`` of those, up to ``stop``, that they score."""
 
     text: int
     start: int
@@ -79,7 +79,7 @@ def windows(count: int, context: int, stride: int) -> Iterator[tuple[int, int, i
 
 
 def windows_of(texts: Sequence[Sequence[int]], context: int, stride: int | None) -> list[Window]:
-    """The windows over all texts; ``stride`` left out is half of the context.
+    """The windows over all texts; ``stride`` defaults to half of the context.
 
     Raises:
         InputError: a text is too short, or the stride is outside the context.
@@ -92,7 +92,7 @@ def windows_of(texts: Sequence[Sequence[int]], context: int, stride: int | None)
 
 
 def check_likelihoods(logprobs: LogProbs) -> None:
-    """Refuse logarithms of probabilities that are none.
+    """Refuse log-probabilities that are not finite.
 
     Raises:
         NumbersError: one is not finite.
@@ -113,7 +113,7 @@ class _Piece:
 
 
 class TextScorer:
-    """Says how likely a model finds texts, by the plan ``score``, many tokens of many texts at once.
+    """Scores texts by the plan ``score``, many tokens of many texts at once.
 
     Close it, or use it in a ``with`` block.
     """
@@ -177,7 +177,7 @@ class TextScorer:
         return [TextScore(list(ids), *numbers) for ids, numbers in zip(texts, found, strict=True)]
 
     def _runs(self, jobs: Iterable[Window]) -> Iterator[list[_Piece]]:
-        """The windows dealt to runs: long ones by themselves, in several runs; short ones together."""
+        """Distribute windows to runs: long ones take several runs, short ones share one."""
         together: list[_Piece] = []
         row = 0
         for window in jobs:
@@ -190,12 +190,12 @@ class TextScorer:
                     yield [_Piece(window, first, min(self.rows, window.stop - first), 0, 0)]
                 continue
             together.append(_Piece(window, window.start, length, row, row))
-            row = -(-(row + length) // TOGETHER) * TOGETHER
+            row = -(-(row + length) // SLOT_ALIGNMENT) * SLOT_ALIGNMENT
         if together:
             yield together
 
     def _run(self, texts: Sequence[Sequence[int]], run: Sequence[_Piece]) -> tuple[LogProbs, Tokens]:
-        """(log-probability of the next token, likeliest) of every row of one run."""
+        """Run once; returns (log-probability of the next token, likeliest token) of every row."""
         table, targets = self._table, self._kernels.rows_per_draw
         for piece in run:
             # Padding rows continue the positions; their results and cache slots are ignored.
@@ -220,7 +220,7 @@ class TextScorer:
         return logprobs, likeliest
 
     def close(self) -> None:
-        """Release what is its own; harmless when repeated."""
+        """Release the plan; harmless when repeated."""
         self.session.release()
 
     def __enter__(self) -> Self:
@@ -233,10 +233,10 @@ class TextScorer:
 
 
 def check_stride(stride: int | None, context: int) -> int:
-    """How far apart windows begin; left out, half of the context.
+    """Check the distance between the starts of windows (default: half of the context).
 
     Raises:
-        InputError: it is no whole number from 1 to the context.
+        InputError: it is not a whole number from 1 to the context.
     """
     stride = max(1, context // 2) if stride is None else stride
     whole = isinstance(stride, (int, np.integer)) and not isinstance(stride, bool)

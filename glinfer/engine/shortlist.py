@@ -1,4 +1,4 @@
-"""The sampler's choice out of a shortlist: the token that the whole row of logits gives, or none where that is open.
+"""Sampling from a shortlist: the token that the whole row of logits would give, if the shortlist determines it.
 
 The pass ``shortlist`` leaves the four largest logits of each piece of the vocabulary
 (:mod:`glinfer.ops.fused.shortlist`). No other token of a piece is above the fourth, so tokens above the largest fourth
@@ -36,7 +36,7 @@ class Shortlists:
     """The plan ``shortlist`` over the logits of another session; release its session when that one is released."""
 
     def __init__(self, bound: Session, kernels: KernelOptions) -> None:
-        """Bind it.
+        """Bind the plan.
 
         Raises:
             PlanError: it does not fit the renderer.
@@ -49,11 +49,11 @@ class Shortlists:
         self._texture, *self._found = (self.session.texture(name) for name in (TABLE, BEST, FACTS))
 
     def run(self, rows: Sequence[int], draws: Sequence[Drawn]) -> list[Shortlist]:
-        """The shortlists of some rows of the logits, by one draw and two small readbacks for all of them.
+        """Make the shortlists of some rows of the logits, by one draw and two small readbacks for all of them.
 
         Args:
-            rows: which, at most as many as there are.
-            draws: how the token of each is drawn.
+            rows: the numbers of the rows.
+            draws: how the token of each row is drawn.
         """
         count = len(rows)
         fill_table(self._table, rows, draws)
@@ -65,7 +65,7 @@ class Shortlists:
 
 
 def sample_shortlist(sampler: Sampler, found: Shortlist, history: History = ()) -> int | None:
-    """The token that ``sampler.sample`` finds in the row of logits that a shortlist was made of, if that can be told.
+    """The token that ``sampler.sample`` would choose from the whole row of logits, if its shortlist determines it.
 
     Args:
         sampler: goes on to the next step if the token can be told, and stays otherwise.
@@ -88,7 +88,7 @@ def sample_shortlist(sampler: Sampler, found: Shortlist, history: History = ()) 
 
 
 class _Listed:
-    """The tokens of a list with their penalties, and what may be said of all others."""
+    """The tokens of a shortlist after penalties, and bounds for all others."""
 
     def __init__(self, sampler: Sampler, found: Shortlist, history: History) -> None:
         self.sampler, self.found = sampler, found
@@ -135,7 +135,7 @@ class _Listed:
         return int(ids[winner])
 
     def mass(self, below: BoolArray, largest: float) -> tuple[float, float]:
-        """The least and the greatest weight of all tokens but those above the bounds, given the largest score.
+        """Bounds for the weight of all tokens that are not above the bounds, given the largest score.
 
         ``below`` are the tokens of the list that are counted here.
         """
@@ -154,7 +154,7 @@ class _Listed:
         return max(0.0, low) + known, high + known
 
     def beats_others(self, best: float, below: BoolArray) -> bool:
-        """Whether a drawn score is larger than those of all tokens but those above the bounds."""
+        """Whether a drawn score beats those of all tokens that are not above the bounds."""
         found, pieces = self.found, self.found.pieces
         if below.any() and self.perturbed_max(self.scores[below], self.ids[below]) >= best:
             return False

@@ -16,15 +16,15 @@ from glinfer.text.tokenizer import Tokenizer
 
 @dataclass
 class GenerationStats:
-    """What a stream has done so far.
+    """Counts and times of a stream.
 
     ``finish_reason`` is None while it runs, then ``stop`` (a stop id or stop string), ``length``
     (max_tokens reached), ``closed``, ``cancelled``, or ``error`` (an exception came through).
 
-    ``tokens`` counts a stop id too, since it was computed, and ``surplus`` what was computed behind the end for
-    nothing. ``draws`` and ``seconds`` are those of choosing tokens; reading the prompt, or what of it the model did
-    not hold already, is in ``prompt_draws`` and ``prompt_seconds``; ``draws_saved`` are those that the first token was
-    spared because a chunk of the prompt had done their work. Seconds are the model's own, not what the caller
+    ``tokens`` counts a stop id too, since it was computed, and ``surplus`` tokens that were computed past the
+    end. ``draws`` and ``seconds`` are those of choosing tokens; reading the prompt, or what of it the model did
+    not hold already, is in ``prompt_draws`` and ``prompt_seconds``; ``draws_saved`` are the draws of the first token
+    that were skipped because prefill already computed them. Seconds are the model's own, not what the caller
     did between tokens. ``dropped`` counts the oldest tokens that made room when the context was full, and
     ``reused_tokens`` those of the prompt that a scheduler had in a cache from another sequence.
     """
@@ -43,12 +43,12 @@ class GenerationStats:
 
     @property
     def tokens_per_second(self) -> float:
-        """Generated tokens over the time of choosing them; 0 before the first."""
+        """Generated tokens divided by the time of choosing them; 0 before the first."""
         return self.tokens / self.seconds if self.seconds > 0 else 0.0
 
     @property
     def draws_per_token(self) -> float:
-        """Draw calls for each token that was computed, those done ahead included."""
+        """Draw calls for each computed token, including those that prefill saved."""
         computed = self.tokens + self.surplus
         return (self.draws + self.draws_saved) / computed if computed else 0.0
 
@@ -58,9 +58,9 @@ class TokenStream:
 
     Attributes:
         stats: counts and times, current at any time.
-        ids: what came out so far.
-        chunk: how many tokens are computed at once where the GPU can choose them. More wait for it less often, and
-            come later; 1 unless changed.
+        ids: the ids generated so far.
+        chunk: the number of tokens that are computed between two readbacks if the GPU can choose them (default 1).
+            Larger chunks wait less often, and the tokens come later.
     """
 
     def __init__(
@@ -89,7 +89,7 @@ class TokenStream:
         self.ids: list[int] = []
         self.stats = GenerationStats(prompt_tokens=len(prompt))
         self._session, self._on_end = session, on_end
-        # What the session has to hold, and which of its last tokens are still to be yielded.
+        # The tokens that the session has to hold, and the last of them that are still to be yielded.
         self._held = list(prompt)
         self._waiting: deque[int] = deque()
         self._sampler, self._by_gpu = Sampler(options), session.chooses(options)
@@ -164,7 +164,7 @@ class TokenStream:
 
 
 class TextStream:
-    """An iterator over pieces of text: whole characters, each as soon as it is certain, no stop string.
+    """An iterator over pieces of text: whole characters, as soon as they are certain, without stop strings.
 
     ``stats`` and ``ids`` are those of the token stream below; ``close()`` ends it early.
     """
@@ -182,7 +182,7 @@ class TextStream:
 
     @property
     def chunk(self) -> int:
-        """How many tokens are computed at once; see the token stream."""
+        """The number of tokens that are computed between two readbacks."""
         return self._tokens.chunk
 
     @chunk.setter

@@ -1,7 +1,7 @@
-"""The record of a family of models: everything that tells its models from those of others.
+"""The record of a family of models: everything that distinguishes its models from those of other families.
 
 A record is data. Formats read from it how a model is recognised and what its files call things; the builders of plans
-read from it what is computed. Sizes, and settings that differ between models of one family, are in
+read from it what to compute. Sizes, and settings that differ between models of one family, are in
 :class:`glinfer.config.ModelConfig`, windows of single layers among them.
 """
 
@@ -19,11 +19,11 @@ class Names:
     The defaults are those of Llama in Hugging Face's transformers.
 
     Attributes:
-        layer: beginning of the names of a layer, with its number; the names inside a layer follow it.
-        projection: of queries, keys and values, with the letter. A name without a place for the letter means one matrix
-            with the rows of all three below each other.
-        head_norm: of queries and keys, with the letter.
-        gate, up: one name for both means one matrix, likewise.
+        layer: the prefix of names inside a layer, with a place for its number.
+        projection: the projections of queries, keys and values, with a place for the letter; without one, a single
+            matrix holds the rows of all three.
+        head_norm: the norms of heads of queries and keys, with a place for the letter.
+        gate, up: the two first matrices of a gated MLP; one name for both means a single matrix with the rows of both.
     """
 
     embeddings: str = "model.embed_tokens"
@@ -41,12 +41,12 @@ class Names:
     head: str = "lm_head"
 
     def of(self, role: str, layer: int | None = None, letter: str = "") -> str:
-        """The name of what one of the attributes above names, in a layer or outside all."""
+        """The name for one of the roles above, in a layer or outside of all layers."""
         name: str = getattr(self, role).format(letter)
         return name if layer is None else self.layer.format(layer) + name
 
     def vocabulary(self, *, tied: bool) -> str:
-        """The vocabulary's matrix: that of the embeddings where the two are tied."""
+        """The name of the head, which is that of the embeddings if the two are tied."""
         return self.embeddings if tied else self.head
 
 
@@ -71,9 +71,9 @@ SIZES = (
     *("vocab_size", "hidden_size", "intermediate_size", "num_hidden_layers", "num_attention_heads"),
     *("num_key_value_heads", "head_dim", "max_position_embeddings"),
 )
-"""Fields of :class:`glinfer.config.ModelConfig` that a ``config.json`` may leave out."""
+"""Fields of :class:`glinfer.config.ModelConfig` that have defaults in a ``config.json``."""
 ACTIVATIONS = {"silu": "silu", "swish": "silu", "gelu": "gelu", "gelu_new": "gelu_new", TANH: "gelu_new"}
-"""Activations in ``config.json``, and ``hidden_act`` of :class:`glinfer.config.ModelConfig` for each."""
+"""The ``hidden_act`` of :class:`glinfer.config.ModelConfig` for each name of an activation in ``config.json``."""
 _SAME_MATHS: Mapping[str, tuple[object, ...]] = {
     "partial_rotary_factor": (1, None),
     "is_causal": (True, None),
@@ -89,19 +89,19 @@ class HuggingFace:
     Attributes:
         sizes: defaults of the fields :data:`SIZES`; 0 where the value follows from other fields.
         activation: the default, under its name in the file.
-        activations: settings that name the activation, and what each calls what; those given have to agree.
-        eps: default of the norms' epsilon, and ``eps_key`` its name in the file.
+        activations: the settings that name the activation, with the names that each knows; given ones have to agree.
+        eps: the default epsilon of norms; ``eps_key`` is its name in the file.
         tied: default of ``tie_word_embeddings``.
-        keys: names of a field in the file where it is not the field's own; several mean the same and have to agree.
-        old_keys: a name of a field in old files, used where there is no other.
-        null_heads: ``num_key_value_heads`` may be null, which means as many as heads.
-        always_biased: the attention has its biases whatever the file says.
-        window: which layers may have a sliding window: none, all, or those after ``max_window_layers``.
-        only: settings with the values that leave the maths as it is; anything else is refused.
-        names: of the tensors in the file; None for those of the checkpoint.
+        keys: the names of a field in the file, if they differ from ours; several are synonyms and have to agree.
+        old_keys: the name of a field in old files, used if the file has no other.
+        null_heads: whether ``num_key_value_heads`` may be null, which means one for each head of queries.
+        always_biased: whether the attention has its biases whatever the file says.
+        window: the layers that may have a sliding window: none, all, or those after ``max_window_layers``.
+        only: settings that would change the maths, with the harmless values; other values are refused.
+        names: the names of tensors in the file; None if they are those of the checkpoint.
         prefix: the beginning of names that some files leave out.
-        transposed: matrices inside layers are [in, out].
-        buffers: a regular expression for tensors, without prefix, that are no weights and are passed over.
+        transposed: whether matrices inside layers are stored as [in, out].
+        buffers: a regular expression for tensors, without prefix, that are not weights and are ignored.
     """
 
     sizes: tuple[int, ...]
@@ -124,15 +124,15 @@ class HuggingFace:
 
 @dataclass(frozen=True)
 class Gguf:
-    """The architecture of a family in GGUF files. Of families with one architecture, the first is read.
+    """The architecture of a family in GGUF files; families may share one, and files are then read as the first of them.
 
     Attributes:
         architecture: ``general.architecture``.
-        activation: ``hidden_act`` of all its models; no key of the file says it.
-        pairs_together: rows of queries and keys have the two elements that rotary positions turn together side by side,
-            and ``rope_freqs.weight`` may say how much slower each pair turns.
-        attention_bias: its attention may have biases.
-        names: of the tensors in the file.
+        activation: ``hidden_act`` of all its models, which the file does not say.
+        pairs_together: whether the two elements that rotary positions turn together are neighbours in the rows of
+            queries and keys; then ``rope_freqs.weight`` may slow each pair down.
+        attention_bias: whether its attention may have biases.
+        names: the names of tensors in the file.
     """
 
     architecture: str
@@ -147,12 +147,12 @@ class Manifest:
     """The JSON manifest of a family, see :mod:`glinfer.formats.manifest.model`.
 
     Attributes:
-        format: beginning of its ``format``.
+        format: the beginning of its ``format``.
         version: its ``format_version``.
-        only: settings of its architecture with the value that each has to have, and has where it is left out; fields of
+        only: the one supported value of each setting, which is also the default; those that are fields of
             :class:`glinfer.config.ModelConfig` are taken from here.
-        prefix: beginning of the names of tensors, which the file may leave out.
-        renamed: ends of names in the file, and in the checkpoint.
+        prefix: the beginning of the names of tensors, which the file may leave out.
+        renamed: the ends of names in the file, and what they become in the checkpoint.
     """
 
     format: str
@@ -168,24 +168,25 @@ class Family:
 
     Attributes:
         name: ``model_type``, here and in Hugging Face's configurations.
-        names: of the tensors of a checkpoint; matrices are [out, in].
-        norm: ``rms``, or ``layer``, which has a bias too.
-        norm_offset: added to the weights of norms; GGUF files have the sum.
-        positions: learned, or rotary ones that turn elements half a head apart, or neighbours.
-        rope_theta: default of the base of rotary angles.
-        gated: the MLP has a gate.
-        head_norms: heads of queries and keys are normalised.
-        scaled_embeddings: embeddings are multiplied by the square root of the width.
-        biases: which of ``q``, ``k``, ``v``, ``o``, ``gate``, ``up``, ``down`` and ``head`` always have a bias.
-        attention_biases, mlp_biases: which have one in a model with ``attention_bias`` or ``mlp_bias``.
-        published: the reference plan is the published algorithm, 244 passes of Gab, in floats.
+        names: the names of tensors in a checkpoint; matrices are [out, in].
+        norm: RMSNorm (``rms``), or LayerNorm (``layer``), which has a bias too.
+        norm_offset: a number that is added to the weights of norms; GGUF files store the sum.
+        positions: learned, or rotary: elements turn with those half a head apart, or with their neighbours.
+        rope_theta: the default base of rotary angles.
+        gated: whether the MLP has a gate.
+        head_norms: whether heads of queries and keys are normalised.
+        scaled_embeddings: whether embeddings are multiplied by the square root of the width.
+        biases: the matrices among ``q``, ``k``, ``v``, ``o``, ``gate``, ``up``, ``down`` and ``head`` that always have
+            a bias.
+        attention_biases, mlp_biases: the matrices that have a bias in a model with ``attention_bias`` or ``mlp_bias``.
+        published: whether the reference plan of float weights is the published algorithm, 244 passes for Gab.
         usual: fields of :class:`glinfer.config.ModelConfig` for a shape given as options.
-        huggingface, gguf, manifest: how files have it; None where no file of that format does.
-        gab1: a GAB1 file holds one; its weights are always floats.
-        gguf_as: the family that its models become in GGUF files: missing biases are 0, that of the head is folded in.
-        own_chat: its models chat in Gab's form: never, where the tokenizer has the tokens for it, or always.
-        stops: tokens that end a text; none where the model's files name ids.
-        exact_vocabulary: a tokenizer that lies beside a model belongs to it only with exactly as many tokens.
+        huggingface, gguf, manifest: how files of these formats hold it; None if none does.
+        gab1: whether GAB1 files hold it; its weights are always floats.
+        gguf_as: the family that its models become in GGUF files; missing biases are 0, that of the head is folded in.
+        own_chat: when its models chat in Gab's form: never, if the tokenizer has the tokens for it, or always.
+        stops: tokens that end a text; empty if the model's files name ids.
+        exact_vocabulary: whether a tokenizer beside a model belongs to it only if it has exactly as many tokens.
     """
 
     name: str
@@ -213,5 +214,5 @@ class Family:
 
     @property
     def rotary(self) -> bool:
-        """Positions are turns of queries and keys."""
+        """Whether positions are rotations of queries and keys."""
         return self.positions != "learned"

@@ -1,4 +1,4 @@
-"""Files to models and back: GAB1, safetensors, GGUF and Hugging Face checkpoints, BPE1 tokenizers.
+"""Reading and writing models: GAB1, safetensors, GGUF and Hugging Face checkpoints, BPE1 tokenizers.
 
 This room knows files, configurations and named arrays, and nothing of graphics.
 """
@@ -17,11 +17,12 @@ from glinfer.formats.gguf.file import GGUF_MAGIC
 from glinfer.formats.gguf.model import read_gguf
 from glinfer.formats.gguf.write import DTYPES as GGUF_DTYPES
 from glinfer.formats.gguf.write import write_gguf
-from glinfer.formats.huggingface.files import CONFIG, OTHER_WEIGHTS, read_header
+from glinfer.formats.huggingface.files import CONFIG, OTHER_WEIGHTS
 from glinfer.formats.huggingface.model import read_huggingface
 from glinfer.formats.manifest.model import find_manifest, is_manifest, read_manifest
 from glinfer.formats.random_weights import random_checkpoint
 from glinfer.formats.safetensors import read_safetensors, write_safetensors
+from glinfer.formats.safetensors_file import read_header
 from glinfer.formats.tensors import weight_shapes
 from glinfer.formats.vocabularies import Vocabulary
 
@@ -50,12 +51,12 @@ __all__ = [
 
 AS_IN_FILE = "file"
 DTYPES = (*GGUF_DTYPES, AS_IN_FILE)
-"""What ``dtype`` may be, in one format or another."""
+"""Valid values of ``dtype``; each format takes some of them."""
 _SNIFFED = 9  # a safetensors header's length takes 8 bytes, and the header starts with "{"
 
 
 def load_checkpoint(path: AnyPath) -> Checkpoint:
-    """Read a bundled model by its name, or a checkpoint of any known format, which its first bytes tell.
+    """Read a bundled model by its name, or a checkpoint of any known format, recognised by its first bytes.
 
     A directory is a Hugging Face model's; so is its config.json, and a safetensors file that glinfer did not save.
 
@@ -100,7 +101,7 @@ def load_checkpoint(path: AnyPath) -> Checkpoint:
 def save_checkpoint(
     checkpoint: Checkpoint, path: AnyPath, *, dtype: str = "float32", tokenizer: Vocabulary | None = None
 ) -> None:
-    """Write a checkpoint in the format that the end of the name asks for: ``.gab``, ``.safetensors`` or ``.gguf``.
+    """Write a checkpoint in the format of the file name's ending: ``.gab``, ``.safetensors`` or ``.gguf``.
 
     ``dtype`` may be ``float16`` for safetensors: half the size, every number rounded. For GGUF it is one of
     :data:`glinfer.formats.gguf.write.DTYPES`, or ``file`` for tensors as they are,

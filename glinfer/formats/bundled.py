@@ -1,4 +1,4 @@
-"""The models that come with the package: a checkpoint, its tokenizer and a card for each, no download."""
+"""The models that come with the package, each with a tokenizer and a card; nothing is downloaded."""
 
 from __future__ import annotations
 
@@ -11,13 +11,13 @@ from pathlib import Path
 from glinfer.errors import FormatError
 from glinfer.formats.files import AnyPath
 
-_LONGEST_NAME = 64
+_MAX_NAME_CHARACTERS = 64
 FOLDER = Path(__file__).resolve().parent.parent / "bundled"
 
 
 @dataclass(frozen=True)
 class BundledModel:
-    """One bundled model; what its card (``<name>.json``) says of it, and its size on disk.
+    """One bundled model: the facts on its card (``<name>.json``), and its size on disk.
 
     ``bits_per_byte`` is measured on held-out text with ``glinfer eval``; docs/models.md has the whole card.
     """
@@ -55,13 +55,13 @@ def bundled_models() -> tuple[BundledModel, ...]:
 
 
 def find_model(path_or_name: AnyPath) -> AnyPath:
-    """The path of a bundled model when that is what the name is and no such file exists; else as given.
+    """The path of a bundled model if there is no file of that name; other paths are returned as given.
 
     Raises:
-        FormatError: what can only be a name (no folder, no ending) is neither a file nor a bundled model.
+        FormatError: a name without folder and ending is neither a file nor a bundled model.
     """
     name = os.fspath(path_or_name)
-    could_be_one = isinstance(name, str) and name.isidentifier() and len(name) <= _LONGEST_NAME
+    could_be_one = isinstance(name, str) and name.isidentifier() and len(name) <= _MAX_NAME_CHARACTERS
     if not could_be_one or os.path.lexists(name):
         return path_or_name
     models = {model.name: model.path for model in bundled_models()}

@@ -1,4 +1,4 @@
-"""A model's weights under their usual names, whatever file they came from."""
+"""Checkpoints: the weights of a model under their usual names, from whatever file they came."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ from glinfer.formats.packed import PACKED_FORMATS, PackedTensor, block_weights
 from glinfer.formats.tensors import tensor_count, weight_shapes
 
 FloatArray = npt.NDArray[np.float32]
-_LONGEST_TRIED, _NAMES_TRIED = 128, 1000  # characters and names, where the nearest is looked for
+_MAX_TRIED_CHARACTERS, _MAX_TRIED_NAMES = 128, 1000  # in the search for the nearest name
 _CHUNK = 1 << 16  # floats looked at together by check_finite: small enough to stay in a CPU's cache
 
 
@@ -42,7 +42,7 @@ class Checkpoint:
 
     @property
     def parameter_count(self) -> int:
-        """How many numbers all tensors have together."""
+        """The number of weights in all tensors."""
         floats = sum(tensor.size for tensor in self.tensors.values())
         return floats + sum(tensor.size for tensor in self.packed.values())
 
@@ -62,7 +62,7 @@ class Checkpoint:
         return found
 
     def check_finite(self) -> None:
-        """Look at every number, a few at a time.
+        """Check that all weights are finite, a few at a time.
 
         Raises:
             FormatError: a tensor has NaN or infinite values; names the first such tensor, how many such
@@ -87,7 +87,7 @@ class Checkpoint:
 
 
 def _not_finite(tensor: FloatArray) -> tuple[int, int]:
-    """How many values are not finite, and the row-major index of the first (0 if there is none)."""
+    """The number of values that are not finite, and the row-major index of the first (0 if there is none)."""
     count = first = seen = 0
     # nditer walks in row-major order whatever the strides and copies at most one chunk at a time.
     chunks = np.nditer(tensor, flags=["external_loop", "buffered", "zerosize_ok"], order="C", buffersize=_CHUNK)
@@ -154,13 +154,13 @@ def check_tensors(config: ModelConfig, found: Mapping[str, tuple[str, tuple[int,
 
 
 def nearest(name: str, others: Iterable[str], verb: str) -> str:
-    """A hint at the most similar of ``others``, for a message; empty where none is similar.
+    """A hint at the most similar of ``others``, for a message; empty if none is similar.
 
-    Of many only the first few are tried, and none that is absurdly long: the time grows with the square of a length.
+    Only the first of many names are tried, and no absurdly long ones: the time grows with the square of the length.
     """
-    if len(name) > _LONGEST_TRIED:
+    if len(name) > _MAX_TRIED_CHARACTERS:
         return ""
-    tried = itertools.islice((other for other in others if len(other) <= _LONGEST_TRIED), _NAMES_TRIED)
+    tried = itertools.islice((other for other in others if len(other) <= _MAX_TRIED_CHARACTERS), _MAX_TRIED_NAMES)
     close = difflib.get_close_matches(name, tried, n=1)
     return f" ({verb} {quoted(close[0])}, the nearest name)" if close else ""
 
@@ -175,7 +175,7 @@ def check_checkpoint(checkpoint: Checkpoint) -> None:
 
 
 def with_context(checkpoint: Checkpoint, positions: int | None) -> Checkpoint:
-    """The same model for sequences of at most so many tokens; None leaves it as it is.
+    """The same model for sequences of at most ``positions`` tokens; None leaves it as it is.
 
     Raises:
         ConfigError: the model has no such positions.

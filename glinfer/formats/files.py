@@ -1,4 +1,4 @@
-"""What all file formats share: magics, opening a file safely, writing one so that it is never half there."""
+"""Files of every format: names in messages, opening a file safely, and writing one whole or not at all."""
 
 from __future__ import annotations
 
@@ -18,32 +18,32 @@ _BLOBS_ABOVE = 3  # folders up to the one that has the blobs, in the cache of Hu
 AnyPath = str | os.PathLike[str]
 
 GAB1_MAGIC = 0x47414231
-"""First little-endian u32 of a GAB1 checkpoint."""
+"""The first little-endian u32 of a GAB1 checkpoint."""
 
 BPE1_MAGIC = 0x42504531
-"""First little-endian u32 of a BPE1 tokenizer."""
+"""The first little-endian u32 of a BPE1 tokenizer."""
 
 
 def shown(path: AnyPath) -> str:
-    """``path`` for a message: as it is, or quoted where its characters would break the line or not print."""
+    """A path for a message: as it is, or quoted if it has characters that break the line or do not print."""
     text = os.fspath(path)
     return text if text and text.isprintable() else ascii(text)
 
 
 def reason(error: OSError) -> str:
-    """The operating system's own words for ``error``, without number and path, on one line."""
+    """The operating system's words for an error, without number and path, on one line."""
     return " ".join((error.strerror or str(error) or type(error).__name__).split())
 
 
 def words_of(error: object, most: int = 300) -> str:
-    """What a library said, for a message: on one line, all of it printable, and not long."""
+    """The message of a library's error: on one line, printable, and at most ``most`` characters."""
     text = " ".join(str(error).split())
     text = text if len(text) <= most else f"{text[: most - 1]}…"
     return text if text.isprintable() else ascii(text)[:most]
 
 
 def _usable(path: AnyPath) -> str:
-    """``path`` as text, if it is one that a file can have at all."""
+    """Return a path as text if a file can have it."""
     text = os.fspath(path)
     try:
         if b"\0" not in os.fsencode(text):
@@ -54,7 +54,7 @@ def _usable(path: AnyPath) -> str:
 
 
 def cache_folder() -> Path:
-    """Where glinfer keeps files of its own: $GLINFER_CACHE, else ``glinfer`` in $XDG_CACHE_HOME or in ~/.cache.
+    """The folder for glinfer's own files: $GLINFER_CACHE, else ``glinfer`` in $XDG_CACHE_HOME or in ~/.cache.
 
     Raises:
         InputError: there is none of them.
@@ -69,9 +69,9 @@ def cache_folder() -> Path:
 
 
 def memory_folder(part: str) -> Path | None:
-    """Where glinfer remembers what it found out here and could find out again; None where it shall not, or cannot.
+    """A folder for measurements that glinfer keeps between runs: ``part`` of :func:`cache_folder`.
 
-    ``part`` of :func:`cache_folder`. With GLINFER_CACHE set and empty nothing is remembered.
+    None if there is no such folder, or if GLINFER_CACHE is set and empty, which turns this off.
     """
     if os.environ.get("GLINFER_CACHE") == "":
         return None
@@ -82,7 +82,7 @@ def memory_folder(part: str) -> Path | None:
 
 
 def kind_of(mode: int) -> str:
-    """What a file that is not a regular one is, from its ``st_mode``."""
+    """The kind of a file that is not a regular one, from its ``st_mode``."""
     kinds = {
         stat.S_IFDIR: "a directory",
         stat.S_IFIFO: "a pipe",
@@ -94,12 +94,12 @@ def kind_of(mode: int) -> str:
 
 
 def is_directory(path: AnyPath) -> bool:
-    """Whether ``path`` is a directory; False too where that cannot be found out, for opening it to say why."""
+    """Whether ``path`` is a directory; False if that cannot be found out, so that opening it says why."""
     return os.path.isdir(path)  # noqa: PTH112 (Path.is_dir raises where the directory above may not be searched)
 
 
 def inside(path: Path) -> Path:
-    """``path``, if it lies in its own folder once links are followed: for files that a user did not name.
+    """Return a path if it lies in its own folder once links are followed: for files that a user did not name.
 
     The cache of Hugging Face's hub is known: its ``snapshots/<revision>/config.json`` is a link into ``blobs``, which
     lies beside ``snapshots``.

@@ -1,4 +1,4 @@
-"""The JSON files of a Hugging Face model, and settings out of them that are what they should be."""
+"""JSON files of models: reading one within limits, and reading settings with a check of each."""
 
 from __future__ import annotations
 
@@ -16,11 +16,11 @@ from glinfer.formats.limits import MAX_JSON_NUMBER, MAX_JSON_VALUES
 _quoting = Repr()
 _quoting.maxstring = _quoting.maxother = 120
 quoted = _quoting.repr
-"""A value or name out of a file for a message: in quotes, and shortened when it is absurdly long."""
+"""A value or name from a file for a message: in quotes, and shortened if it is absurdly long."""
 
 
 def check_values(text: bytes, label: str, most: int = MAX_JSON_VALUES) -> None:
-    """Refuse JSON of more than ``most`` values, before anything is made of them.
+    """Refuse JSON of more than ``most`` values, before it is parsed.
 
     Raises:
         FormatError: there are more brackets and commas than that.
@@ -31,7 +31,7 @@ def check_values(text: bytes, label: str, most: int = MAX_JSON_VALUES) -> None:
 
 
 def read_json(path: Path, longest: int, most: int = MAX_JSON_VALUES) -> dict[str, Any]:
-    """The JSON object in a file of at most ``longest`` bytes and ``most`` values.
+    """Read the JSON object in a file of at most ``longest`` bytes and ``most`` values.
 
     Raises:
         FormatError: the file cannot be read, is longer or has more, is no JSON, or holds something other than an
@@ -68,7 +68,7 @@ def check_plain_name(name: str, what: str, beside: str) -> None:
 
 
 def is_unicode(text: str) -> bool:
-    """Whether a text has a UTF-8 form: out of JSON it may have half a surrogate pair, which no library takes."""
+    """Whether a text has a UTF-8 form; JSON allows half a surrogate pair, which no library takes."""
     try:
         text.encode()
     except UnicodeEncodeError:
@@ -77,33 +77,33 @@ def is_unicode(text: str) -> bool:
 
 
 def is_whole(value: object, least: int) -> bool:
-    """Whether a value is a whole number of at least ``least``; true and false are none."""
+    """Whether a value is a whole number of at least ``least``, and not true or false."""
     return isinstance(value, int) and not isinstance(value, bool) and value >= least
 
 
 @dataclass(frozen=True)
 class Settings:
-    """Settings by name, read with a check of what each is.
+    """Settings by name, each checked when it is read.
 
     Attributes:
         values: as the file has them.
-        label: what messages begin with: the file, and where in it the settings are.
+        label: the beginning of messages: the file, and the place of the settings in it.
     """
 
     values: Mapping[str, Any]
     label: str
 
     def refused(self, name: str, expected: str) -> FormatError:
-        """The error that says what a setting is, and what was expected."""
+        """An error that names a setting, its value, and what was expected."""
         found = quoted(self.values[name]) if name in self.values else "left out"
         return FormatError(f"{self.label}: {name} is {found}; expected {expected}")
 
     def given(self, name: str) -> bool:
-        """Whether a setting is there and is not null."""
+        """Whether a setting is present and not null."""
         return self.values.get(name) is not None
 
     def whole(self, name: str, default: int, *, least: int = 1) -> int:
-        """A whole number; ``default`` where it is left out.
+        """Read a whole number; a missing one is ``default``.
 
         Raises:
             FormatError: it is something else, or less than ``least``.
@@ -114,7 +114,7 @@ class Settings:
         return int(value)
 
     def number(self, name: str, default: float | None = None) -> float:
-        """A number above 0; ``default`` where it is left out, if there is one.
+        """Read a number above 0; a missing one is ``default``, if that is given.
 
         Raises:
             FormatError: it is something else, or is missing.
@@ -127,7 +127,7 @@ class Settings:
         return float(value)
 
     def flag(self, name: str, *, default: bool = False) -> bool:
-        """True or false; ``default`` where it is left out.
+        """Read true or false; a missing one is ``default``.
 
         Raises:
             FormatError: it is something else.
@@ -138,7 +138,7 @@ class Settings:
         return value
 
     def one_of(self, name: str, known: Mapping[str, str], default: str) -> str:
-        """What ``known`` has for a setting; for ``default`` where it is left out.
+        """Translate a setting by ``known``; a missing one is ``default``.
 
         Raises:
             FormatError: it is none of the names in ``known``.

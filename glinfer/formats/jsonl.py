@@ -1,4 +1,4 @@
-"""JSON-lines files: one strict JSON object a line, and errors that name file and line."""
+"""JSON-lines files: one strict JSON object a line, with errors that name file and line."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from glinfer.errors import InputError
 from glinfer.formats.files import AnyPath, shown
 from glinfer.formats.limits import MAX_LINE_BRACKETS
 
-_LONGEST_SHOWN = 60
+_MAX_SHOWN_CHARACTERS = 60
 
 
 def read_lines(file: BinaryIO, path: AnyPath, most: int) -> Iterator[tuple[int, bytes]]:
@@ -43,10 +43,10 @@ def at_line(path: AnyPath, number: int) -> Iterator[None]:
 
 
 def parse_object(data: bytes, example: str) -> dict[str, Any]:
-    """The one JSON object that ``data`` holds.
+    """Parse one JSON object; errors show ``example``.
 
     Raises:
-        InputError: it holds something else, a key twice, or a number that JSON has not (NaN); shows ``example``.
+        InputError: there is something else, a key twice, or NaN or an infinity.
     """
     if data.count(b"[") + data.count(b"{") > MAX_LINE_BRACKETS:
         raise InputError(
@@ -83,9 +83,9 @@ def _no_number(constant: str) -> NoReturn:
 
 
 def short(value: object) -> str:
-    """A value that came out of JSON, for a message: on one line and not long."""
+    """A value from JSON for a message: on one line, and shortened."""
     try:
         text = json.dumps(value)
     except (ValueError, RecursionError):
         return f"a large {type(value).__name__}"
-    return text if len(text) <= _LONGEST_SHOWN else f"{text[: _LONGEST_SHOWN - 3]}..."
+    return text if len(text) <= _MAX_SHOWN_CHARACTERS else f"{text[: _MAX_SHOWN_CHARACTERS - 3]}..."

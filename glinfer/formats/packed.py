@@ -1,4 +1,4 @@
-"""Matrices kept as a file has them: half floats, or GGML's blocks of small integers with scales."""
+"""Packed matrices: kept as their file has them, as half floats or GGML's blocks of small integers with scales."""
 
 from __future__ import annotations
 
@@ -15,12 +15,12 @@ from glinfer.quant.ggml import Bytes, dequantize, not_finite
 F16 = "F16"
 """The format of a :class:`PackedTensor` that keeps a half float for each weight, and no blocks."""
 PACKED_FORMATS = (F16, *BLOCK_FORMATS)
-_CHUNK = 1 << 22  # weights looked at together
+_CHUNK = 1 << 22  # weights examined together
 
 
 @dataclass(frozen=True, eq=False)
 class PackedTensor:
-    """A matrix [rows, inputs] whose rows are bytes, as its file has them.
+    """A matrix [rows, inputs] whose rows are the bytes of its file.
 
     Attributes:
         format: one of :data:`PACKED_FORMATS`.
@@ -31,10 +31,10 @@ class PackedTensor:
     blocks: Bytes
 
     def __post_init__(self) -> None:
-        """Refuse what is no matrix in that format.
+        """Check that the bytes are a matrix in that format.
 
         Raises:
-            InputError: there is no such format, or a row is no whole number of blocks.
+            InputError: there is no such format, or a row is not a whole number of blocks.
         """
         if self.format != F16:
             block_format(self.format)
@@ -54,7 +54,7 @@ class PackedTensor:
 
     @property
     def size(self) -> int:
-        """How many weights."""
+        """The number of weights."""
         return math.prod(self.shape)
 
     def floats(self) -> npt.NDArray[np.float32]:
@@ -78,7 +78,7 @@ class PackedTensor:
         return np.ascontiguousarray(self.blocks)
 
     def first_not_finite(self) -> int | None:
-        """The first row with a weight that is NaN or infinite, None where there is none; looks at scales alone."""
+        """The first row with a weight that is NaN or infinite, or None; only scales are examined."""
         step = max(1, _CHUNK // self.blocks.shape[1])
         for start in range(0, len(self.blocks), step):
             bad = self._bad_rows(np.ascontiguousarray(self.blocks[start : start + step]))
@@ -93,7 +93,7 @@ class PackedTensor:
 
 
 def inputs_in(name: str, nbytes: int) -> int:
-    """How many weights so many bytes of a row hold in a format, rounded down."""
+    """The number of weights that ``nbytes`` bytes of a row hold in a format, rounded down."""
     if name == F16:
         return nbytes // 2
     form = block_format(name)
@@ -101,10 +101,10 @@ def inputs_in(name: str, nbytes: int) -> int:
 
 
 def row_bytes(name: str, inputs: int) -> int:
-    """Bytes of a row of so many weights in a format."""
+    """The number of bytes of a row of ``inputs`` weights in a format."""
     return 2 * inputs if name == F16 else block_format(name).row_bytes(inputs)
 
 
 def block_weights(name: str) -> int:
-    """How many weights a row must be a multiple of in a format."""
+    """The number of weights in a block of a format; rows are whole blocks."""
     return 1 if name == F16 else max(1, block_format(name).weights)

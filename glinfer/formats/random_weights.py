@@ -44,7 +44,7 @@ def random_checkpoint(config: ModelConfig, seed: int = 0, scale: float = 0.04) -
 
 
 def _around(array: StoredArray, drawn: FloatArray, names: Names) -> FloatArray:
-    """Move or stretch ``drawn`` as the tensor's role asks; see :func:`random_checkpoint`."""
+    """Shift or scale ``drawn`` by the role of the tensor; see :func:`random_checkpoint`."""
     name = array.names[0]
     is_gain = len(array.shape) == 1 and name.endswith(".weight")
     stretch = {f"{names.embeddings}.weight": 4, f"{names.head}.weight": 3}.get(name, 1)

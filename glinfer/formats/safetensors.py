@@ -8,28 +8,28 @@ passes take floats alone; everything else is float32 there.
 
 from __future__ import annotations
 
-import json
-import struct
+from collections.abc import Mapping
+from pathlib import Path
 from types import MappingProxyType
-from typing import Any, BinaryIO
+from typing import Any
 
 import numpy as np
 import numpy.typing as npt
-from safetensors import SafetensorError, safe_open
+from safetensors import SafetensorError
 from safetensors.numpy import save_file
 
 from glinfer.config import ModelConfig
 from glinfer.errors import ConfigError, FormatError, InputError
 from glinfer.formats.checkpoint import Checkpoint, check_checkpoint, check_tensors
-from glinfer.formats.files import AnyPath, check_size, opened, replacing, shown, words_of
+from glinfer.formats.files import AnyPath, replacing, shown, words_of
 from glinfer.formats.huggingface.rope import check_scaling
-from glinfer.formats.json_files import check_values, quoted
-from glinfer.formats.limits import MAX_HEADER_VALUES, MAX_OWN_HEADER_BYTES
+from glinfer.formats.json_files import quoted
+from glinfer.formats.limits import MAX_OWN_HEADER_BYTES
 from glinfer.formats.packed import PackedTensor
+from glinfer.formats.safetensors_file import floats_of, load_tensor, map_bytes, read_header
 from glinfer.formats.tensors import weight_shapes
 from glinfer.quant.formats import F16
 
-_LENGTH = struct.Struct("<Q")
 _FORMAT = "glinfer"
 _STORED = {"F32": "float32", "F16": "float16"}
 
@@ -46,36 +46,28 @@ def read_safetensors(path: AnyPath) -> Checkpoint:
             metadata; a tensor is missing, unknown, not float32 or float16, or of the wrong shape.
     """
     label = shown(path)
-    with opened(path) as (file, size):
-        _check_header(file, size, label)
-        try:
-            with safe_open(path, framework="numpy") as tensors:
-                return _read_open(tensors, file, label)
-        except SafetensorError as error:
-            raise _damage(file, size, label, error) from None
+    found, metadata = read_header(Path(path), MAX_OWN_HEADER_BYTES)
+    config = _config(metadata, label)
+    # Float16 is widened to float32, or packed.
+    kinds = {name: "float32" if each.dtype in _STORED else each.dtype for name, each in found.items()}
+    check_tensors(config, {name: (kinds[name], each.shape) for name, each in found.items()}, label)
+    wanted = {name: found[name] for name in weight_shapes(config)}
+    if config.family.published:
+        loaded = {name: load_tensor(each) for name, each in wanted.items()}
+        return Checkpoint(config, MappingProxyType(loaded), label)
+    floats: dict[str, npt.NDArray[np.float32]] = {}
+    packed: dict[str, PackedTensor] = {}
+    for name, data in map_bytes(wanted).items():
+        shape = wanted[name].shape
+        if wanted[name].dtype == F16 and len(shape) == 2:
+            packed[name] = PackedTensor(F16, data.reshape(shape[0], -1))
+        else:
+            floats[name] = floats_of(data, wanted[name])
+    return Checkpoint(config, MappingProxyType(floats), label, MappingProxyType(packed))
 
 
-def _check_header(file: BinaryIO, size: int, label: str) -> None:
-    """Refuse a header that cannot be in the file, or has far more in it than a model needs."""
-    start = file.read(_LENGTH.size)
-    if len(start) < _LENGTH.size:
-        raise FormatError(
-            f"{label}: found {len(start)} bytes; expected at least the {_LENGTH.size} that say how long a "
-            "safetensors header is; the file is no safetensors file, or cut short"
-        )
-    (length,) = _LENGTH.unpack(start)
-    most = min(size - _LENGTH.size, MAX_OWN_HEADER_BYTES)
-    if length > most:
-        raise FormatError(
-            f"{label}: its first {_LENGTH.size} bytes promise a safetensors header of {length} bytes; "
-            f"expected at most {most} in a file of {size}; the file is no safetensors file, or cut short"
-        )
-    check_values(file.read(length), label, MAX_HEADER_VALUES)
-
-
-def _read_open(tensors: Any, file: BinaryIO, label: str) -> Checkpoint:
-    """Check metadata, names, types and shapes, all before the first tensor is loaded."""
-    metadata = tensors.metadata() or {}
+def _config(metadata: Mapping[str, str], label: str) -> ModelConfig:
+    """The configuration in the metadata of a file."""
     if metadata.get("format") != _FORMAT or "config" not in metadata:
         found = f"format {quoted(metadata['format'])}" if "format" in metadata else "no format"
         config_too = "and a config" if "config" in metadata else "and no config"
@@ -88,55 +80,7 @@ def _read_open(tensors: Any, file: BinaryIO, label: str) -> Checkpoint:
     except ConfigError as error:
         raise FormatError(f"{label}: the config in its metadata describes no possible model: {error}") from None
     check_scaling(config, label)
-    slices = {name: tensors.get_slice(name) for name in tensors.keys()}  # noqa: SIM118 (it is no mapping)
-    found_tensors = {
-        # Whichever it is stored as, it will be float32.
-        name: ("float32" if part.get_dtype() in _STORED else str(part.get_dtype()), tuple(part.get_shape()))
-        for name, part in slices.items()
-    }
-    check_tensors(config, found_tensors, label)
-    if not config.family.published:
-        return _mapped(config, file, label)
-    loaded = {name: tensors.get_tensor(name).astype(np.float32, copy=False) for name in weight_shapes(config)}
-    return Checkpoint(config, MappingProxyType(loaded), label)
-
-
-def _mapped(config: ModelConfig, file: BinaryIO, label: str) -> Checkpoint:
-    """The tensors of a file that the library has checked, as views of it."""
-    file.seek(0)
-    (length,) = _LENGTH.unpack(file.read(_LENGTH.size))
-    header = json.loads(file.read(length))
-    data = np.memmap(file, dtype=np.uint8, mode="r").view(np.ndarray)[_LENGTH.size + length :]
-    floats: dict[str, npt.NDArray[np.float32]] = {}
-    packed: dict[str, PackedTensor] = {}
-    for name, shape in weight_shapes(config).items():
-        first, end = header[name]["data_offsets"]
-        stored = data[first:end]
-        if header[name]["dtype"] == "F32":
-            # A float32 at an odd address, which other software may write, is the one thing that is copied.
-            widened = np.require(stored.view("<f4").astype(np.float32, copy=False), requirements="A")
-            floats[name] = widened.reshape(shape)
-        elif len(shape) == 2:
-            packed[name] = PackedTensor(F16, stored.reshape(shape[0], -1))
-        else:
-            floats[name] = stored.view("<f2").astype(np.float32).reshape(shape)
-    return Checkpoint(config, MappingProxyType(floats), label, MappingProxyType(packed))
-
-
-def _damage(file: BinaryIO, size: int, label: str, error: SafetensorError) -> FormatError:
-    """Why the library refused the file, with the sizes where its header still tells them."""
-    file.seek(0)
-    (length,) = _LENGTH.unpack(file.read(_LENGTH.size))
-    try:
-        header = json.loads(file.read(length))
-        ends = [entry["data_offsets"][1] for name, entry in header.items() if name != "__metadata__"]
-        data = max((end for end in ends if 0 <= end < 1 << 64), default=0)
-        check_size(size, _LENGTH.size + length + data, label)
-    except FormatError as wrong_size:
-        return wrong_size
-    except (ValueError, TypeError, LookupError, AttributeError, RecursionError):
-        pass  # the header is what is damaged: the library says how
-    return FormatError(f"{label}: damaged safetensors file of {size} bytes: {words_of(error)}; get the file again")
+    return config
 
 
 def write_safetensors(checkpoint: Checkpoint, path: AnyPath, *, dtype: str = "float32") -> None:
@@ -166,7 +110,7 @@ def write_safetensors(checkpoint: Checkpoint, path: AnyPath, *, dtype: str = "fl
 
 
 def _stored(name: str, checkpoint: Checkpoint, dtype: str) -> npt.NDArray[Any]:
-    """One tensor as the file will have it."""
+    """One tensor as the file stores it."""
     packed = checkpoint.packed.get(name)
     if packed is not None and packed.format == F16 and dtype == "float16":
         return packed.halves()

@@ -1,4 +1,4 @@
-"""The tensors of a model, by the record of its family and its configuration, and as the files of a format have them."""
+"""The list of a model's tensors, made from its configuration and the record of its family, for every format."""
 
 from __future__ import annotations
 
@@ -24,8 +24,8 @@ class ModelTensor:
         role: the attribute of :class:`glinfer.families.record.Names` that names it.
         part: ``weight`` or ``bias``.
         shape: vectors [n], matrices [out, in].
-        layer: None outside all layers.
-        letter: of projections and norms of heads.
+        layer: the number of the layer; None outside of all layers.
+        letter: ``q``, ``k``, ``v`` or ``o`` of projections and norms of heads.
     """
 
     role: str
@@ -35,36 +35,36 @@ class ModelTensor:
     letter: str = ""
 
     def name(self, names: Names) -> str:
-        """What it is called."""
+        """The name of the tensor in files with these names."""
         return f"{names.of(self.role, self.layer, self.letter)}.{self.part}"
 
     @property
     def is_gain(self) -> bool:
-        """Whether it is the weight of a norm."""
+        """Whether the tensor is the weight of a norm."""
         return self.role.endswith("norm") and self.part == "weight"
 
 
 @dataclass(frozen=True)
 class StoredTensor:
-    """One tensor of a file: those of the model that it holds, whose rows lie below each other."""
+    """One tensor of a file, which holds the rows of one or more tensors of the model."""
 
     name: str
     tensors: tuple[ModelTensor, ...]
 
     @property
     def shape(self) -> tuple[int, ...]:
-        """As NumPy has it."""
+        """The shape of all rows together."""
         first, *rest = self.tensors
         return (first.shape[0] + sum(tensor.shape[0] for tensor in rest), *first.shape[1:])
 
     def split(self, rows: npt.NDArray[Any]) -> Iterator[tuple[ModelTensor, npt.NDArray[Any]]]:
-        """Each tensor, and its rows as a view of all."""
+        """Split rows into those of each tensor, as views."""
         ends = list(accumulate(tensor.shape[0] for tensor in self.tensors))
         return zip(self.tensors, np.split(rows, ends[:-1]), strict=True)
 
 
 def tensors_of(config: ModelConfig) -> Iterator[ModelTensor]:
-    """Every tensor of a model in the order in which it computes with them; no head where that is the embeddings."""
+    """Every tensor of a model in order of computation; a head tied to the embeddings is left out."""
     family, width = config.family, config.hidden_size
     yield ModelTensor("embeddings", "weight", (config.vocab_size, width))
     if not family.rotary:
@@ -123,7 +123,7 @@ def weight_shapes(config: ModelConfig) -> Shapes:
 
 
 def stored_tensors(config: ModelConfig, names: Names) -> list[StoredTensor]:
-    """Every tensor that a file with these names has to have, the embeddings first; those of one name are one."""
+    """Every tensor that a file with these names must have, the embeddings first; tensors with one name are joined."""
     found: dict[str, list[ModelTensor]] = {}
     for tensor in tensors_of(config):
         found.setdefault(tensor.name(names), []).append(tensor)
@@ -131,12 +131,12 @@ def stored_tensors(config: ModelConfig, names: Names) -> list[StoredTensor]:
 
 
 def tensors_per_layer(config: ModelConfig) -> int:
-    """How many tensors each layer has, without listing all: the count of layers comes from files, and may be absurd."""
+    """The number of tensors in each layer; no list of all is made, since files may name absurdly many layers."""
     return sum(1 for _ in _layer(config, 0))
 
 
 def tensor_count(config: ModelConfig) -> int:
-    """How many tensors a model has, without listing them."""
+    """The number of tensors of a model, without listing them."""
     outside = sum(tensor.layer is None for tensor in tensors_of(replace(config, num_hidden_layers=1)))
     return outside + config.num_hidden_layers * tensors_per_layer(config)
 

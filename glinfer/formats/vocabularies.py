@@ -1,4 +1,4 @@
-"""The vocabulary that lies beside a checkpoint, as a file that is written from it can take it along."""
+"""The vocabulary beside a checkpoint, for files that are written from it."""
 
 from __future__ import annotations
 

@@ -1,1 +1,1 @@
-"""Tensors on a GPU and the kernels over them, one call at a time: what ``glinfer.Device`` is made of."""
+"""Tensors on a GPU and the kernels over them, one call at a time: the parts of ``glinfer.Device``."""

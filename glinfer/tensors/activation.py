@@ -1,4 +1,4 @@
-"""Activations, and the gates of gated MLPs."""
+"""Kernels for activations and for the gates of gated MLPs."""
 
 from __future__ import annotations
 

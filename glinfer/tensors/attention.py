@@ -1,4 +1,4 @@
-"""Attention: in steps that leave their matrices to look at, and fused."""
+"""Kernels for attention: in steps whose matrices can be inspected, and fused."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Gradients."""
+"""Kernels for gradients."""
 
 from __future__ import annotations
 

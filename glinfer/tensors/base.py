@@ -22,7 +22,7 @@ class Group:
     """
 
     def __init_subclass__(cls) -> None:
-        """Put that check in front of every kernel."""
+        """Put this check in front of every kernel."""
         super().__init_subclass__()
         for name, method in list(vars(cls).items()):
             if not name.startswith("_") and inspect.isfunction(method):
@@ -33,7 +33,7 @@ class Group:
         self._device = device
 
     def _passes(self, call: str) -> Passes:
-        """The draws of a call to the kernel of this name."""
+        """Start a call to the kernel of this name."""
         self._device.collect()
         return Passes(self._device, call)
 
@@ -57,7 +57,7 @@ class Group:
 
 
 def _checked(method: Callable[..., Any]) -> Callable[..., Any]:
-    """The method, refusing in one line what is no tensor where it declares one, such as a NumPy array."""
+    """Wrap a method so that an argument that is not a tensor, such as a NumPy array, is refused in one line."""
     parameters = list(enumerate(inspect.signature(method).parameters.values()))
     declared = [(place, each) for place, each in parameters if each.annotation in _DECLARED]
 
@@ -92,7 +92,7 @@ def expect_tensor(call: str, name: str, value: object) -> Tensor:
 
 
 def expect_floats(call: str, **tensors: Tensor | None) -> None:
-    """Accept tensors whose elements are floats one by one.
+    """Accept tensors of floats that are not packed.
 
     Raises:
         InputError: naming the call, the tensor and its type.

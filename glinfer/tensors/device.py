@@ -1,4 +1,4 @@
-"""A device: an OpenGL context without a window, the tensors on it, and the kernels over them."""
+"""The Device of the public API: an OpenGL context without a window, its tensors, and the kernels over them."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ from glinfer.tensors.tensor import PACKED, TEXTURE_FORMATS, Shape, Tensor, as_ma
 
 @dataclass(frozen=True)
 class Memory:
-    """What the tensors of a device take: how many there are, how many of them in textures, and their bytes."""
+    """The memory of the tensors of a device: the tensors, those of them that have textures, and the bytes of these."""
 
     tensors: int
     textures: int
@@ -45,7 +45,7 @@ class Device:
     Attributes:
         ops: every kernel, see :class:`glinfer.tensors.ops.Ops` and docs/kernels.md.
         context: the OpenGL context, see :class:`glinfer.gl.context.Device`.
-        kernels: how passes are shaped here.
+        kernels: how passes are shaped on this device.
         programs: the compiled programs.
         blends_floats: whether passes may add to 32-bit float textures by blending.
     """
@@ -71,7 +71,7 @@ class Device:
             raise
 
     def tensor(self, values: npt.ArrayLike, dtype: npt.DTypeLike | str | None = None) -> Tensor:
-        """An array on the device. The values are copied now and uploaded when they are first used.
+        """Make a tensor of an array. The values are copied now and uploaded when they are first used.
 
         Args:
             values: an array of float32, float16 or int32; lists of numbers; integers that fit 32 bits. For a packed
@@ -103,7 +103,7 @@ class Device:
         return self.adopt(storage, (*values.shape[:-1], inputs), dtype)
 
     def layout(self, shape: Shape, dtype: str) -> FlatLayout:
-        """Where the elements of a tensor of this shape and type lie.
+        """The layout of a tensor of this shape and type in a texture.
 
         Raises:
             PlanError: it does not fit one texture.
@@ -114,22 +114,22 @@ class Device:
             raise PlanError(f"a tensor {list(shape)}: {error}") from None
 
     def adopt(self, storage: Storage, shape: Shape, dtype: str) -> Tensor:
-        """A tensor over a new storage, counted by :meth:`memory` until it is released."""
+        """Make a tensor of a new storage, which :meth:`memory` counts until it is released."""
         self._storages[id(storage)] = storage
         storage.on_release = lambda released: self._storages.pop(id(released), None)
         return Tensor(self, storage, shape, dtype)
 
     def forget(self, storage: Storage) -> None:
-        """Have a storage that a tensor no longer holds let go at the next call on this device."""
+        """Queue a storage that a tensor no longer holds, to be released at the next call on this device."""
         self._forgotten.append(storage)
 
     def collect(self) -> None:
-        """Release what tensors that no longer exist have held."""
+        """Release the storages of tensors that no longer exist."""
         while self._forgotten:
             self._forgotten.pop().let_go()
 
     def memory(self) -> Memory:
-        """What all tensors take now; views count once."""
+        """The memory that all tensors take now; views count once."""
         self.collect()
         storages = list(self._storages.values())
         textures = [storage for storage in storages if storage.uploaded]
@@ -142,7 +142,7 @@ class Device:
 
     @property
     def description(self) -> str:
-        """Version and renderer in one line."""
+        """OpenGL version and renderer in one line."""
         return self.context.description
 
     def close(self) -> None:
@@ -167,10 +167,10 @@ class Device:
 
 
 def numbers(values: Any) -> Array:
-    """Array-like values as an array of whole numbers or floats.
+    """Convert array-like values to an array of whole numbers or floats.
 
     Raises:
-        InputError: they are no rectangle of numbers, or none at all.
+        InputError: they are not a rectangle of numbers, or empty.
     """
     if isinstance(values, Tensor):
         raise InputError("found a tensor; use it as it is, or on another device its copy: tensor.numpy()")
@@ -187,7 +187,7 @@ def numbers(values: Any) -> Array:
 
 
 def plain_array(values: Any, dtype: Any = None) -> Array:
-    """A copy of array-like values in a type that textures hold one by one.
+    """Copy array-like values to a type that textures can hold unpacked.
 
     Raises:
         InputError: the values are no rectangle of numbers, or cannot be held exactly and no ``dtype`` asks for less.

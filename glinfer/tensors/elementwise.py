@@ -1,4 +1,4 @@
-"""Sums, differences, products and multiples, element by element."""
+"""Kernels for element-wise arithmetic."""
 
 from __future__ import annotations
 

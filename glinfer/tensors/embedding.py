@@ -1,4 +1,4 @@
-"""Rows of tables by number, learned positions, and packed tensors as floats."""
+"""Kernels for embeddings: rows of tables by id, learned positions, and unpacking."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from glinfer.tensors.tensor import TEXTURE_FORMATS, Tensor, is_whole
 
 
 class Embeddings(Group):
-    """Lookups and what feeds them. Moving values keeps their bits; what is unpacked or added is float32."""
+    """Lookups, positions and unpacking. Copied values keep their bits; unpacked or added ones are float32."""
 
     def lookup(self, ids: Tensor, table: Tensor, *, check_ids: bool = False, out: Tensor | None = None) -> Tensor:
         """The rows of a table that ids name; ids [...] of int32, table [V, D] → [..., D] of float32.

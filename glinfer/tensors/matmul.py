@@ -1,4 +1,4 @@
-"""Products of matrices."""
+"""Kernels for matrix products."""
 
 from __future__ import annotations
 
@@ -22,8 +22,8 @@ _AXES = 3
 
 
 @dataclass(frozen=True)
-class Batch:
-    """Which matrices of two stacks meet: along up to three axes, and how x's rows may be taken for one matrix."""
+class StackPairs:
+    """The pairs of matrices in two stacks that are multiplied, along up to three axes."""
 
     sizes: tuple[int, int, int]
     x_steps: tuple[int, int, int]
@@ -32,7 +32,7 @@ class Batch:
 
 @dataclass(frozen=True)
 class After:
-    """What a call wants done to its sums, see :class:`glinfer.ops.flat.matmul.Finish`."""
+    """The operations on the sums of a product, see :class:`glinfer.ops.flat.product.Finish`."""
 
     bias: Tensor | None = None
     activation: str = "none"
@@ -41,8 +41,8 @@ class After:
     causal: int | None = None
 
 
-def batch_of(x: Shape, y: Shape) -> Batch | None:
-    """How the leading axes of two stacks of matrices broadcast; None where that takes more than three axes.
+def batch_of(x: Shape, y: Shape) -> StackPairs | None:
+    """Broadcast the leading axes of two stacks of matrices; None if that takes more than three axes.
 
     Raises:
         ValueError: they do not broadcast.
@@ -69,7 +69,7 @@ def batch_of(x: Shape, y: Shape) -> Batch | None:
             if moving[axis]:
                 own[axis], step = step, step * sizes[axis]
         steps.append((own[0], own[1], own[2]))
-    return Batch((sizes[0], sizes[1], sizes[2]), steps[0], steps[1])
+    return StackPairs((sizes[0], sizes[1], sizes[2]), steps[0], steps[1])
 
 
 class Products(Elementwise, Movement):
@@ -127,7 +127,7 @@ class Products(Elementwise, Movement):
         return self._product("matmul", x, y, product, shape, After(bias, activation, residual), strategy, out)
 
     def _copied(self, x: Tensor, leading: Shape) -> Tensor:
-        """x with its leading axes broadcast, axis by axis: a copy."""
+        """Copy x with its leading axes broadcast, axis by axis."""
         shape = [1] * (len(leading) - x.ndim + 2) + list(x.shape)
         copied = x.reshape(tuple(shape))
         for axis in reversed(range(len(leading))):
@@ -145,7 +145,7 @@ class Products(Elementwise, Movement):
         strategy: str | Strategy | None,
         out: Tensor | None,
     ) -> Tensor:
-        """x [..., M, K] times y [K]: the rows of x are then the weights, and y the one row."""
+        """Multiply x [..., M, K] by y [K]: the rows of x are the weights, and y the one row."""
         _expect_inner("matmul", x, y, x.shape[-1], y.shape[-1])
         if after.bias is not None:
             raise InputError(f"matmul: y is {list(y.shape)}, so the result has no columns that a bias could belong to")
@@ -277,7 +277,7 @@ class Products(Elementwise, Movement):
 
 
 def joined(product: Product) -> Product:
-    """The same product with the rows of neighbouring matrices that meet the same weight as the rows of one matrix."""
+    """Join neighbouring matrices that are multiplied by the same weight into one matrix."""
     batch, x_steps, weight_steps = list(product.batch), list(product.x_steps), list(product.weight_steps)
     m = product.m
     for axis in reversed(range(_AXES)):

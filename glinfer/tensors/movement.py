@@ -1,4 +1,4 @@
-"""Moving elements: transpositions, slices, heads, concatenation, other types. Every result is an independent copy."""
+"""Kernels that move elements: transpositions, slices, heads, concatenation, other types; every result is a copy."""
 
 from __future__ import annotations
 
@@ -184,7 +184,7 @@ class Movement(Group):
         col_offset: int = 0,
         out: Tensor | None = None,
     ) -> Tensor:
-        """A strided copy of x; the axes are those of the result, or of one that lies as it does."""
+        """A strided copy of x; the axes are those of the result, or of a tensor with the same texels."""
         _expect_elements(call, x)
         shape = tuple(axis.size for axis in axes) if shape is None else shape
         try:
@@ -202,7 +202,7 @@ def _axes_of(shape: Shape) -> list[Axis]:
 
 
 def _split_axes(shape: Shape, heads: int, width: int) -> list[Axis]:
-    """The axes [..., heads, rows, width] of so many heads of [..., rows, columns]."""
+    """The axes [..., heads, rows, width] that split the columns of [..., rows, columns] into heads."""
     *outer, rows, _ = _axes_of(shape)
     return [*outer, Axis(heads, 0, width), rows, Axis(width, 0, 1)]
 
@@ -236,7 +236,7 @@ def _sliced(x: Tensor, index: Sequence[Index]) -> tuple[list[Axis], int, int]:
 
 
 def _steps(at: str, part: slice, size: int) -> tuple[int, int, int]:
-    """Where a slice of an axis of this size begins, how many places it has, and how far apart they are."""
+    """The start, length and step of a slice of an axis of this size."""
     try:
         taken = range(size)[part]
     except (TypeError, ValueError) as error:
@@ -247,7 +247,7 @@ def _steps(at: str, part: slice, size: int) -> tuple[int, int, int]:
 
 
 def _spelt(part: object) -> str:
-    """One part of an index as it is written in brackets, in one line."""
+    """One part of an index as it is written in brackets, on one line."""
     if isinstance(part, slice):
         ends = ["" if end is None else repr(end) for end in (part.start, part.stop, part.step)]
         return ":".join(ends if ends[2] else ends[:2])
@@ -255,14 +255,14 @@ def _spelt(part: object) -> str:
 
 
 def _edges(call: str, shape: Sequence[int]) -> Shape:
-    """A shape that was asked for."""
+    """Check a shape from the caller."""
     if not isinstance(shape, Sequence) or not all(is_whole(edge) and edge > 0 for edge in shape):
         raise InputError(f"{call}: found the shape {shape!r}; expected whole numbers from 1 on")
     return tuple(operator.index(edge) for edge in shape)
 
 
 def _axis(call: str, x: Tensor, axis: int) -> int:
-    """An axis of x, counted from 0."""
+    """Check an axis of x; returns it counted from 0."""
     if not x.shape:
         raise InputError(f"{call}: x is [], which has no axes")
     if not is_whole(axis) or not -x.ndim <= axis < x.ndim:
@@ -286,7 +286,7 @@ def _expect_counts(call: str, **counts: int) -> None:
 
 
 def _head_width(call: str, x: Tensor, parts: int, spelt: str, head_dim: int | None) -> int:
-    """Columns of each of ``parts`` heads that lie side by side in the rows of x."""
+    """The width of each of ``parts`` heads that lie side by side in the rows of x."""
     columns = x.shape[-1] if x.shape else 1
     width = columns // parts if head_dim is None else head_dim
     if x.ndim < 2 or columns != parts * width:
@@ -297,7 +297,7 @@ def _head_width(call: str, x: Tensor, parts: int, spelt: str, head_dim: int | No
 
 
 def _expect_concat(tensors: Sequence[Tensor], axis: int) -> tuple[Tensor, int]:
-    """The first of the tensors, and the axis counted from 0."""
+    """Check the tensors; returns the first of them, and the axis counted from 0."""
     if not tensors:
         raise InputError("concat: found no tensors; expected at least one")
     first = tensors[0]
@@ -318,7 +318,7 @@ def _expect_concat(tensors: Sequence[Tensor], axis: int) -> tuple[Tensor, int]:
 
 
 def _joined(passes: Passes, parts: Sequence[TensorSpec], groups: int | None) -> TensorSpec:
-    """Up to eight tensors put together in one that the next draw reads."""
+    """Join up to eight tensors into one that the next draw reads."""
     if len(parts) == 1:
         return parts[0]
     rows, cols = parts[0].shape

@@ -1,4 +1,4 @@
-"""Normalisations along the last axis: LayerNorm, RMSNorm, softmax and its logarithm."""
+"""Kernels for normalisations along the last axis: LayerNorm, RMSNorm, softmax and its logarithm."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ from glinfer.tensors.tensor import Tensor
 
 
 class Normalizations(Group):
-    """Rows made alike, computed in float32. Two draws, or three where rows are long.
+    """Normalisations of rows, computed in float32 by two draws, or three where rows are long.
 
     Squares are those of float32: elements beyond about 1e18 overflow them, and the row becomes 0 or NaN.
     """

@@ -1,4 +1,4 @@
-"""Every kernel under one name: ``device.ops``."""
+"""The kernels of a device: ``device.ops``."""
 
 from __future__ import annotations
 

@@ -16,7 +16,7 @@ from glinfer.tensors.tensor import TEXTURE_FORMATS, Shape, Tensor, TensorDevice,
 
 
 class Passes:
-    """Collects what one call reads, writes and draws; :meth:`run` draws it.
+    """Collects the inputs, results and draws of one call; :meth:`run` draws them.
 
     A call makes one of these, asks it for the specs of its tensors, gives it the draws that the builders in
     :mod:`glinfer.ops` make, and gets the results back as tensors.
@@ -36,13 +36,13 @@ class Passes:
 
     @property
     def max_texture_size(self) -> int:
-        """Texels a side that a texture may have here."""
+        """The most texels along a side of a texture on this device."""
         return self.device.context.limits.max_texture_size
 
     def read(self, name: str, tensor: Tensor, shape: tuple[int, int] | None = None) -> TensorSpec:
-        """A tensor that draws sample, as a matrix [all other axes, last axis], or as another one of the same texels.
+        """Declare an input, as a matrix [all other axes, last axis], or as another matrix of the same texels.
 
-        Of a packed tensor, the matrix of its words.
+        A packed tensor is the matrix of its words.
 
         Raises:
             InputError: it was released, is on another device, or is a result of this call.
@@ -56,7 +56,7 @@ class Passes:
         return self._builder.laid_out(name, "input", layout)
 
     def scratch(self, name: str, rows: int, cols: int, format_name: str = "rgba32f") -> TensorSpec:
-        """A tensor that only the draws of this call see.
+        """Declare a tensor that only the draws of this call use.
 
         Raises:
             InputError: it fits no texture.
@@ -67,7 +67,7 @@ class Passes:
             raise InputError(f"{self.call}: {error}") from None
 
     def result(self, name: str, shape: Shape, dtype: str = "float32", out: Tensor | None = None) -> TensorSpec:
-        """A tensor that the call gives back: a new one, or ``out``.
+        """Declare a result: a new tensor, or ``out``.
 
         Raises:
             InputError: it fits no texture; or ``out`` has another shape or type, was released, is on
@@ -96,7 +96,7 @@ class Passes:
         self._builder.draw(*draws)
 
     def run(self) -> Sequence[Tensor]:
-        """Draw, and give back the results in the order in which they were asked for.
+        """Draw, and return the results in the order of their declaration.
 
         Raises:
             InputError: the shapes do not fit.
@@ -117,7 +117,7 @@ class Passes:
         return [tensor for tensor, _ in self._results]
 
     def abandon(self) -> None:
-        """Release what would have been the results."""
+        """Release the new results of a call that failed."""
         for tensor, given in self._results:
             if not given:
                 tensor.release()

@@ -1,4 +1,4 @@
-"""Rotary positions."""
+"""Kernels for rotary positions."""
 
 from __future__ import annotations
 
@@ -9,13 +9,13 @@ from glinfer.ops.spec import Array
 from glinfer.tensors.base import Group, expect_floats
 from glinfer.tensors.tensor import Tensor, TensorDevice, is_whole
 
-_TABLES = 8
-_LEAST = 1 << 15
+_MAX_TABLES = 8  # the latest settings whose angles are kept
+_MIN_ANGLES = 1 << 15  # of a new table
 _Angles = tuple[int, bytes, float]
 
 
 class Positions(Group):
-    """Kernels that tell rows where in a sequence they are."""
+    """Kernels that encode the positions of rows."""
 
     def __init__(self, device: TensorDevice) -> None:
         """Start without tables of angles."""
@@ -101,7 +101,7 @@ class Positions(Group):
         return y
 
     def _needed(self, sequence: int, offset: int, positions: Tensor | None, length: int | None) -> int:
-        """How many positions there are, the last one of x among them."""
+        """The number of positions that the table needs, up to the last one of x."""
         last, first = offset + sequence - 1, offset
         if positions is not None:
             if positions.dtype != "int32" or positions.shape != (sequence,) or offset:
@@ -119,7 +119,7 @@ class Positions(Group):
         return last + 1 if length is None else int(length)
 
     def _table(self, length: int, rotary: int, theta: float, scaling: Scaling | None) -> Tensor:
-        """The cosines and sines of at least so many positions."""
+        """The cosines and sines of at least ``length`` positions."""
         frequencies, factor = rope_frequencies(length, rotary, theta, scaling)
         angles = (rotary, frequencies.tobytes(), factor)
         table = self._tables.pop(angles, None)
@@ -128,13 +128,13 @@ class Positions(Group):
                 table.release()
             table = self._made(length, frequencies, factor)
         self._tables[angles] = table
-        while len(self._tables) > _TABLES:
+        while len(self._tables) > _MAX_TABLES:
             self._tables.pop(next(iter(self._tables))).release()
         return table
 
     def _made(self, length: int, frequencies: Array, factor: float) -> Tensor:
-        """A table of more positions than are needed, as the next call may need a few more, where there is room."""
-        larger = max(1 << (length - 1).bit_length(), _LEAST // (2 * len(frequencies)))
+        """Make a table, if it fits of more positions than needed, since the next call may need a few more."""
+        larger = max(1 << (length - 1).bit_length(), _MIN_ANGLES // (2 * len(frequencies)))
         for rows in (larger, length):
             try:
                 self._device.layout((rows, 2 * len(frequencies)), "float32")

@@ -1,4 +1,4 @@
-"""Reductions along the last axis: sums, largest elements and where they are, and the cross-entropy."""
+"""Kernels for reductions along the last axis: sums, largest elements and their places, and the cross-entropy."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""The largest elements."""
+"""Kernels for the largest elements."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Where the elements of tensors are: on the way to a texture, or in one. Views of one tensor share it."""
+"""Storage of tensors: a texture, or the matrix that will fill it. Views of one tensor share it."""
 
 from __future__ import annotations
 
@@ -16,8 +16,8 @@ class Storage:
 
     Attributes:
         layout: where the elements lie.
-        holders: how many tensors hold it.
-        on_release: told when it was released.
+        holders: the number of tensors that hold it.
+        on_release: a function that is called when it was released.
     """
 
     def __init__(
@@ -59,7 +59,7 @@ class Storage:
         return self._texture
 
     def matrix(self) -> Array:
-        """The elements [rows, cols]: those that wait for their upload, or read back.
+        """The elements [rows, cols], before their upload or read back.
 
         Raises:
             InputError: it was released.
@@ -69,11 +69,11 @@ class Storage:
         return self.texture().read().copy()
 
     def hold(self) -> None:
-        """One more tensor holds it."""
+        """Count one more tensor that holds it."""
         self.holders += 1
 
     def let_go(self) -> None:
-        """One tensor less holds it; the last one releases it."""
+        """Count one tensor less that holds it, and release it after the last."""
         self.holders -= 1
         if self.holders == 0:
             self.release()

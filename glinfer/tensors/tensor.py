@@ -23,12 +23,12 @@ from glinfer.tensors.storage import Storage
 
 Shape = tuple[int, ...]
 TEXTURE_FORMATS = {"float32": "rgba32f", "float16": "rgba16f", "int32": "rgba32i"}
-"""The texture formats of the types whose elements lie one by one. The packed types lie in ``rgba32ui``."""
+"""The texture formats of the types that are not packed; packed types use :data:`PACKED`."""
 PACKED = "rgba32ui"
 
 
 def as_matrix(shape: Shape) -> tuple[int, int]:
-    """The matrix that a tensor of this shape is stored as: [all other axes, last axis]."""
+    """The shape of the stored matrix of a tensor: [all other axes, last axis]."""
     return math.prod(shape[:-1]), shape[-1] if shape else 1
 
 
@@ -81,7 +81,7 @@ class Tensor:
 
     @property
     def storage(self) -> Storage:
-        """Where the elements are.
+        """The storage of the elements.
 
         Raises:
             InputError: the tensor was released.
@@ -92,12 +92,12 @@ class Tensor:
 
     @property
     def ndim(self) -> int:
-        """How many axes."""
+        """The number of axes."""
         return len(self.shape)
 
     @property
     def size(self) -> int:
-        """How many elements."""
+        """The number of elements."""
         return math.prod(self.shape)
 
     @property
@@ -107,7 +107,7 @@ class Tensor:
 
     @property
     def layout(self) -> FlatLayout:
-        """Where the elements lie in the texture; of a packed tensor, the 32-bit words of its rows.
+        """The layout of the elements in the texture; of a packed tensor, of the 32-bit words of its rows.
 
         Raises:
             InputError: the tensor was released.
@@ -121,13 +121,13 @@ class Tensor:
         return self.layout.nbytes
 
     def __len__(self) -> int:
-        """The first edge."""
+        """The length of the first axis."""
         if not self.shape:
             raise TypeError("a tensor without axes has no length")
         return self.shape[0]
 
     def __array__(self, dtype: npt.DTypeLike | None = None, copy: bool | None = None) -> Array:
-        """What ``numpy.asarray(tensor)`` takes: :meth:`numpy`, which is a copy always."""
+        """Support ``numpy.asarray(tensor)``; the result is always a copy, as of :meth:`numpy`."""
         if copy is False:
             raise ValueError("the elements of a tensor are not in this memory; a copy of them is needed")
         return np.asarray(self.numpy(), dtype=dtype)
@@ -138,7 +138,7 @@ class Tensor:
         return part
 
     def __iter__(self) -> Iterator[Tensor]:
-        """The parts along the first axis, each a copy; without this Python would try indices for ever."""
+        """Iterate over copies of the parts along the first axis; without this Python would try indices for ever."""
         return (self[place] for place in range(len(self)))
 
     def __repr__(self) -> str:
@@ -194,7 +194,7 @@ class Tensor:
         return tuple(edges)
 
     def release(self) -> None:
-        """Let go of the elements; the texture goes with the last view. Harmless when repeated.
+        """Release the elements; the texture is released with the last view. Harmless when repeated.
 
         Raises:
             ContextError: there is a texture, and this is not the thread that opened the device.
@@ -207,7 +207,7 @@ class Tensor:
             storage.let_go()
 
     def __del__(self) -> None:
-        """Have the elements released at the device's next call: this may be another thread than the context's."""
+        """Queue the elements for release at the device's next call, since this may be another thread than its own."""
         storage = getattr(self, "_storage", None)
         if storage is not None:
             self._storage = None
@@ -225,5 +225,5 @@ class Tensor:
 
 
 def is_whole(value: object) -> bool:
-    """Whether a value is a whole number, NumPy's among them, and no truth value."""
+    """Whether a value is a whole number, of Python or NumPy, and not a boolean."""
     return isinstance(value, (int, np.integer)) and not isinstance(value, bool)

@@ -1,1 +1,1 @@
-"""Text without OpenGL: tokenizers, chat templates, stops, and text out of token bytes."""
+"""Text without OpenGL: tokenizers, chat templates, stop ids, and text from token bytes."""

@@ -1,4 +1,4 @@
-"""Turn a stream of token bytes into text that can be shown at once: whole characters, no stop strings."""
+"""Text from a stream of token bytes: whole characters without stop strings, each as soon as it is certain."""
 
 from __future__ import annotations
 

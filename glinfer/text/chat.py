@@ -1,4 +1,4 @@
-"""Chat, kept as token ids so that no message can forge a control token: Gab's own form, and Jinja templates.
+"""Conversations as token ids, in which no message can forge a control token: Gab's own form, and Jinja templates.
 
 :func:`find_chat` says which form a model has. In Gab's, one turn is
 ``<|user|>MESSAGE<|end|><|assistant|>REPLY<|end|>``; the model is prompted up to ``<|assistant|>`` and generates until
@@ -31,7 +31,7 @@ _CHAT_TOKENS = {"<|user|>", "<|end|>", "<|assistant|>"}
 
 
 class ChatTokenizer(Protocol):
-    """What chat needs of a tokenizer."""
+    """The methods of a tokenizer that chat needs."""
 
     @property
     def control_tokens(self) -> Mapping[str, int]:
@@ -45,9 +45,9 @@ class ChatTokenizer(Protocol):
 
 @dataclass(frozen=True)
 class Turn:
-    """One finished exchange, without its control tokens: what the user said and what was answered.
+    """One exchange, a user's message and the reply, without control tokens.
 
-    ``message`` is what the user said as text, which Jinja templates go by.
+    ``message`` is the text of the user's message, which Jinja templates need.
     """
 
     user_ids: tuple[int, ...]
@@ -57,14 +57,14 @@ class Turn:
 
 @dataclass(frozen=True)
 class ChatPrompt:
-    """Token ids to run, and how many of the oldest turns had to be left out to make them fit."""
+    """The token ids of a prompt, and the number of oldest turns that were dropped to make it fit."""
 
     ids: tuple[int, ...]
     dropped_turns: int
 
 
 class ChatForm(Protocol):
-    """What makes a model's prompts out of a conversation, and tells what its replies are made of.
+    """The chat form of a model: makes prompts from conversations, and knows the control tokens of replies.
 
     Attributes:
         control_ids: every control token of the vocabulary.
@@ -81,12 +81,12 @@ class ChatForm(Protocol):
 
     @property
     def think(self) -> int | None:
-        """The token with which the model begins to think, where it has one."""
+        """The token that begins the model's thoughts, or None."""
         ...
 
     @property
     def answer(self) -> int | None:
-        """The token with which the model goes over from its thoughts to its answer, where one token does."""
+        """The token between the model's thoughts and its answer, or None."""
         ...
 
     def encode_message(self, message: str) -> tuple[int, ...]:
@@ -99,7 +99,7 @@ class ChatForm(Protocol):
 
 
 class ChatTemplate:
-    """Gab's form: the ids of the control tokens, and how a turn is put together from them.
+    """Gab's form: the ids of the control tokens, and the layout of a turn.
 
     Attributes:
         user, end, assistant: ids of ``<|user|>``, ``<|end|>``, ``<|assistant|>``.
@@ -218,10 +218,9 @@ class TemplateChat:
 
 
 def find_chat(path: AnyPath, tokenizer: Tokenizer, config: ModelConfig, *, system: str = "") -> ChatForm:
-    """The form in which a model chats.
+    """Find the chat form of a model: that of the Jinja template in its directory or GGUF file, else Gab's.
 
-    It is that of the Jinja template in the model's directory or GGUF file. Without one it is Gab's; so it is for
-    families whose record says so, always or where the tokenizer has the tokens.
+    Families whose record says so use Gab's form always, or if the tokenizer has the tokens.
 
     Args:
         path: the model's file or directory, or the name of a bundled model.
@@ -254,7 +253,7 @@ def find_chat(path: AnyPath, tokenizer: Tokenizer, config: ModelConfig, *, syste
 
 
 class ReplySplitter:
-    """Says of each generated token, as it comes, whether it is thinking, answer or neither.
+    """Classifies each generated token as thinking, answer or neither.
 
     ``<|think|>`` (``<think>``) switches to thinking and ``<|assistant|>`` (``</think>``) to the answer, wherever the
     model writes them; a token of ``stop_ids`` ends the reply. Control tokens and all that follows the end are neither.
@@ -272,7 +271,7 @@ class ReplySplitter:
         return self._done
 
     def push(self, token: int) -> ReplyKind | None:
-        """What the next generated token belongs to; None for a token not to be shown."""
+        """Classify the next generated token; None for a token that is not shown."""
         self._done = self._done or token in self._template.stop_ids
         if token == self._template.think:
             self._kind = "thinking"
@@ -365,7 +364,7 @@ class Conversation:
 
 @dataclass(frozen=True)
 class _OpenTurn:
-    """A prompt that waits for its reply."""
+    """A turn that waits for its reply."""
 
     turn: Turn
     think: bool
@@ -373,7 +372,7 @@ class _OpenTurn:
 
 
 def _encoded_message(tokenizer: ChatTokenizer, message: str, control_ids: frozenset[int]) -> tuple[int, ...]:
-    """Token ids of a message; an error where it is none, or where one of these control tokens is among them."""
+    """Encode a message; raises an error if it is not text, or if one of these control tokens is among its ids."""
     if not isinstance(message, str):
         raise InputError(f"the message is a {type(message).__name__}; expected text")
     if not message:
@@ -391,7 +390,7 @@ def _encoded_message(tokenizer: ChatTokenizer, message: str, control_ids: frozen
 
 
 def _whole(name: str, value: object, *, least: int) -> int:
-    """``value`` as an int if it is a whole number of at least ``least``."""
+    """Check a whole number of at least ``least``."""
     expected = f"expected a whole number of at least {least}"
     if isinstance(value, bool) or not isinstance(value, (int, np.integer)):
         raise InputError(f"{name} is a {type(value).__name__}; {expected}")

@@ -1,4 +1,4 @@
-"""The ids that end a text when nobody says which."""
+"""Default stop ids: the tokens that end a text of a model."""
 
 from __future__ import annotations
 
@@ -19,8 +19,8 @@ def stop_ids_of(path: AnyPath) -> tuple[int, ...]:
     """The ids that end a text of the model in a Hugging Face directory or a GGUF file.
 
     In a directory they are ``eos_token_id`` (a number or a list) of ``generation_config.json``, else of
-    ``config.json``; none where neither has any. Negative ones, with which some configurations say that there is none,
-    are left out. A GGUF file's are those that :func:`glinfer.text.tokenizers.gguf.gguf_stops` finds; none where
+    ``config.json``; none where neither has any. Negative ones, by which some configurations mean none, are
+    left out. A GGUF file's are those that :func:`glinfer.text.tokenizers.gguf.gguf_stops` finds; none where
     its vocabulary cannot be used.
 
     Args:

@@ -1,4 +1,4 @@
-"""Renders one chat template, in a process of its own: a template is a program that came with somebody's model.
+"""Rendering of one chat template in a process of its own, since a template is an untrusted program.
 
 Run as a script by :mod:`glinfer.text.templates`, with one JSON object on standard input and one on standard
 output. Nothing of glinfer is imported here, so that the process starts quickly. :func:`render` is what it does.
@@ -14,7 +14,7 @@ from typing import Any
 
 
 def limit(seconds: int, memory: int) -> None:
-    """Let this process have so many seconds of a processor and bytes of memory, where the system can see to that."""
+    """Limit the processor seconds and the memory of this process, if the system can."""
     try:
         import resource
     except ImportError:  # not on Windows, where the time limit of the parent is all there is
@@ -25,7 +25,7 @@ def limit(seconds: int, memory: int) -> None:
 
 
 def render(source: str, variables: Mapping[str, Any], most: int) -> str:
-    """The text that a template makes, with the settings, tests and functions that transformers gives it.
+    """Render a template with the settings, tests and functions of transformers.
 
     Args:
         source: the template.

@@ -73,7 +73,7 @@ class JinjaTemplate:
     label: str
 
     def __post_init__(self) -> None:
-        """Check the program's kind and length; whether it is one shows when it is rendered."""
+        """Check type and length; syntax errors show when it is rendered."""
         if not isinstance(self.source, str):
             raise InputError(f"{self.label}: the chat template is {quoted(self.source)}; expected the text of one")
         if len(self.source) > MAX_TEMPLATE_CHARACTERS:
@@ -108,7 +108,7 @@ class JinjaTemplate:
         return InputError(f"{self.label}: the model's chat template {words}")
 
     def _answer(self, request: Mapping[str, Any]) -> Mapping[str, Any]:
-        """What the process that renders the template says."""
+        """The answer of the process that renders the template."""
         limits = {"seconds": MAX_RENDER_SECONDS, "memory": MAX_RENDER_BYTES, "path": sys.path}
         try:
             done = subprocess.run(
@@ -133,7 +133,7 @@ class JinjaTemplate:
 
 
 def find_template(path: AnyPath) -> JinjaTemplate | None:
-    """The chat template of the model in a Hugging Face directory or a GGUF file; None where it has none.
+    """Find the chat template of the model in a Hugging Face directory or a GGUF file; None if it has none.
 
     In a directory it is ``chat_template.jinja``, else ``chat_template.json``, else ``chat_template`` in
     ``tokenizer_config.json``: a text, or a list of several with names, of which it is the one called ``default``.
@@ -193,7 +193,7 @@ def _default_of(several: list[Any], label: str) -> Any:
 
 
 class TemplateEncoder:
-    """Conversations to token ids, by a template and a tokenizer.
+    """Encodes conversations by a template and a tokenizer.
 
     Args:
         template: the model's.
@@ -201,7 +201,7 @@ class TemplateEncoder:
     """
 
     def __init__(self, template: JinjaTemplate, tokenizer: Tokenizer) -> None:
-        """Keep the two; nothing is rendered."""
+        """Keep template and tokenizer; nothing is rendered yet."""
         self._template, self._tokenizer = template, tokenizer
 
     def ids(self, messages: Sequence[Message], *, add_generation_prompt: bool = True) -> list[int]:
@@ -220,7 +220,7 @@ class TemplateEncoder:
         )
 
     def end_of_reply(self) -> int | None:
-        """The control token that the template puts right after a reply, or None where it puts none there."""
+        """The control token that the template puts right after a reply, or None."""
         mark = self._unused(())
         try:
             rendered = self._template.render(_marked_all(_EXAMPLE, mark, self._names), add_generation_prompt=False)
@@ -231,7 +231,7 @@ class TemplateEncoder:
 
     @cached_property
     def _names(self) -> re.Pattern[str]:
-        """A control token, the longest that is there; one of a single character is told from text by nothing."""
+        """A pattern of control tokens, longest first; tokens of one character cannot be told from text."""
         names = sorted((name for name in self._tokenizer.control_tokens if len(name) > 1), key=len, reverse=True)
         return re.compile(f"({'|'.join(map(re.escape, names)) or '(?!)'})")
 

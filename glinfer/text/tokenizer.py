@@ -1,4 +1,4 @@
-"""Text to tokens and back: Gab's byte-level BPE, and the tokenizers of Hugging Face models and of GGUF files.
+"""Tokenizers: Gab's byte-level BPE, and those of Hugging Face models and GGUF files.
 
 Hugging Face's ``tokenizers`` library does the splitting of all of them.
 """
@@ -36,7 +36,7 @@ END_OF_TURN = "<|end|>"
 
 
 class Tokenizer:
-    """Text to token ids and back, for a vocabulary of Gab's, one of Hugging Face's or one out of a GGUF file.
+    """Converts text to token ids and back, with the vocabulary of a Gab, a Hugging Face model or a GGUF file.
 
     Control tokens are those that mean something to the model beside the text, such as ``<|user|>``. Text can spell
     them; ``encode(text, allow_special=False)`` is for text that must not. In BPE1 they are the vocabulary's entries
@@ -53,7 +53,7 @@ class Tokenizer:
     """
 
     def __init__(self, model: BpeModel | HfModel) -> None:
-        """Look up the control tokens, and have the library ready."""
+        """Look up the control tokens, and prepare the library."""
         self._source = model if isinstance(model, HfModel) else _Merges(model)
         self.control_tokens: Mapping[str, int] = self._source.control_tokens
 
@@ -83,11 +83,11 @@ class Tokenizer:
 
     @property
     def vocab_size(self) -> int:
-        """The highest id and one; a BPE1 vocabulary has a token for every id below it."""
+        """The highest id plus one; a BPE1 vocabulary has a token for every id below it."""
         return self._source.vocab_size
 
     def fits(self, config: ModelConfig, *, exactly: bool = False) -> bool:
-        """Whether the model has a row for every token, and no more unless they may be padding.
+        """Whether the model has a row for every token, and extra rows only if they may be padding.
 
         Models of Hugging Face often have more rows than there are tokens.
         """
@@ -160,7 +160,7 @@ class Tokenizer:
         return frozenset(token for token, flags in added if flags.special and getattr(flags, side))
 
     def decode(self, ids: Iterable[int]) -> str:
-        """The text of ``ids``: their bytes read as UTF-8, with U+FFFD for what is none.
+        """The text of ``ids``: their bytes as UTF-8, with U+FFFD for bad bytes.
 
         The ids are a whole text: the space that SentencePiece-like tokenizers put before one is taken off.
 
@@ -197,7 +197,7 @@ class Tokenizer:
 
 
 def _encodable(text: str) -> str:
-    """The same text, if UTF-8 can express it."""
+    """Return the text if UTF-8 can express it."""
     try:
         text.encode("utf-8")
     except UnicodeEncodeError as error:
@@ -238,7 +238,7 @@ class _Merges:
 def find_tokenizer(
     checkpoint: AnyPath, given: AnyPath | Tokenizer | None, config: ModelConfig
 ) -> tuple[Tokenizer | None, str]:
-    """The tokenizer of a checkpoint: the given one, else its own or one beside it.
+    """Find the tokenizer of a checkpoint: the given one, else its own or one beside it.
 
     That is a GGUF file's own vocabulary, then ``<checkpoint>.bpe``, ``model.bpe`` or ``tokenizer.json``, the first that
     fits; a checkpoint may be a directory too, and they are then in it. A ``tokenizer.json`` that was only found fits a

@@ -47,8 +47,13 @@ class Target:
     programs: bool = False
 
 
-_GGUF = ("formats/gguf/model.py", "formats/gguf/file.py", "formats/gguf/config.py", "formats/gguf_names.py")
-_HF = ("formats/huggingface/model.py", "formats/huggingface/files.py", "formats/json_files.py")
+_GGUF = ("formats/gguf/model.py", "formats/gguf/file.py", "formats/gguf/config.py")
+_HF = (
+    "formats/huggingface/model.py",
+    "formats/huggingface/files.py",
+    "formats/safetensors_file.py",
+    "formats/json_files.py",
+)
 _BPE = ("formats/gab/bpe.py",)
 _CONFIG = ("formats/huggingface/config.py", "formats/huggingface/rope.py")
 _VOCABULARY = ("formats/gguf/vocabulary.py", "formats/vocabularies.py")
@@ -76,7 +81,7 @@ _LIST = (
         seeds.own_safetensors,
         reads.safetensors,
         safetensors_mutator(words.SAFETENSORS_WORDS),
-        modules=("formats/safetensors.py", "formats/checkpoint.py"),
+        modules=("formats/safetensors.py", "formats/safetensors_file.py", "formats/checkpoint.py"),
     ),
     Target(
         "hf_weights",

@@ -24,7 +24,7 @@ from glinfer.models.tuning import default_for
 def test_the_fastest_format_within_the_bound_is_chosen(
     monkeypatch: pytest.MonkeyPatch, most: float, chosen: str
 ) -> None:
-    monkeypatch.setattr(auto_weights, "MOST_EXTRA", most)
+    monkeypatch.setattr(auto_weights, "MAX_EXTRA_BITS", most)
     monkeypatch.setattr(auto_weights, "TOKENS", 12)
     with glinfer.load("shakespeare", weights="auto") as model:
         assert model.weights == chosen
@@ -52,11 +52,11 @@ def test_of_other_families_too(
     made = make("llama")
     with open_device() as device:
         kernels = default_for(device)
-        monkeypatch.setattr(auto_weights, "MOST_EXTRA", 1.0)
+        monkeypatch.setattr(auto_weights, "MAX_EXTRA_BITS", 1.0)
         assert choose_weights(made, device, kernels) == "q8"
         assert choose_weights(made, device, kernels) == "q8"
         assert len(list((tmp_path / "weights").iterdir())) == 1
-        monkeypatch.setattr(auto_weights, "MOST_EXTRA", 0.0)
+        monkeypatch.setattr(auto_weights, "MAX_EXTRA_BITS", 0.0)
         assert choose_weights(made, device, kernels) == "f32"
         names = [name for name in (made.packed or made.tensors) if "down_proj" in name or "o_proj" in name]
         if made.packed:

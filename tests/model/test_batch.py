@@ -16,9 +16,8 @@ from tiers import tiered
 
 import glinfer
 from glinfer.config import ModelConfig
-from glinfer.engine.batch import MAX_SLOTS, Batch, places_for, sequence_bytes
+from glinfer.engine.batch import MAX_SLOTS, Batch, SchedulerOptions, places_for, sequence_bytes
 from glinfer.engine.model import Model
-from glinfer.engine.options import SchedulerOptions
 from glinfer.engine.requests import DEFAULTS, BatchRequest, BatchResult
 from glinfer.engine.sampler import SamplingOptions
 from glinfer.errors import ContextError, GlinferError, InputError, PlanError

@@ -200,7 +200,7 @@ def test_bad_captures_are_refused_in_one_line(monkeypatch: pytest.MonkeyPatch) -
             model.capture("logits", [101])
         with pytest.raises(InputError, match="there is none"):
             model.capture("logits", "text")
-        monkeypatch.setattr(capture, "MOST_BYTES", 4 * 101 * len(IDS) - 1)
+        monkeypatch.setattr(capture, "MAX_CAPTURE_BYTES", 4 * 101 * len(IDS) - 1)
         with pytest.raises(InputError, match="name fewer or run a shorter prompt"):
             model.capture("logits", IDS)
         model.close()

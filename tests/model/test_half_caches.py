@@ -15,10 +15,9 @@ from tiers import tiered
 
 import glinfer
 from glinfer.cli.app import run
-from glinfer.engine.batch import places_for, sequence_bytes
+from glinfer.engine.batch import SchedulerOptions, places_for, sequence_bytes
 from glinfer.engine.loading import prepare
 from glinfer.engine.model import Model
-from glinfer.engine.options import SchedulerOptions
 from glinfer.engine.requests import BatchRequest
 from glinfer.errors import InputError, NumbersError, PlanError
 from glinfer.families import FAMILIES

@@ -18,7 +18,7 @@ import glinfer
 from glinfer.engine.batch import sequence_bytes
 from glinfer.engine.model import Model
 from glinfer.engine.requests import BatchRequest, Running
-from glinfer.engine.scheduler import FEWEST_REUSED, Event, Scheduler
+from glinfer.engine.scheduler import MIN_REUSED, Event, Scheduler
 from glinfer.errors import ContextError, InputError, NumbersError
 from glinfer.gl.context import Limits, open_device
 from glinfer.gl.readback import Readback
@@ -320,7 +320,7 @@ class TestPrefixes:
             assert reused(prompts[2]) == 0
             assert reused(prompts[0]) == 19, "it was the other one's place"
             assert reused(prompts[1]) == 0
-            few = FEWEST_REUSED
+            few = MIN_REUSED
             assert reused([*prompts[1][: few - 1], 1, 2, 3]) == 0
             assert reused([*prompts[1][:few], 1, 2, 3]) == few
 

@@ -16,7 +16,7 @@ from tiers import tiered
 
 import glinfer
 from glinfer.engine.model import Model
-from glinfer.engine.score import TOGETHER, TextScore, TextScorer, windows
+from glinfer.engine.score import SLOT_ALIGNMENT, TextScore, TextScorer, windows
 from glinfer.errors import ContextError, InputError
 from glinfer.gl.context import Limits
 from glinfer.inspect.evaluate import log_likelihoods
@@ -218,7 +218,7 @@ class TestRuns:
             return run(self, values, **options)
 
         texts = [ids_of(count, place) for place, count in enumerate(counts)]
-        with with_chunk(small, TOGETHER) as model:
+        with with_chunk(small, SLOT_ALIGNMENT) as model:
             monkeypatch.setattr(Session, "run", spy)
             found = model.score(texts)
             assert rows == runs

@@ -19,7 +19,8 @@ from glinfer.errors import FormatError
 from glinfer.formats import Checkpoint, load_checkpoint, read_huggingface, weight_shapes
 from glinfer.formats.huggingface import model as reader
 from glinfer.formats.huggingface.config import read_config
-from glinfer.formats.huggingface.files import find_tensors, map_bytes
+from glinfer.formats.huggingface.files import find_tensors
+from glinfer.formats.safetensors_file import map_bytes
 from glinfer.ops.published.linear import ACTIVATIONS as KINDS
 from glinfer.ops.published.linear import activate
 from glinfer.ops.rotary import rope_frequencies

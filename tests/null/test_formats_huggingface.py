@@ -24,7 +24,7 @@ from glinfer.formats import (
     weight_shapes,
     write_safetensors,
 )
-from glinfer.formats.huggingface.files import load_tensor, read_header
+from glinfer.formats.safetensors_file import load_tensor, read_header
 
 VOCAB, WIDTH, HEADS, BLOCKS, CONTEXT, INNER = 7, 4, 2, 2, 5, 6
 SETTINGS: dict[str, Any] = {
@@ -453,7 +453,7 @@ def test_truncated_and_padded_weights(tmp_path: Path) -> None:
     assert refusal(tmp_path).startswith(f"model.safetensors: padded: found {size + 1} bytes")
     for length in (0, 7):
         file.write_bytes(data[:length])
-        assert refusal(tmp_path).startswith(f"model.safetensors: found {length} bytes in all; the file is no safe")
+        assert refusal(tmp_path).startswith(f"model.safetensors: found {length} bytes; expected at least the 8")
     file.write_bytes(data[: header - 1])
     assert "promise a safetensors header of" in refusal(tmp_path)
     file.write_bytes(struct.pack("<Q", 1 << 63) + data[8:])

@@ -95,7 +95,7 @@ def _quoted(piece: bytes) -> str:
 
 
 class _Reader:
-    """Reads on through a file of known size and never asks for more than is left."""
+    """Reads a file of known size from front to back, and never asks for more than is left."""
 
     def __init__(self, file: BinaryIO, size: int) -> None:
         self._file = file

@@ -44,15 +44,8 @@ class StoredArray:
 
     @property
     def size(self) -> int:
-        """How many floats the array has, as a Python integer that cannot overflow."""
+        """The number of floats in the array, as a Python integer that cannot overflow."""
         return math.prod(self.shape)
-
-    def tensor_shapes(self) -> dict[str, tuple[int, ...]]:
-        """The shape of each tensor in it."""
-        if len(self.names) == 2:
-            rows, columns = self.shape
-            return {self.names[0]: (rows, columns - 1), self.names[1]: (rows,)}
-        return {self.names[0]: self.shape[::-1] if self.transposed else self.shape}
 
     def split(self, stored: FloatArray) -> dict[str, FloatArray]:
         """The tensors in ``stored``, as views of it."""
@@ -61,7 +54,7 @@ class StoredArray:
         return {self.names[0]: stored.T if self.transposed else stored}
 
     def join(self, tensors: Mapping[str, FloatArray]) -> FloatArray:
-        """What :meth:`split` would take to give ``tensors``: contiguous, copied only where it must be."""
+        """The reverse of :meth:`split`: a contiguous array, copied only if necessary."""
         first = tensors[self.names[0]]
         if len(self.names) == 2:
             stored = np.empty(self.shape, "<f4")
@@ -72,7 +65,7 @@ class StoredArray:
 
 
 def stored_arrays(config: ModelConfig) -> Iterator[StoredArray]:
-    """All arrays of the file, in file order; lazily, so that an absurd block count costs nothing yet."""
+    """All arrays of the file, in file order; lazily, so that an absurd block count costs nothing."""
     names, tensors = config.family.names, tensors_of(config)
     for tensor in tensors:
         name, shape = tensor.name(names), tensor.shape
@@ -84,7 +77,7 @@ def stored_arrays(config: ModelConfig) -> Iterator[StoredArray]:
 
 
 def float_count(config: ModelConfig) -> int:
-    """How many floats the file has after its header, without walking through the blocks."""
+    """The number of floats after the header, without listing the blocks."""
     one, two = (
         sum(array.size for array in stored_arrays(replace(config, num_hidden_layers=count))) for count in (1, 2)
     )

@@ -1,4 +1,4 @@
-"""The metadata of a GGUF file that describe a model, to a configuration and back.
+"""Configurations from the metadata of GGUF files, and back.
 
 Source: docs/gguf.md of the ggml project, and what llama.cpp (llama-model.cpp, llama-context.cpp) makes of the keys.
 """
@@ -21,7 +21,7 @@ from glinfer.formats.huggingface.rope import check_scaling
 from glinfer.formats.json_files import quoted
 
 ROPE_FREQS = "rope_freqs.weight"
-"""By how much each pair of a head turns slower than usual, float32 [head_dim / 2]; in some files."""
+"""The name of a tensor in some files: the factor by which each pair of a head turns slower, float32 [head_dim / 2]."""
 
 _EPSILONS = {"layer": "attention.layer_norm_epsilon", "rms": "attention.layer_norm_rms_epsilon"}
 # Keys that change the maths, and the values with which they do not.
@@ -45,7 +45,7 @@ _ONLY: dict[str, tuple[Any, ...]] = {
 
 
 class _Keys:
-    """The metadata under the name of the architecture."""
+    """The metadata whose keys begin with the name of the architecture."""
 
     def __init__(self, file: GgufFile, architecture: str) -> None:
         self._file, self._architecture = file, architecture
@@ -54,7 +54,7 @@ class _Keys:
         raise FormatError(f"{self._file.source}: {self._architecture}.{key} {words}")
 
     def get(self, key: str) -> Any:
-        """The value, or None; of an array with a value for each layer the one that all have."""
+        """A value, or None; of an array with one value for each layer, the value that all share."""
         value = self._file.metadata.get(f"{self._architecture}.{key}")
         if not isinstance(value, list):
             return value
@@ -87,19 +87,19 @@ class _Keys:
 
 
 def _decimal(value: float) -> float:
-    """The decimal number that a float32 stands for: 1e-05 where the nearest float32 is 9.99999974737875e-06."""
+    """The shortest decimal number that rounds to a float32: 1e-05 for 9.99999974737875e-06."""
     with np.errstate(over="ignore"):
         single = np.float32(value)
     return float(str(single)) if float(single) == value else float(value)
 
 
 def _architectures() -> dict[str, Family]:
-    """The family that a file of each architecture is read as."""
+    """The family for each architecture of files."""
     return {family.gguf.architecture: family for family in reversed(FAMILIES.values()) if family.gguf is not None}
 
 
 def form_of(family: Family) -> Gguf:
-    """What the record of a family that GGUF has says of its files."""
+    """The GGUF part of the record of a family that has one."""
     assert family.gguf is not None
     return family.gguf
 
@@ -190,7 +190,7 @@ def _rotary_fields(family: Family, keys: _Keys, file: GgufFile, heads: int, widt
 
 
 def _scaling(keys: _Keys, file: GgufFile, head_dim: int, context: int) -> dict[str, Any]:
-    """How angles are scaled, in Hugging Face's words; see :mod:`glinfer.ops.rotary`.
+    """The scaling of angles, as Hugging Face's settings have it; see :mod:`glinfer.ops.rotary`.
 
     llama.cpp multiplies YaRN's usual attention factor with the file's. The betas are taken as the file has them, which
     are the model's own; llama.cpp itself has 32 and 1 for all of these architectures.
@@ -241,7 +241,7 @@ def _factors(file: GgufFile, head_dim: int) -> tuple[float, ...]:
 
 
 def yarn_attention(factor: float, by: float = 1.0) -> float:
-    """What YaRN multiplies cosines and sines with."""
+    """The factor of cosines and sines in YaRN."""
     return 1.0 if factor <= 1 else 0.1 * by * math.log(factor) + 1.0
 
 
@@ -249,7 +249,7 @@ def yarn_attention(factor: float, by: float = 1.0) -> float:
 
 
 def metadata_of(config: ModelConfig) -> tuple[dict[str, Any], npt.NDArray[np.float32] | None]:
-    """The metadata that describe a model, and the numbers of ``rope_freqs.weight`` where it needs that.
+    """The metadata that describe a model, and the numbers of ``rope_freqs.weight`` if it needs that tensor.
 
     Raises:
         InputError: GGUF has no architecture that computes what this model does.
@@ -288,7 +288,7 @@ def metadata_of(config: ModelConfig) -> tuple[dict[str, Any], npt.NDArray[np.flo
 
 
 def _refusal(config: ModelConfig) -> str:
-    """Why there is no architecture for a model; empty where there is one."""
+    """The reason why no architecture computes this model; empty if one does."""
     form = config.family.gguf
     if form is None:
         known = ", ".join(name for name, family in FAMILIES.items() if family.gguf is not None)
@@ -349,7 +349,7 @@ def _yarn_metadata(scaling: Mapping[str, Any], original: int, factor: float) -> 
 
 
 def _llama3_factors(config: ModelConfig, scaling: Mapping[str, Any]) -> npt.NDArray[np.float32]:
-    """By how much each pair turns slower; the maths is that of transformers' modeling_rope_utils.py."""
+    """The factor by which each pair turns slower; the maths is that of transformers' modeling_rope_utils.py."""
     angles = config.rope_theta ** (-np.arange(0, config.head_dim, 2, dtype=np.float64) / config.head_dim)
     original = scaling.get("original_max_position_embeddings") or config.max_position_embeddings
     low, high = scaling["low_freq_factor"], scaling["high_freq_factor"]

@@ -1,4 +1,4 @@
-"""GGUF files as they are: their metadata and their tensors' bytes, whatever model they hold.
+"""The container of GGUF files: metadata, and the bytes of tensors, of any model.
 
 Source of the layout: docs/gguf.md of the ggml project. All numbers are little-endian: the magic "GGUF", the version,
 how many tensors and how many pieces of metadata; the metadata, each a name, a type and a value; for each tensor its
@@ -36,10 +36,10 @@ from glinfer.quant.ggml import Bytes
 GGUF_MAGIC = b"GGUF"
 """The first four bytes of a GGUF file."""
 VERSIONS = (2, 3)
-"""The versions that can be read; they do not differ in what is read here."""
+"""The versions that can be read; the parts read here do not differ between them."""
 
 _HEADER = struct.Struct("<4sIQQ")
-_LEAST_VALUE, _LEAST_TENSOR = 8 + 4 + 1, 8 + 4 + 4 + 8  # bytes that one entry of each kind takes at least
+_MIN_VALUE_BYTES, _MIN_TENSOR_BYTES = 8 + 4 + 1, 8 + 4 + 4 + 8  # the smallest entries of each kind
 _STRING, _ARRAY = 8, 9  # of GGUF's types of values, those that are no numbers
 _NUMBERS = {
     number: np.dtype(name)
@@ -57,7 +57,7 @@ class GgufTensor:
     Attributes:
         name: as the file has it.
         type: GGML's name of its type: ``F32``, ``Q4_K``, …
-        shape: how many numbers it has in each dimension, outermost first, as NumPy has it.
+        shape: its dimensions, outermost first, as in NumPy.
         data: its bytes, uint8, a read-only view of the memory-mapped file.
     """
 
@@ -69,7 +69,7 @@ class GgufTensor:
 
 @dataclass(frozen=True, eq=False)
 class GgufFile:
-    """What a GGUF file holds.
+    """The contents of a GGUF file.
 
     Attributes:
         metadata: str, int, float, bool or a list of one of them, by name.
@@ -141,7 +141,7 @@ def read_gguf_file(path: AnyPath) -> GgufFile:
 
 
 def _types() -> tuple[Any, Mapping[Any, tuple[int, int]]]:
-    """GGML's types by their numbers, and how many weights and bytes their blocks have."""
+    """GGML's types by number, and the weights and bytes of their blocks."""
     try:
         from gguf import GGML_QUANT_SIZES, GGMLQuantizationType
     except ImportError:
@@ -152,7 +152,7 @@ def _types() -> tuple[Any, Mapping[Any, tuple[int, int]]]:
 
 
 def _counts(start: bytes, size: int, label: str) -> tuple[int, int]:
-    """How many tensors and how many pieces of metadata a header promises."""
+    """The numbers of tensors and of pieces of metadata in a header."""
     if len(start) < _HEADER.size:
         raise FormatError(f"{label}: found {size} bytes; expected a GGUF file, whose header alone has {_HEADER.size}")
     magic, version, tensors, values = _HEADER.unpack(start)
@@ -167,7 +167,7 @@ def _counts(start: bytes, size: int, label: str) -> tuple[int, int]:
             f"{label}: found GGUF version {version}; expected {' or '.join(map(str, VERSIONS))}; get a newer conversion"
         )
     most = min(MAX_GGUF_ENTRIES, size)
-    if tensors > most or values > most or tensors * _LEAST_TENSOR + values * _LEAST_VALUE > size:
+    if tensors > most or values > most or tensors * _MIN_TENSOR_BYTES + values * _MIN_VALUE_BYTES > size:
         raise FormatError(
             f"{label}: its header promises {tensors} tensors and {values} pieces of metadata, too many for a model in "
             f"{size} bytes; the file is damaged, get it again"
@@ -176,7 +176,7 @@ def _counts(start: bytes, size: int, label: str) -> tuple[int, int]:
 
 
 def _alignment(metadata: Mapping[str, Any], label: str) -> int:
-    """What the place of every tensor is a multiple of."""
+    """The alignment of tensors in bytes."""
     found = metadata.get("general.alignment", 32)
     if not isinstance(found, int) or found < 1 or found & (found - 1) or found > 1 << 20:
         raise FormatError(f"{label}: general.alignment is {quoted(found)}; expected a power of two, usually 32")
@@ -184,7 +184,7 @@ def _alignment(metadata: Mapping[str, Any], label: str) -> int:
 
 
 class _Reader:
-    """Walks over the bytes before the tensors' data; never past the end of the file."""
+    """Reads the bytes before the data of tensors, and never past the end of the file."""
 
     def __init__(self, mapped: Bytes, label: str) -> None:
         self.at = _HEADER.size
@@ -215,11 +215,11 @@ class _Reader:
             self._refuse(what, "has a string that is no UTF-8")
 
     def name(self, what: str) -> str:
-        """The name that an entry begins with."""
+        """Read the name at the beginning of an entry."""
         return self._string(what, MAX_GGUF_NAME_BYTES)
 
     def value(self, what: str) -> Any:
-        """A type and a value of it."""
+        """Read a type and a value of it."""
         kind = self._number("I", what)
         if kind != _ARRAY:
             return self._values(kind, 1, what)[0]
@@ -239,7 +239,7 @@ class _Reader:
         return numbers
 
     def tensor(self, what: str) -> tuple[str, tuple[int, ...], int, int]:
-        """A tensor's name, its dimensions (the innermost first), its type's number and where its bytes begin."""
+        """Read an entry: the tensor's name, dimensions (innermost first), type number and offset."""
         name = self.name(what)
         count = self._number("I", what)
         if not 1 <= count <= MAX_GGUF_DIMENSIONS:

@@ -94,7 +94,7 @@ def _check(config: ModelConfig, stored: list[StoredTensor], file: GgufFile) -> N
 def _parts(
     config: ModelConfig, stored: StoredTensor, found: GgufTensor
 ) -> Mapping[str, PackedTensor | npt.NDArray[np.float32]]:
-    """glinfer's tensors in one of the file's, which has been checked."""
+    """The model's tensors in one checked tensor of the file."""
     rows: npt.NDArray[Any]
     if found.type == "F32":
         rows = found.data.view("<f4").astype(np.float32, copy=False).reshape(found.shape)
@@ -109,10 +109,10 @@ def _parts(
 
 
 def rows_from_file(config: ModelConfig, tensor: ModelTensor, rows: Rows) -> Rows:
-    """Rows (or numbers) of a tensor as glinfer has them, out of those of a file.
+    """Convert rows (or numbers) of a tensor from the order of a file to glinfer's.
 
-    Files have what norms multiply with, glinfer has that less the family's offset. Of some architectures, the rows of a
-    head of queries or keys have the elements of each rotary pair side by side; glinfer has the first elements of all
+    Files store the factors of norms, glinfer stores them less the family's offset. In some architectures, the rows of a
+    head of queries or keys have the elements of each rotary pair side by side; glinfer stores the first elements of all
     pairs, then the second ones.
     """
     offset, heads = np.float32(config.family.norm_offset), _heads_in_pairs(config, tensor)
@@ -136,7 +136,7 @@ def _heads_in_pairs(config: ModelConfig, tensor: ModelTensor) -> int:
 
 
 def halves_apart(rows: Rows, heads: int) -> Rows:
-    """Rows (or numbers) with pairs side by side, put in the order in which glinfer has them; a copy."""
+    """Reorder rows (or numbers) that have pairs side by side into halves; a copy."""
     by_pair = rows.reshape(heads, -1, 2, *rows.shape[1:])
     return by_pair.swapaxes(1, 2).reshape(rows.shape)
 

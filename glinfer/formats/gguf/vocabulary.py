@@ -1,4 +1,4 @@
-"""A tokenizer as the metadata of a GGUF file.
+"""Vocabularies as metadata of GGUF files.
 
 Source of the keys: docs/gguf.md of the ggml project; of the ways to cut text, llama-vocab.cpp of llama.cpp. The
 tokenizer model "gpt2" is a byte-level BPE: each byte of a token is written as one printable character, as in GPT-2's
@@ -16,27 +16,27 @@ from glinfer.formats.gab.bpe import BpeModel
 from glinfer.formats.json_files import is_unicode
 
 VOCABULARY_KEYS = "tokenizer."
-"""What the keys of a vocabulary and a chat template begin with in the metadata of a GGUF file."""
+"""The beginning of the keys of vocabulary and chat template in the metadata of a GGUF file."""
 _MODEL = "tokenizer.ggml.model"
 _NORMAL, _CONTROL, _USER_DEFINED, _UNUSED = 1, 3, 4, 5  # llama.cpp's types of tokens
 _CONTROL_PIECE = re.compile(rb"<\|[a-z_]+\|>")
 _ENDS = ("<|end|>", "<|im_end|>", "<|eot_id|>", "<|end_of_text|>", "<|endoftext|>", "<end_of_turn>", "</s>")
-"""How tokens that end a text are spelled, the most telling first."""
+"""Spellings of tokens that end a text, the most specific first."""
 _WORDS = r"(?i:'s|'t|'re|'ve|'m|'ll|'d)|[^\r\n\p{L}\p{N}]?\p{L}+|%s| ?[^\s\p{L}\p{N}]+[\r\n]*|\s*[\r\n]+|\s+(?!\S)|\s+"
 _PATTERNS = {_WORDS % r"\p{N}{1,3}": "llama-bpe", _WORDS % r"\p{N}": "qwen2"}
-"""How text is cut before merging, and llama.cpp's names for it."""
+"""Regular expressions that cut text before merging, and llama.cpp's names for them."""
 _NO_TOKENIZER = "the tokenizer is not what a tokenizer.json holds; leave it out, or give a BPE1 one"
 _UNCUT = "superbpe"  # cuts digits from what is around them, and nothing else
 
 
 def vocabulary_metadata(tokenizer: BpeModel | Mapping[str, Any] | None, rows: int) -> dict[str, Any]:
-    """The metadata of a tokenizer for a model with so many rows in its vocabulary.
+    """The metadata of a tokenizer for a model whose embeddings have ``rows`` rows.
 
     Args:
         tokenizer: a BPE1 vocabulary, what a ``tokenizer.json`` holds, or the metadata of another GGUF file, which stays
             as it is. BPE1 merges over a whole text, llama.cpp cuts numbers out first: it may give them other ids.
             Control tokens (``<|user|>``) are recognised, not merged. With None there is no vocabulary.
-        rows: how many rows the embeddings have.
+        rows: the number of rows.
 
     Raises:
         InputError: llama.cpp has no such tokenizer, or it has more tokens than there are rows.
@@ -76,11 +76,11 @@ def vocabulary_metadata(tokenizer: BpeModel | Mapping[str, Any] | None, rows: in
 
 
 _Found = tuple[dict[int, str], dict[int, int], list[str], str, "int | None"]
-"""Tokens and their types by id, merges, how text is cut, and the token put before a text."""
+"""Tokens and their types by id, merges, the name of the cut, and the token that begins a text."""
 
 
 def _check_found(tokens: Mapping[int, str], merges: Iterable[str], first: int | None) -> None:
-    """Refuse what JSON lets through: ids that are no numbers, texts that are none or have no UTF-8 form."""
+    """Refuse ids that are not numbers, and texts that are not strings or have no UTF-8 form."""
     ids = [*tokens, *(() if first is None else (first,))]
     texts = [*tokens.values(), *merges]
     fine = all(type(token) is int and token >= 0 for token in ids)
@@ -129,7 +129,7 @@ def _of_json(values: Mapping[str, Any]) -> _Found:
 
 
 def _cut(values: Mapping[str, Any]) -> str:
-    """llama.cpp's name for how text is cut; empty where it has none."""
+    """llama.cpp's name for the way in which text is cut; empty if it has none."""
     steps = _steps(values.get("pre_tokenizer"), "pretokenizers")
     normalizers = [step["type"] for step in _steps(values.get("normalizer"), "normalizers")]
     if not steps or steps[-1]["type"] != "ByteLevel" or steps[-1]["add_prefix_space"]:

@@ -1,4 +1,4 @@
-"""Models to GGUF files that llama.cpp loads."""
+"""Writing GGUF files that llama.cpp loads."""
 
 from __future__ import annotations
 
@@ -33,13 +33,13 @@ DTYPES = {
     "q5_1": ("Q5_1", "MOSTLY_Q5_1"),
     "q8_0": ("Q8_0", "MOSTLY_Q8_0"),
 }
-"""What matrices can be written as: the names of GGML and of llama.cpp's file types."""
+"""Types of written matrices: the names in GGML and of llama.cpp's file types."""
 SHIFT = np.float32(0.25)
-"""What :func:`fold_head` adds to each normalised number: small beside them, large enough to carry a bias."""
+"""The constant that :func:`fold_head` adds to each normalised number: small, but enough to carry a bias."""
 
 
 def fold_head(checkpoint: Checkpoint) -> tuple[FloatArray, FloatArray, FloatArray]:
-    """A final LayerNorm and a head without bias that together give the same logits.
+    """Make a final LayerNorm and a head without bias that together give the same logits.
 
     The normalised vector n sums to 0. So a row w of the head (LayerNorm's gain multiplied in) may be centred:
     (w − mean w)·n = w·n. A centred row does not see a constant c added to all of n, but one that has b / (c·D)
@@ -58,7 +58,7 @@ def fold_head(checkpoint: Checkpoint) -> tuple[FloatArray, FloatArray, FloatArra
 
 
 def as_relative(checkpoint: Checkpoint) -> Checkpoint:
-    """A model as one of the family ``gguf_as`` of its record, with the same names of tensors and the same logits.
+    """Convert a model to the family ``gguf_as`` of its record, with the same names of tensors and the same logits.
 
     Biases that only the other family has are 0, and its head has none: see :func:`fold_head`.
     """
@@ -77,7 +77,7 @@ def _relative(config: ModelConfig) -> ModelConfig:
 
 @dataclass(frozen=True)
 class _Planned:
-    """A tensor to be written, what it is made of, its type, and how many bytes it will take."""
+    """A tensor to be written: its sources, type and size."""
 
     name: str
     shape: tuple[int, ...]
@@ -150,7 +150,7 @@ def _package() -> Any:
 
 
 def _format(stored: StoredTensor, checkpoint: Checkpoint, dtype: str | None) -> str:
-    """What type a tensor is written as."""
+    """The type in which a tensor is written."""
     names = checkpoint.config.family.names
     sources = [tensor.name(names) for tensor in stored.tensors]
     formats = {checkpoint.packed[name].format if name in checkpoint.packed else "F32" for name in sources}

@@ -1,1 +1,1 @@
-"""Models as Hugging Face lays them out: ``config.json`` and safetensors files."""
+"""Hugging Face models: ``config.json`` and safetensors files."""

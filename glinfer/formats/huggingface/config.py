@@ -1,4 +1,4 @@
-"""``config.json`` of a Hugging Face model: what its settings mean here, and which of them cannot be run.
+"""Configurations from the ``config.json`` of Hugging Face models; settings that cannot be run are refused.
 
 Names and what they mean are those of the configurations in Hugging Face's transformers 5 and of its modelling code,
 which ignores some settings of some families; defaults and what differs by family are in its record,
@@ -27,12 +27,12 @@ _USUAL_WINDOW, _USUAL_FULL_LAYERS = 4096, 28
 
 
 def recognised() -> list[str]:
-    """What ``model_type`` may be."""
+    """The values of ``model_type`` that can be run."""
     return [name for name, family in FAMILIES.items() if family.huggingface is not None]
 
 
 def form_of(family: Family) -> HuggingFace:
-    """What the record of a recognised family says of its files."""
+    """The Hugging Face part of the record of a family that has one."""
     assert family.huggingface is not None
     return family.huggingface
 
@@ -70,7 +70,7 @@ def read_config(path: Path) -> ModelConfig:
 
 
 class _Reader:
-    """The settings of one file, read as the record of its family says."""
+    """Reads the settings of one file by the record of its family."""
 
     def __init__(self, family: Family, settings: Settings) -> None:
         self.family, self.form, self.settings = family, form_of(family), settings
@@ -129,7 +129,7 @@ class _Reader:
                 )
 
     def whole(self, field: str) -> int:
-        """A size, under each of its names that the file has."""
+        """Read a size under all of its names in the file."""
         settings, default = self.settings, self.form.sizes[SIZES.index(field)]
         if field in self.form.old_keys:
             default = settings.whole(self.form.old_keys[field], default)
@@ -153,7 +153,7 @@ class _Reader:
         return self.whole(name)
 
     def head_dim(self) -> int:
-        """Elements of a head; null, or left out by most families, for the width divided by the heads."""
+        """The elements of a head; a missing one, or null, is the width divided by the heads."""
         found, name = self.whole("head_dim"), "head_dim"
         if not found:
             width, rest = divmod(self.whole("hidden_size"), self.whole("num_attention_heads"))
@@ -181,7 +181,7 @@ class _Reader:
         return found
 
     def windows(self, layers: int, positions: int) -> tuple[int, int]:
-        """How many positions a token sees, 0 for all, and how many layers at the beginning see all nevertheless."""
+        """The number of positions that a token sees (0: all), and of layers at the beginning that see all of them."""
         settings = self.settings
         if self.form.window == "later":
             return self.later_windows(layers)
@@ -227,7 +227,7 @@ class _Reader:
         return (window, full_layers) if window and full_layers < layers else (0, 0)
 
     def layer_kinds(self, layers: int) -> list[str] | None:
-        """What ``layer_types`` says of each layer, None where there is none; "attention" is an older name."""
+        """The kind of attention of each layer in ``layer_types``, or None; "attention" is an older name for full."""
         settings = self.settings
         if not settings.given("layer_types"):
             return None

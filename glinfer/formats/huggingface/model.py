@@ -1,6 +1,6 @@
-"""Models as Hugging Face lays them out: a directory with config.json and safetensors weights.
+"""Hugging Face models: a directory with config.json and safetensors weights.
 
-The record of a family says what its files call tensors, which of them are one there, and whether they are [in, out].
+The record of a family has the names of tensors in its files, which of them are joined, and whether they are [in, out].
 """
 
 from __future__ import annotations
@@ -18,18 +18,10 @@ from glinfer.errors import FormatError
 from glinfer.formats.checkpoint import Checkpoint, nearest
 from glinfer.formats.files import AnyPath, shown
 from glinfer.formats.huggingface.config import form_of, read_config
-from glinfer.formats.huggingface.files import (
-    STORED,
-    FoundTensor,
-    find_tensors,
-    floats_of,
-    load_tensor,
-    locate,
-    map_bytes,
-    same_bytes,
-)
+from glinfer.formats.huggingface.files import find_tensors, locate
 from glinfer.formats.json_files import quoted
 from glinfer.formats.packed import PackedTensor
+from glinfer.formats.safetensors_file import STORED, FoundTensor, floats_of, load_tensor, map_bytes, same_bytes
 from glinfer.formats.tensors import StoredTensor, stored_tensors
 
 
@@ -89,7 +81,7 @@ def read_huggingface(path: AnyPath) -> Checkpoint:
 
 
 def _counted(config: ModelConfig) -> str:
-    """How many layers there are, and what config.json calls that."""
+    """The number of layers, and its name in config.json."""
     key, *_ = form_of(config.family).keys.get("num_hidden_layers", ("num_hidden_layers",))
     return f"{config.num_hidden_layers} layers ({key})"
 
@@ -97,7 +89,7 @@ def _counted(config: ModelConfig) -> str:
 def _loaded(
     config: ModelConfig, stored: list[StoredTensor], found: Mapping[str, FoundTensor], source: str
 ) -> Checkpoint:
-    """The tensors out of arrays that have been checked."""
+    """Load tensors that have been checked."""
     names = config.family.names
     tensors: dict[str, npt.NDArray[np.float32]] = {}
     packed: dict[str, PackedTensor] = {}
@@ -115,7 +107,7 @@ def _loaded(
 
 
 def _is_transposed(config: ModelConfig, stored: StoredTensor) -> bool:
-    """Whether the file has [in, out]."""
+    """Whether the file stores the tensor as [in, out]."""
     first = stored.tensors[0]
     return form_of(config.family).transposed and first.layer is not None and len(first.shape) == 2
 

@@ -1,4 +1,4 @@
-"""How the angles of rotary positions are scaled, out of ``config.json``: theta, and the settings of one type.
+"""The scaling of rotary angles in ``config.json``: theta, and the settings of one type.
 
 Older files have ``rope_theta`` and ``rope_scaling``, files of transformers 5 have both in ``rope_parameters``. What
 goes before what, and where a type takes the context of the training from, is as in modeling_rope_utils.py there.
@@ -93,7 +93,7 @@ def _scaling(kind: str, scaling: Settings, settings: Settings, positions: int, h
 
 
 def check_scaling(config: ModelConfig, label: str) -> None:
-    """Refuse scaling whose numbers cannot be calculated with, wherever a configuration is from.
+    """Refuse scaling with numbers out of range, from any format.
 
     Raises:
         FormatError: a number is absurdly small or large; or ``longrope`` has an original context of one position, by

@@ -1,4 +1,4 @@
-"""The .bin files beside a manifest: which there are, and bytes out of them as if they were one file.
+"""The .bin files beside a manifest, read as if they were one file.
 
 A manifest's ``files`` has ``weights_shards``, a list, or ``weights``, one; each entry has the ``file``'s name and its
 ``length`` in bytes. Offsets count through all of them in that order, so that a tensor may begin in one and end in the
@@ -24,14 +24,14 @@ from glinfer.quant.ggml import Bytes
 
 @dataclass(frozen=True)
 class Shard:
-    """One file: where it is, which of all files' bytes is its first, and how many it has."""
+    """One file: its path, the offset of its first byte among those of all files, and its size."""
 
     file: Path
     start: int
     nbytes: int
 
     def mapped(self) -> Bytes:
-        """Its bytes, mapped into memory and read-only.
+        """Map its bytes into memory, read-only.
 
         Raises:
             FormatError: it cannot be read, or became shorter since it was looked at.
@@ -46,7 +46,7 @@ class Shard:
 
 
 @dataclass(frozen=True)
-class Place:
+class ByteRange:
     """Bytes [offset, offset + nbytes) of all files together."""
 
     offset: int
@@ -54,10 +54,10 @@ class Place:
 
 
 class Shards:
-    """The files of a manifest, as one row of bytes.
+    """The files of a manifest, as one sequence of bytes.
 
     Attributes:
-        nbytes: how many they have together.
+        nbytes: the size of all files together.
     """
 
     def __init__(self, shards: list[Shard]) -> None:
@@ -66,12 +66,12 @@ class Shards:
         self._mapped: dict[Path, Bytes] = {}
         self.nbytes = sum(shard.nbytes for shard in shards)
 
-    def is_in_one(self, place: Place) -> bool:
-        """Whether a place, which is in the files, lies in one of them, so that it need not be copied."""
+    def is_in_one(self, place: ByteRange) -> bool:
+        """Whether a range lies in one file, so that it need not be copied."""
         return len(self._parts(place)) == 1
 
-    def read(self, place: Place) -> Bytes:
-        """The bytes of a place: a view of the mapped file, or a copy where it goes on in the next.
+    def read(self, place: ByteRange) -> Bytes:
+        """Read a range: a view of the mapped file, or a copy if it continues in the next.
 
         Raises:
             FormatError: a file can no longer be read, or became shorter.
@@ -84,17 +84,17 @@ class Shards:
             parts.append(self._mapped[shard.file][max(0, first) : end])
         return parts[0] if len(parts) == 1 else np.concatenate(parts)
 
-    def _parts(self, place: Place) -> list[Shard]:
-        """The files that have some of the bytes."""
+    def _parts(self, place: ByteRange) -> list[Shard]:
+        """The files with some bytes of a range."""
         end = place.offset + place.nbytes
         return [shard for shard in self._shards if shard.start < end and place.offset < shard.start + shard.nbytes]
 
 
 def whole(value: object, what: str, label: str) -> int:
-    """A count of bytes out of a manifest.
+    """Check a number of bytes from a manifest.
 
     Raises:
-        FormatError: it is no whole number, or one that no file reaches.
+        FormatError: it is not a whole number, or larger than any file.
     """
     if not isinstance(value, int) or isinstance(value, bool) or not 0 <= value <= MAX_FILE_OFFSET:
         raise FormatError(f"{label}: {what} is {quoted(value)}; expected a whole number of bytes, at least 0")
@@ -102,7 +102,7 @@ def whole(value: object, what: str, label: str) -> int:
 
 
 def find_shards(values: Mapping[str, Any], manifest: Path) -> Shards:
-    """The files that a manifest names; they lie beside it, and only their sizes are looked at.
+    """Find the files that a manifest names, beside it; only their sizes are read.
 
     Raises:
         FormatError: it names none, or one outside its own directory; a file is missing, unreadable, or not as long as
@@ -141,7 +141,7 @@ def find_shards(values: Mapping[str, Any], manifest: Path) -> Shards:
 
 
 def _named(values: Mapping[str, Any], label: str) -> dict[str, int | None]:
-    """Name and promised length of each file, in their order."""
+    """The name and promised length of each file, in order."""
     files = values.get("files")
     if not isinstance(files, Mapping):
         raise FormatError(

@@ -30,35 +30,35 @@ from glinfer.formats.checkpoint import Checkpoint, check_tensors
 from glinfer.formats.files import AnyPath, inside, is_directory, shown
 from glinfer.formats.json_files import quoted, read_json
 from glinfer.formats.limits import MAX_MANIFEST_BYTES, MAX_TENSOR_EDGE
-from glinfer.formats.manifest.files import Place, Shards, find_shards, whole
+from glinfer.formats.manifest.files import ByteRange, Shards, find_shards, whole
 from glinfer.formats.packed import PackedTensor
 
 _FAMILY, _FORM = next((family, family.manifest) for family in FAMILIES.values() if family.manifest is not None)
 _FORMAT, _VERSION, _UP_BIAS = _FORM.format, _FORM.version, f".{_FAMILY.names.up}.bias"
 _Q8, _F32 = ("q8_rowwise_symmetric", "q8", "int8"), ("float32", "f32")
-_FILES_LOOKED_AT = 64  # of a directory's .json
+_MAX_CANDIDATES = 64  # .json files of a directory that are examined
 _NEEDED = ("vocab_size", "hidden_size", "num_attention_heads", "num_hidden_layers", "max_position_embeddings")
 _OPTIONAL = ("intermediate_size", "num_key_value_heads", "head_dim")
 
 
 @dataclass(frozen=True)
 class _Entry:
-    """A tensor as the manifest describes it; with ``scale`` it is rows of int8 and their scales, else float32."""
+    """A tensor in the manifest: rows of int8 with a scale each, or float32 if ``scale`` is None."""
 
     shape: tuple[int, ...]
-    data: Place
-    scale: Place | None = None
+    data: ByteRange
+    scale: ByteRange | None = None
 
     @property
     def kind(self) -> str:
-        """The type that the tensor will have: integers stay only where it is a matrix."""
+        """The type of the tensor in the checkpoint: int8 rows stay packed only in matrices."""
         return "Q8_ROW" if self.scale and len(self.shape) == 2 else "float32"
 
 
 def is_manifest(path: AnyPath) -> bool:
-    """Whether a file is such a manifest, of whatever version, by what it holds; never raises, says False instead.
+    """Whether a file is such a manifest, of any version; False if it cannot be read.
 
-    Told from other JSON files by its ``format``, or by having both an ``architecture`` and ``tensors``.
+    It is recognised by its ``format``, or by having both an ``architecture`` and ``tensors``.
     """
     try:
         values = read_json(Path(path), MAX_MANIFEST_BYTES)
@@ -69,9 +69,9 @@ def is_manifest(path: AnyPath) -> bool:
 
 
 def find_manifest(folder: AnyPath) -> Path | None:
-    """The manifest in a directory, None where there is none; of several the first that is not q8, else the first."""
+    """The manifest in a directory, or None; of several the first that is not q8, else the first."""
     try:
-        files = sorted(itertools.islice(Path(folder).glob("*.json"), _FILES_LOOKED_AT))
+        files = sorted(itertools.islice(Path(folder).glob("*.json"), _MAX_CANDIDATES))
     except (OSError, ValueError):
         return None
     found = [file for file in files if _is_own(file) and is_manifest(file)]
@@ -79,7 +79,7 @@ def find_manifest(folder: AnyPath) -> Path | None:
 
 
 def _is_own(file: Path) -> bool:
-    """Whether a file lies in its folder, and is no link to another place."""
+    """Whether a file lies in its folder, and is not a link to another place."""
     try:
         inside(file)
     except FormatError:
@@ -130,7 +130,7 @@ def read_manifest(path: AnyPath) -> Checkpoint:
 
 
 def _check_version(values: Mapping[str, Any], entries: Mapping[str, _Entry], label: str) -> None:
-    """Refuse what is laid out otherwise, above all version 1, which would load and speak nonsense."""
+    """Refuse other layouts, above all version 1, which would load and generate nonsense."""
     version = values.get("format_version")
     biased = any(name.endswith(_UP_BIAS) for name in entries)
     if version is None and not biased:
@@ -147,7 +147,7 @@ def _check_version(values: Mapping[str, Any], entries: Mapping[str, _Entry], lab
 
 
 def _config(values: Mapping[str, Any], entries: Mapping[str, _Entry], label: str) -> ModelConfig:
-    """The model that the manifest describes; ``mlp_bias``, where it is left out, is what the tensors show."""
+    """The configuration in the manifest; a missing ``mlp_bias`` follows from the tensors."""
     found = next((values[name] for name in ("architecture", "config") if name in values), None)
     if not isinstance(found, Mapping):
         raise FormatError(f"{label}: found {quoted(found)} for architecture; expected an object with the model's shape")
@@ -175,7 +175,7 @@ def _config(values: Mapping[str, Any], entries: Mapping[str, _Entry], label: str
 
 
 def _real(values: Mapping[str, Any], name: str, default: float, label: str) -> float:
-    """A number that may be written without a point."""
+    """Read a number that may be written without a point."""
     value = values.get(name, default)
     if isinstance(value, bool) or not isinstance(value, (int, float)) or not abs(value) < 1e30:
         raise FormatError(f"{label}: {name} is {quoted(value)}; expected a number such as {default}")
@@ -183,7 +183,7 @@ def _real(values: Mapping[str, Any], name: str, default: float, label: str) -> f
 
 
 def _entries(values: Mapping[str, Any], label: str) -> dict[str, _Entry]:
-    """Every tensor under the name that it has here."""
+    """Every tensor by its name in a checkpoint."""
     entries: dict[str, _Entry] = {}
     for name, entry in _listed(values.get("tensors"), label):
         usual = name if name.startswith((_FORM.prefix, f"{_FAMILY.names.head}.")) else _FORM.prefix + name
@@ -196,7 +196,7 @@ def _entries(values: Mapping[str, Any], label: str) -> dict[str, _Entry]:
 
 
 def _listed(tensors: object, label: str) -> Iterator[tuple[str, Mapping[str, Any]]]:
-    """Names and entries, of a list whose entries have names or of an object that gives each name its entry."""
+    """Names and entries, from a list of entries with names or from an object that maps names to entries."""
     if not isinstance(tensors, (list, dict)) or not tensors:
         raise FormatError(f"{label}: found {quoted(tensors)} for tensors; expected a list of them")
     pairs = tensors.items() if isinstance(tensors, dict) else ((None, entry) for entry in tensors)
@@ -228,19 +228,19 @@ def _is_side(value: object) -> bool:
     return isinstance(value, int) and not isinstance(value, bool) and 1 <= value <= MAX_TENSOR_EDGE
 
 
-def _place(found: object, part: str, nbytes: int, why: str, where: str) -> Place:
-    """Where a part of a tensor lies, which has to have so many bytes."""
+def _place(found: object, part: str, nbytes: int, why: str, where: str) -> ByteRange:
+    """The byte range of a part of a tensor, which must have ``nbytes`` bytes."""
     if not isinstance(found, Mapping):
         raise FormatError(f"{where} has no {part} but {quoted(found)}; expected an object with offset and length")
     offset = whole(found.get("offset"), f"offset of {part}", where)
     length = whole(found.get("length"), f"length of {part}", where)
     if length != nbytes:
         raise FormatError(f"{where} has {length} bytes of {part}; expected {nbytes} for {why}")
-    return Place(offset, length)
+    return ByteRange(offset, length)
 
 
 def _check_places(entries: Mapping[str, _Entry], shards: Shards, label: str) -> None:
-    """Check that every tensor is inside the files, and that no more is copied than these have."""
+    """Check that every tensor lies inside the files, and that no more bytes are copied than these have."""
     copied = 0
     for name, entry in entries.items():
         for place in filter(None, (entry.data, entry.scale)):
@@ -258,12 +258,12 @@ def _check_places(entries: Mapping[str, _Entry], shards: Shards, label: str) -> 
 
 
 def _floats(found: npt.NDArray[np.uint8]) -> npt.NDArray[np.float32]:
-    """Bytes as float32; copied only where they begin at an odd address or the machine has another byte order."""
+    """Bytes as float32; copied only if they begin at an odd address or the machine has another byte order."""
     return np.require(found.view("<f4").astype(np.float32, copy=False), requirements="A")
 
 
-def _rows(data: Place, scale: Place, inputs: int, shards: Shards) -> PackedTensor:
-    """Rows of int8, each followed by its scale, out of the two places that the files have them in."""
+def _rows(data: ByteRange, scale: ByteRange, inputs: int, shards: Shards) -> PackedTensor:
+    """Join rows of int8 and their scales, which lie apart in the files, into packed rows."""
     quants = shards.read(data).reshape(-1, inputs)
     blocks = np.empty((len(quants), inputs + 4), dtype=np.uint8)
     blocks[:, :inputs] = quants

@@ -8,10 +8,9 @@ from typing import Protocol
 import numpy as np
 
 from glinfer.config import ModelConfig
-from glinfer.engine.batch import MAX_CACHE_BYTES, places_for, sequence_bytes
+from glinfer.engine.batch import MAX_CACHE_BYTES, SchedulerOptions, places_for, sequence_bytes
 from glinfer.engine.decode import DecodeSession
 from glinfer.engine.model import Model
-from glinfer.engine.options import SchedulerOptions
 from glinfer.engine.requests import BatchRequest
 from glinfer.errors import InputError
 from glinfer.quant.formats import DEFAULT_CACHE

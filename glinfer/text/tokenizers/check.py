@@ -1,4 +1,4 @@
-"""What a ``tokenizer.json`` may ask of its library, checked before the library sees it.
+"""Checks of a ``tokenizer.json`` before its library runs it.
 
 Such a file is a small program: it has regular expressions, and steps that make text longer, one after the other. The
 library runs it as it is, so that a file of a thousand bytes can have it double a text forty times over, or search in it
@@ -35,16 +35,16 @@ _PARTS = {
     "decoder": "decoders",
     "post_processor": "processors",
 }
-"""The parts of a file that are made of steps, and where several are listed."""
+"""The parts of a file that are made of steps, and the key that lists several."""
 _KNOWN = frozenset(itertools.chain.from_iterable(EXPRESSIONS.values()))
 _PROBE_LENGTHS = (16, 32, 64, 128, 256, 512)
 _PROBE_SECONDS = 0.02  # of a processor; a sound expression takes a hundredth of that
 _PROBES = 3  # what else the machine does can slow one of them
-_MOST_LITERALS = 16  # of an expression, tried out beside the usual characters
+_MAX_LITERALS = 16  # of an expression, tried out beside the usual characters
 
 
 def check_tokenizer(values: Mapping[str, Any], label: str) -> None:
-    """Refuse what no tokenizer of a language model needs, and what could do harm.
+    """Refuse steps that no tokenizer of a language model needs, or that could do harm.
 
     Args:
         values: what the file holds, of which the ``model`` is an object.
@@ -67,10 +67,10 @@ def check_tokenizer(values: Mapping[str, Any], label: str) -> None:
 
 
 def check_kind(kind: object, label: str) -> None:
-    """Refuse a kind of model whose tokens have no bytes of their own.
+    """Refuse models whose tokens have no bytes of their own.
 
     Raises:
-        FormatError: it is none of the two that do.
+        FormatError: it is neither BPE nor Unigram.
     """
     if kind not in ("BPE", "Unigram"):
         shown = kind if isinstance(kind, str) and kind.isidentifier() else quoted(kind)
@@ -122,7 +122,7 @@ def _steps(part: object, several: str, where: str) -> Iterator[Mapping[str, Any]
 
 
 def _growth(step: Mapping[str, Any], where: str) -> float:
-    """How many bytes a step can make of one."""
+    """The number of bytes that a step can make of one."""
     kind = step.get("type")
     if kind == "ByteLevel":
         return 2.0  # a byte of a character that is not ASCII becomes a character of two
@@ -163,7 +163,7 @@ def _cut(step: Mapping[str, Any], where: str) -> float:
 
 
 def _longest_replacement(charsmap: object, where: str) -> float:
-    """What SentencePiece's table can make of one byte: four bytes that say how long a trie is, it, and the texts."""
+    """The longest text in SentencePiece's table, which has the length of a trie (4 bytes), the trie, and the texts."""
     if not isinstance(charsmap, str):
         return 1.0
     try:
@@ -188,7 +188,7 @@ def _check_template(step: Mapping[str, Any], where: str) -> None:
 
 
 def _check_pattern(pattern: object, where: str) -> None:
-    """Refuse an expression that can take exponential time, by its form, or does take long on a run of one character."""
+    """Refuse an expression whose form allows exponential time, or that takes long on a run of one character."""
     if not isinstance(pattern, str) or pattern in _KNOWN:
         return
     problem = problem_of(pattern) or _slowness(pattern)
@@ -204,7 +204,7 @@ def _slowness(pattern: str) -> str:
         cut = pre_tokenizers.Split(Regex(pattern), "isolated")
     except Exception:  # no expression: the library says so when it gets the file
         return ""
-    literals = list(dict.fromkeys(letter for letter in pattern if letter.isprintable()))[:_MOST_LITERALS]
+    literals = list(dict.fromkeys(letter for letter in pattern if letter.isprintable()))[:_MAX_LITERALS]
     # What must come is looked for first, and nothing is tried where it does not: so it comes, behind the run.
     for letter, end in itertools.product(dict.fromkeys((*"aA1 \n!é日", *literals)), ("", "\n\n" + "".join(literals))):
         for length in _PROBE_LENGTHS:

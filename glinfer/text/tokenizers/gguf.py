@@ -1,4 +1,4 @@
-"""Tokenizers out of GGUF files, which have their model's vocabulary in their metadata (``tokenizer.ggml.*``).
+"""Tokenizers of GGUF files, from the vocabulary in their metadata (``tokenizer.ggml.*``).
 
 Two kinds are known. ``gpt2`` is byte-level BPE: tokens in the printable alphabet of bytes, merges, and the name of the
 way in which a text is cut into words first. ``llama`` is SentencePiece's BPE: tokens with ``▁`` for a space and a score
@@ -184,13 +184,13 @@ class _Vocabulary:
         return pieces
 
     def is_byte(self, token: int) -> bool:
-        """Whether a token is the spelling of a byte; without types, SentencePiece's are known by their look."""
+        """Whether a token is the spelling of a byte; without types, SentencePiece's are known by their form."""
         if self.has("token_type"):
             return bool(self.types[token] == _BYTE)
         return self.kind == "llama" and _BYTE_TOKEN.fullmatch(self.tokens[token]) is not None
 
     def around(self) -> TemplateProcessing | None:
-        """What is put around a whole text."""
+        """The tokens that are put around a whole text."""
         usual = self.kind == "llama" or self.metadata.get(_PREFIX + "pre") in BEGIN_WITH_BOS
         parts, used = ["$A:0"], []
         if self.flag("add_bos_token", usual) and "bos" in self.named:

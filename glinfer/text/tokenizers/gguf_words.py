@@ -1,4 +1,4 @@
-"""How byte-level vocabularies in GGUF files cut a text into words, by the name that the file gives (``pre``).
+"""Regular expressions by which byte-level vocabularies of GGUF files cut text into words, by name (``pre``).
 
 The regular expressions are those of llama.cpp's ``llama-vocab.cpp``; where it had to rewrite an expression for C++, it
 is the one of the model's own ``tokenizer.json`` that it quotes. Each cuts what the ones before it left in one piece.
@@ -70,7 +70,7 @@ EXPRESSIONS: Mapping[str, tuple[str, ...]] = MappingProxyType(
 WHOLE_WORDS = frozenset(
     ["llama3", "llama-v3", "llama-bpe", "falcon3", "falcon-h1", "pixtral", "midm-2.0", "lfm2", "tekken"]
 )
-"""The names with which a word that is a token is that token, whatever the merges would make of it."""
+"""Names of vocabularies in which a word that is a token becomes that token, whatever the merges give."""
 
 BEGIN_WITH_BOS = WHOLE_WORDS
-"""The names with which a text begins with the token ``bos`` where the file does not say."""
+"""Names of vocabularies whose texts begin with the token ``bos`` if the file does not say."""

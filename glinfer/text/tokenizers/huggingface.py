@@ -1,4 +1,4 @@
-"""Hugging Face tokenizers (``tokenizer.json``): their library splits text, the bytes of a token are worked out here.
+"""Hugging Face tokenizers (``tokenizer.json``): the library splits text, this module finds the bytes of each token.
 
 Two families can be told byte by byte. *Byte-level* ones (GPT-2, Llama 3, Qwen) write each byte as one character of a
 printable alphabet. *SentencePiece-like* ones (Llama 2, T5) write a space as ``▁``, put one before the text, and may
@@ -29,23 +29,23 @@ from glinfer.text.tokenizers.check import check_kind, check_tokenizer
 
 TOKENIZER_FILE = "tokenizer.json"
 CONFIG_FILE = "tokenizer_config.json"
-_LONGEST_ID = 10  # digits
+_MAX_ID_DIGITS = 10
 _FLAGS = ("single_word", "lstrip", "rstrip", "normalized", "special")
 _BYTE = re.compile(r"<0x([0-9A-Fa-f]{2})>")
 
 Piece = str | bytes
-"""A token on its way through the decoder: text, or the bytes that a step made of it."""
+"""A token inside the decoder: text, or the bytes that a step made of it."""
 
 
 @dataclass(frozen=True, eq=False)
 class HfModel:
-    """What a ``tokenizer.json`` holds; made by :func:`read_hf_tokenizer`.
+    """The contents of a ``tokenizer.json``; made by :func:`read_hf_tokenizer`.
 
     Attributes:
         pieces: the bytes of every id that has a token; ids need not be without gaps.
-        vocab_size: the highest id and one.
+        vocab_size: the highest id plus one.
         control_tokens: id of every special token by its text.
-        prefix: how many spaces at the start of a whole text are not of the text but were put before it.
+        prefix: the number of spaces that the tokenizer puts before a whole text.
         library: the library's tokenizer.
     """
 
@@ -67,7 +67,7 @@ class HfModel:
 
     @cached_property
     def _plain(self) -> tokenizers.Tokenizer:
-        """The library's tokenizer to which special tokens are text like any other.
+        """A copy of the library's tokenizer that treats special tokens as ordinary text.
 
         The library can leave them unrecognised, but what it then splits may still have their names in its vocabulary
         and give their ids. So they get names there that no text has: a space in them is ``Ġ`` or ``▁`` by then. They
@@ -172,7 +172,7 @@ def _pieces(library: tokenizers.Tokenizer, decode: Callable[[str], bytes]) -> tu
 
 
 def _named_tokens(config: Mapping[str, Any]) -> list[str]:
-    """What ``tokenizer_config.json`` calls special: ``eos_token`` and the like, and lists of them."""
+    """The special tokens in ``tokenizer_config.json``: ``eos_token`` and the like, and lists of them."""
     named = [value for key, value in config.items() if key.endswith("_token")]
     for key in ("additional_special_tokens", "extra_special_tokens"):
         more = config.get(key)
@@ -192,7 +192,7 @@ def _add_tokens(library: tokenizers.Tokenizer, listed: object, named: list[str],
     for number, entry in entries.items():
         content = entry.get("content") if isinstance(entry, dict) else None
         is_text = isinstance(content, str) and is_unicode(content)
-        if not (number.isascii() and number.isdecimal() and len(number) < _LONGEST_ID and is_text):
+        if not (number.isascii() and number.isdecimal() and len(number) < _MAX_ID_DIGITS and is_text):
             raise FormatError(
                 f"{label}: added_tokens_decoder has {quoted(entry)} for {quoted(number)}; expected a token's id, and "
                 "an object with its content and flags"
@@ -205,7 +205,7 @@ def _add_tokens(library: tokenizers.Tokenizer, listed: object, named: list[str],
 
 
 def _mark_special(library: tokenizers.Tokenizer, named: list[str], label: str) -> None:
-    """Make those tokens special that ``tokenizer_config.json`` names."""
+    """Mark the tokens that ``tokenizer_config.json`` names as special."""
     # One that is special already keeps its own flags: whether it takes the spaces around it, for one.
     already = {added.content for added in library.get_added_tokens_decoder().values() if added.special}
     known = [text for text in named if text not in already and library.token_to_id(text) is not None]
@@ -214,7 +214,7 @@ def _mark_special(library: tokenizers.Tokenizer, named: list[str], label: str) -
 
 
 def _decoder(library: tokenizers.Tokenizer, label: str) -> tuple[Callable[[str], bytes], int]:
-    """How a token's text becomes its bytes, and how many spaces are taken off the start of a text.
+    """A function from a token's text to its bytes, and the number of spaces that are put before a text.
 
     Without a decoder the pre-tokenizer, whose work it undoes, says as much.
     """
@@ -277,7 +277,7 @@ def _byte_alphabet() -> dict[str, int]:
 
 
 def _from_byte_level(text: str) -> bytes:
-    """The bytes of a token; one with a character outside the alphabet is plain text, as the library has it."""
+    """The bytes of a token; one with a character outside the alphabet is plain text, as in the library."""
     alphabet = _byte_alphabet()
     try:
         return bytes([alphabet[character] for character in text])
@@ -287,7 +287,7 @@ def _from_byte_level(text: str) -> bytes:
 
 @contextlib.contextmanager
 def library_errors(what: str, kind: type[GlinferError]) -> Iterator[None]:
-    """Turn whatever the library raises into one line; a panic of its own is no ``Exception``."""
+    """Turn any error of the library into one line; its panics are not an ``Exception``."""
     try:
         yield
     except BaseException as error:

@@ -1,4 +1,4 @@
-"""Regular expressions out of files: told apart by their form, those that can take exponential time are found.
+"""Detection of regular expressions that can take exponential time, by their form.
 
 The library searches by trying, one way after the other. What makes the ways too many is a repeated group whose inside
 can match the same text in several ways: one with a repetition of its own, or with alternatives. Tokenizers cut text
@@ -20,13 +20,13 @@ _REFERENCE = re.compile(r"\\[kg1-9]")
 
 @dataclass
 class _Group:
-    """Whether what is in a group can match a text of its own in several ways."""
+    """A group, and whether its inside can match one text in several ways."""
 
     ambiguous: bool = False
 
 
 def problem_of(pattern: str) -> str:
-    """Why an expression may take exponential time, as the end of a sentence; empty where it cannot.
+    """The reason why an expression may take exponential time, as the end of a sentence; empty if it cannot.
 
     Only forms are looked at that Oniguruma's Ruby syntax has; what is none of them, the library refuses itself.
     """
@@ -79,7 +79,7 @@ def problem_of(pattern: str) -> str:
 
 
 def _end_of_class(pattern: str, start: int) -> int:
-    """Behind the bracket that ends a class of characters, which may have classes in it."""
+    """The place after the bracket that ends a class of characters, which may be nested."""
     at, depth = start + 1, 1
     while at < len(pattern) and depth:
         depth += {"[": 1, "]": -1}.get(pattern[at], 0)
@@ -88,7 +88,7 @@ def _end_of_class(pattern: str, start: int) -> int:
 
 
 def _quantifier(pattern: str, at: int) -> tuple[int, int, int | None] | None:
-    """Where a quantifier ends, and how often it repeats at least and at most (None for any number); None for none."""
+    """The end of a quantifier, and its least and greatest count (None: any); None if there is no quantifier."""
     if pattern[at] in "*+?":
         least, most = {"*": (0, None), "+": (1, None), "?": (0, 1)}[pattern[at]]
         end = at + 1

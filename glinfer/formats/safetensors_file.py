@@ -1,0 +1,184 @@
+"""The container of safetensors files: headers, and the tensors of any model.
+
+A file has the length of its header in 8 bytes (u64), the header (JSON: type, shape and place of every tensor) and the
+data. Nothing but headers is read before :func:`load_tensor` and :func:`map_bytes`.
+"""
+
+from __future__ import annotations
+
+import json
+import math
+import struct
+from collections.abc import Mapping
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import numpy.typing as npt
+from safetensors import SafetensorError, safe_open
+
+from glinfer.errors import FormatError
+from glinfer.formats.files import check_size, opened, shown, words_of
+from glinfer.formats.json_files import check_values
+from glinfer.formats.limits import MAX_HEADER_BYTES, MAX_HEADER_VALUES
+
+_LENGTH = struct.Struct("<Q")
+# The types that can be widened to float32, as NumPy reads them; it has no bfloat16, and reads whole numbers.
+STORED = {"F32": "<f4", "F16": "<f2", "BF16": "<u2"}
+_CHUNK = 1 << 22  # bytes that are compared together
+
+Bytes = npt.NDArray[np.uint8]
+
+
+@dataclass(frozen=True)
+class FoundTensor:
+    """A tensor as a safetensors header describes it.
+
+    Attributes:
+        file: the file that it lies in.
+        dtype: its type, as safetensors names it (``F32``).
+        shape: its shape in the file.
+        start: the offset of its first byte in the file.
+    """
+
+    file: Path
+    dtype: str
+    shape: tuple[int, ...]
+    start: int
+
+    @property
+    def nbytes(self) -> int:
+        """The size in bytes of a tensor of a type in :data:`STORED`."""
+        return math.prod(self.shape) * np.dtype(STORED[self.dtype]).itemsize
+
+
+def read_header(path: Path, longest: int = MAX_HEADER_BYTES) -> tuple[dict[str, FoundTensor], dict[str, str]]:
+    """Read the tensors and the metadata in the header of a safetensors file; the library checks it too.
+
+    Raises:
+        FormatError: not a readable regular file, not a safetensors file, or a damaged, truncated or padded one.
+    """
+    label = shown(path)
+    with opened(path) as (file, size):
+        start = file.read(_LENGTH.size)
+        length = _LENGTH.unpack(start)[0] if len(start) == _LENGTH.size else 0
+        most = min(size - _LENGTH.size, longest)
+        if len(start) < _LENGTH.size or length > most:
+            promise = f"promise a safetensors header of {length} bytes; expected at most {most} in a file of {size}"
+            needed = f"found {size} bytes; expected at least the {_LENGTH.size} that say how long a header is"
+            found = f"its first {_LENGTH.size} bytes {promise}" if most >= 0 else needed
+            raise FormatError(f"{label}: {found}; the file is no safetensors file, or cut short; get it again")
+        data_start = _LENGTH.size + length
+        text = file.read(length)
+        check_values(text, label, MAX_HEADER_VALUES)
+        header = _parsed(text)
+        if header is not None:
+            check_size(size, data_start + max((entry[2][1] for entry in header.values()), default=0), label)
+        try:
+            with safe_open(path, framework="numpy") as opened_tensors:
+                metadata = opened_tensors.metadata() or {}
+            if header is None:
+                raise SafetensorError("its header is no JSON object of tensors")
+        except SafetensorError as error:
+            raise FormatError(
+                f"{label}: damaged safetensors file of {size} bytes: {words_of(error)}; get the file again"
+            ) from None
+    tensors = {
+        name: FoundTensor(path, dtype, shape, data_start + offsets[0])
+        for name, (dtype, shape, offsets) in header.items()
+    }
+    return tensors, metadata
+
+
+def _parsed(text: bytes) -> dict[str, tuple[str, tuple[int, ...], tuple[int, int]]] | None:
+    """Type, shape and offsets of each tensor; None if the header is malformed."""
+    try:
+        entries = json.loads(text)
+        found = {}
+        for name, entry in entries.items():
+            if name != "__metadata__":
+                first, end = entry["data_offsets"]
+                shape = tuple(entry["shape"])
+                if not all(isinstance(number, int) and 0 <= number < 1 << 63 for number in (*shape, first, end)):
+                    return None
+                found[name] = (str(entry["dtype"]), shape, (first, end))
+    except (ValueError, TypeError, LookupError, AttributeError, RecursionError):
+        return None
+    return found
+
+
+def load_tensor(found: FoundTensor) -> npt.NDArray[np.float32]:
+    """Read one tensor of a type in :data:`STORED`, in its shape in the file, widened to float32 exactly.
+
+    Memory taken is the float32 array, and what it was widened from for as long as this takes.
+
+    Raises:
+        FormatError: the file can no longer be read, or became shorter.
+    """
+    count = math.prod(found.shape)
+    with opened(found.file) as (file, size):
+        file.seek(found.start)
+        raw: npt.NDArray[Any] = np.fromfile(file, STORED[found.dtype], count)
+    if raw.size != count:
+        raise _became_shorter(found.file, size)
+    return _widened(raw, found)
+
+
+def map_bytes(tensors: Mapping[str, FoundTensor]) -> dict[str, Bytes]:
+    """The bytes of tensors of types in :data:`STORED`: read-only views of their files, each mapped once.
+
+    Nothing is read before it is looked at.
+
+    Raises:
+        FormatError: a file can no longer be read, or became shorter.
+    """
+    maps: dict[Path, Bytes] = {}
+    ends: dict[Path, int] = {}
+    for tensor in tensors.values():
+        ends[tensor.file] = max(ends.get(tensor.file, 1), tensor.start + tensor.nbytes)
+    for path, end in ends.items():
+        with opened(path) as (file, size):
+            if size < end:
+                raise _became_shorter(path, size)
+            maps[path] = np.asarray(np.memmap(file, np.uint8, "r"))
+    return {name: maps[found.file][found.start : found.start + found.nbytes] for name, found in tensors.items()}
+
+
+def same_bytes(tensors: tuple[FoundTensor, FoundTensor]) -> bool:
+    """Whether two tensors are of one type and shape and have the same numbers; reads up to the first difference.
+
+    Raises:
+        FormatError: a file can no longer be read, or became shorter.
+    """
+    one, other = tensors
+    if (one.dtype, one.shape) != (other.dtype, other.shape):
+        return False
+    first, second = map_bytes({"one": one, "other": other}).values()
+    return all(
+        np.array_equal(first[start : start + _CHUNK], second[start : start + _CHUNK])
+        for start in range(0, len(first), _CHUNK)
+    )
+
+
+def floats_of(data: Bytes, found: FoundTensor) -> npt.NDArray[np.float32]:
+    """The bytes of a tensor as float32: a view if they are float32, else widened exactly."""
+    raw = data.view(STORED[found.dtype])
+    # Old files have data at odd addresses, which not all that reads arrays can do with.
+    return _widened(raw if raw.flags.aligned else raw.copy(), found)
+
+
+def _became_shorter(path: Path, size: int) -> FormatError:
+    return FormatError(
+        f"{shown(path)}: found {size} bytes, fewer than when its header was read; wait until the file is "
+        "no longer being written, then try again"
+    )
+
+
+def _widened(raw: npt.NDArray[Any], found: FoundTensor) -> npt.NDArray[np.float32]:
+    if found.dtype == "BF16":
+        # A bfloat16 is the upper half of a float32.
+        raw = raw.astype("<u4")
+        raw <<= 16
+        raw = raw.view("<f4")
+    return raw.astype(np.float32, copy=False).reshape(found.shape)
