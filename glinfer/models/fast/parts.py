@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+from abc import ABC, abstractmethod
 from collections.abc import Sequence
+from typing import Generic, TypeVar
 
 from glinfer.config import ModelConfig
 from glinfer.errors import PlanError
@@ -14,19 +16,31 @@ from glinfer.models.options import PlanOptions
 from glinfer.models.plan import PlanBuilder
 from glinfer.models.transforms.recipe import Recipe, Recipes
 from glinfer.ops.fused.cached import SLOT_TOKENS, Heads, score_slots
-from glinfer.ops.fused.dense import Matrix, Turning
+from glinfer.ops.fused.dense import Matrix, Turning, shared_parts
 from glinfer.ops.fused.rows import RowInterleaved
 from glinfer.ops.fused.turn import turn_heads
 from glinfer.ops.spec import RunValue, TensorSpec
 from glinfer.quant.formats import CACHE_FORMATS, GROUP_FORMS, is_grouped, is_scaled
 
+Stream = TypeVar("Stream", TensorSpec, RowInterleaved)
+"""The residual stream of a plan: one row in a tensor, or many rows in interleaved tensors."""
 
-class PartsBuilder:
+
+class PartsBuilder(ABC, Generic[Stream]):
     """A plan under construction, over the weights that :class:`glinfer.models.transforms.fold.FoldedWeights` makes.
 
     All plans of one model declare a weight, or a cache of equally many slots, with one name and one layout, so that
     they can share the textures.
+
+    Attributes:
+        hidden: the residual stream before and behind the attention; one tensor where blending adds to it in place.
+        mixed: the weighted sums of the attention.
+        inner: the input of the MLP's last product.
     """
+
+    hidden: tuple[Stream, Stream]
+    mixed: Stream | TensorSpec
+    inner: Stream
 
     def __init__(self, name: str, max_rows: int, run_values: Sequence[RunValue], options: PlanOptions) -> None:
         """An empty plan."""
@@ -110,6 +124,38 @@ class PartsBuilder:
             return None
         table = self.table("rope", self.config.max_position_embeddings, heads.floats)
         return Turning(table, heads.kv_floats, heads.queries_at)
+
+    @abstractmethod
+    def product(
+        self,
+        recipe: Recipe,
+        x: Stream | TensorSpec,
+        out: Stream,
+        *,
+        residual: Stream | None = None,
+        activation: str = "none",
+        adds: bool = False,
+        parts: int = 1,
+    ) -> None:
+        """Draw a product, with the norm of its recipe."""
+
+    def add(self, recipe: Recipe, x: Stream | TensorSpec, residual: Stream, out: Stream) -> None:
+        """Draw a product that is added to the residual stream."""
+        if residual is not out:
+            self.product(recipe, x, out, residual=residual)
+        else:
+            self.product(recipe, x, out, adds=True, parts=self.parts_of(recipe))
+
+    def parts_of(self, recipe: Recipe) -> int:
+        """Instances that share a product which blending adds to the residual stream."""
+        return shared_parts(self.matrix(recipe), self.kernels.part_steps)
+
+    def after_attention(self, layer: int) -> None:
+        """Draw the rest of a layer: the output projection and the MLP, both added to the residual stream."""
+        before, behind = self.hidden
+        self.add(self.recipes.out(layer), self.mixed, before, behind)
+        self.product(self.recipes.up(layer), behind, self.inner, activation=self.config.hidden_act)
+        self.add(self.recipes.down(layer), self.inner, behind, before)
 
     def turn_heads(
         self,

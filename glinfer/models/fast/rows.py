@@ -22,7 +22,7 @@ from glinfer.models.options import PlanOptions
 from glinfer.models.plan import Plan
 from glinfer.models.transforms.recipe import Recipe
 from glinfer.ops.fused.cached import SLOT_TOKENS, cached_scores, cached_values, score_slots
-from glinfer.ops.fused.dense import Turning, shared_parts
+from glinfer.ops.fused.dense import Turning
 from glinfer.ops.fused.embed import embed_rows
 from glinfer.ops.fused.gemm import gemm
 from glinfer.ops.fused.norms import norm_floats, row_norms
@@ -101,7 +101,7 @@ def batch_plan(options: PlanOptions, *, sequences: int, capacity: int) -> Plan:
     return _BatchBuilder(options, sequences, capacity).build()
 
 
-class _RowsBuilder(PartsBuilder):
+class _RowsBuilder(PartsBuilder[RowInterleaved]):
     """The parts of both kinds of plans: rows in slots, one in each render target."""
 
     def __init__(
@@ -157,10 +157,10 @@ class _RowsBuilder(PartsBuilder):
         heads, recipe = recipes.heads(layer), recipes.qkv(layer)
         turning = self.turning(heads)
         if self.raw is None:
-            self.normed(recipe, self.hidden[0], self.qkv, turning=turning)
+            self.product(recipe, self.hidden[0], self.qkv, turning=turning)
         else:
             assert turning is not None
-            self.normed(recipe, self.hidden[0], self.raw)
+            self.product(recipe, self.hidden[0], self.raw)
             self.turn_heads(layer, self.raw, turning, self.qkv, rows=self.row_table, slots=self.used)
         cache = self.attention_cache(layer, self.cache_slots, self.every)
         self.plan.draw(
@@ -168,36 +168,10 @@ class _RowsBuilder(PartsBuilder):
         )
         return cache
 
-    def feed_forward(self, layer: int) -> None:
-        self.normed(self.recipes.up(layer), self.hidden[1], self.inner, activation=self.config.hidden_act)
-        self.add(self.recipes.down(layer), self.inner, self.hidden[1], self.hidden[0])
-
     def head(self) -> RowInterleaved:
         logits = self.interleaved(LOGITS, self.config.vocab_size)
-        self.normed(self.recipes.head(), self.hidden[0], logits)
+        self.product(self.recipes.head(), self.hidden[0], logits)
         return logits
-
-    def normed(
-        self,
-        recipe: Recipe,
-        x: RowInterleaved,
-        out: RowInterleaved,
-        *,
-        activation: str = "none",
-        turning: Turning | None = None,
-    ) -> None:
-        """Draw a product behind a norm."""
-        eps = self.config.layer_norm_eps
-        self.product(recipe, x, out, norm_eps=eps, activation=activation, turning=turning)
-
-    def add(
-        self, recipe: Recipe, x: RowInterleaved | TensorSpec, residual: RowInterleaved, out: RowInterleaved
-    ) -> None:
-        """Draw a product that is added to the residual stream."""
-        if residual is out:
-            self.product(recipe, x, out, adds=True)
-        else:
-            self.product(recipe, x, out, residual=residual)
 
     def product(
         self,
@@ -205,8 +179,6 @@ class _RowsBuilder(PartsBuilder):
         x: RowInterleaved | TensorSpec,
         out: RowInterleaved,
         *,
-        norm_eps: float | None = None,
-        norms: TensorSpec | None = None,
         residual: RowInterleaved | None = None,
         activation: str = "none",
         turning: Turning | None = None,
@@ -221,8 +193,7 @@ class _RowsBuilder(PartsBuilder):
                 self.matrix(recipe),
                 out,
                 slots=self.used,
-                norm_eps=norm_eps,
-                norms=norms,
+                **(self.norms_of(recipe, x) if recipe.norm else {}),
                 turning=turning,
                 rows=self.row_table if turning is not None else None,
                 residual=residual,
@@ -233,8 +204,14 @@ class _RowsBuilder(PartsBuilder):
             )
         )
 
+    def norms_of(self, recipe: Recipe, x: RowInterleaved | TensorSpec) -> dict[str, Any]:
+        """The norm of a product's rows, as arguments of :func:`gemm`: here the product computes it."""
+        return {"norm_eps": self.config.layer_norm_eps}
+
 
 class _ChunkBuilder(_RowsBuilder):
+    mixed: RowInterleaved
+
     def __init__(self, options: PlanOptions, rows: int, cache_slots: int, every: int, likelihoods: bool) -> None:
         config, kernels, max_texture_size = options.config, options.kernels, options.max_texture_size
         self.likelihoods = likelihoods
@@ -293,18 +270,11 @@ class _ChunkBuilder(_RowsBuilder):
             tile_scores(f"{name}.scores", self.qkv, cache, table, self.scores, heads, kernels=self.kernels),
             tile_values(f"{name}.values", self.scores, cache, table, self.mixed, heads, kernels=self.kernels),
         )
-        self.add(self.recipes.out(layer), self.mixed, self.hidden[0], self.hidden[1])
-        self.feed_forward(layer)
+        self.after_attention(layer)
 
-    def normed(
-        self,
-        recipe: Recipe,
-        x: RowInterleaved,
-        out: RowInterleaved,
-        *,
-        activation: str = "none",
-        turning: Turning | None = None,
-    ) -> None:
+    def norms_of(self, recipe: Recipe, x: RowInterleaved | TensorSpec) -> dict[str, Any]:
+        """Draw the norms of a product's rows in a pass of their own."""
+        assert isinstance(x, RowInterleaved)
         self.plan.draw(
             row_norms(
                 f"{recipe.name}.norms",
@@ -318,10 +288,16 @@ class _ChunkBuilder(_RowsBuilder):
                 kernels=self.kernels,
             )
         )
-        self.product(recipe, x, out, norms=self.norms, activation=activation, turning=turning)
+        return {"norms": self.norms}
+
+    def parts_of(self, recipe: Recipe) -> int:
+        """One: several rows are fragments enough."""
+        return 1
 
 
 class _BatchBuilder(_RowsBuilder):
+    mixed: TensorSpec
+
     def __init__(self, options: PlanOptions, sequences: int, capacity: int) -> None:
         config, kernels = options.config, options.kernels
         if capacity < 1 or capacity % SLOT_TOKENS:
@@ -357,17 +333,7 @@ class _BatchBuilder(_RowsBuilder):
             cached_scores(f"{name}.scores", cache, self.scores, heads, kernels=self.kernels, rows=table),
             cached_values(f"{name}.values", self.scores, cache, self.mixed, heads, kernels=self.kernels, rows=table),
         )
-        self.add(self.recipes.out(layer), self.mixed, self.hidden[0], self.hidden[1])
-        self.feed_forward(layer)
-
-    def add(
-        self, recipe: Recipe, x: RowInterleaved | TensorSpec, residual: RowInterleaved, out: RowInterleaved
-    ) -> None:
-        if residual is not out:
-            super().add(recipe, x, residual, out)
-            return
-        parts = shared_parts(self.matrix(recipe), self.kernels.part_steps)
-        self.product(recipe, x, out, adds=True, parts=parts)
+        self.after_attention(layer)
 
 
 def slots_for(rows: int, targets: int) -> int:

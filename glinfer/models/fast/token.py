@@ -16,7 +16,7 @@ from glinfer.models.options import PlanOptions
 from glinfer.models.plan import Plan
 from glinfer.models.transforms.recipe import Recipe
 from glinfer.ops.fused.cached import cached_scores, cached_values, score_slots
-from glinfer.ops.fused.dense import Turning, shared_parts
+from glinfer.ops.fused.dense import Turning
 from glinfer.ops.fused.embed import embed_token
 from glinfer.ops.fused.gemv import gemv
 from glinfer.ops.fused.rows import RowInterleaved
@@ -67,7 +67,7 @@ def run_values(config: ModelConfig) -> list[RunValue]:
     ]
 
 
-class _FastBuilder(PartsBuilder):
+class _FastBuilder(PartsBuilder[TensorSpec]):
     def __init__(self, options: PlanOptions) -> None:
         config, kernels = options.config, options.kernels
         context = config.max_position_embeddings
@@ -115,16 +115,7 @@ class _FastBuilder(PartsBuilder):
             cached_scores(f"{name}.scores", cache, self.scores, heads, kernels=kernels),
             cached_values(f"{name}.values", self.scores, cache, self.mixed, heads, kernels=kernels),
         )
-        self.add(recipes.out(layer), self.mixed, self.hidden[0], self.hidden[1])
-        self.product(recipes.up(layer), self.hidden[1], self.inner, activation=self.config.hidden_act)
-        self.add(recipes.down(layer), self.inner, self.hidden[1], self.hidden[0])
-
-    def add(self, recipe: Recipe, x: TensorSpec, residual: TensorSpec, out: TensorSpec) -> None:
-        if residual is not out:
-            self.product(recipe, x, out, residual=residual)
-        else:
-            parts = shared_parts(self.matrix(recipe), self.kernels.part_steps)
-            self.product(recipe, x, out, adds=True, parts=parts)
+        self.after_attention(layer)
 
     def product(
         self,

@@ -38,10 +38,20 @@ from glinfer.ops.published.attention import MASKED
 from glinfer.ops.spec import Array, DrawSpec, Op, Params, Shapes, TensorSpec, float64, register
 
 
-def _common(
-    name: str, x: RowInterleaved, cache: TensorSpec, rows: TensorSpec, out: RowInterleaved, heads: Heads
-) -> tuple[tuple[str, int | float], ...]:
-    return (
+def _tile_draw(
+    name: str,
+    kind: str,
+    op: str,
+    slots: str,
+    x: RowInterleaved,
+    cache: TensorSpec,
+    rows: TensorSpec,
+    out: RowInterleaved,
+    heads: Heads,
+    kernels: KernelOptions,
+    vertex: str = "",
+) -> DrawSpec:
+    defines = (
         *heads.defines(name, CACHE=cache),
         ("CACHE_SLOTS", cache.shape[0]),
         *x.layout.defines("X"),
@@ -49,6 +59,9 @@ def _common(
         *out.layout.defines("OUT"),
         ("ROWS", len(out.tensors)),
     )
+    inputs, per_run = (*x.inputs(), ("cache", cache.name), ("rows", rows.name)), (("row_slots", "row_slots"),)
+    further: dict[str, Any] = {"quad": True, "cells": True, "per_run": per_run, "vertex": vertex}
+    return block_draw(name, kind, op, inputs, out.names, (slots, out.cols), defines, kernels=kernels, **further)
 
 
 def tile_scores(
@@ -67,20 +80,8 @@ def tile_scores(
     of 64 tokens of the rows of slot s in slot ``row_slots · g + s``. Run values: row_slots, the slots of rows;
     score_slots = groups · row_slots.
     """
-    return block_draw(
-        name,
-        "attn.scores",
-        "tile_scores",
-        (*queries.inputs(), ("cache", cache.name), ("rows", rows.name)),
-        out.names,
-        ("score_slots", out.cols),
-        _common(name, queries, cache, rows, out, heads),
-        kernels=kernels,
-        quad=True,
-        cells=True,
-        per_run=(("row_slots", "row_slots"),),
-        vertex="common/causal.vert",
-    )
+    tensors, vertex = (queries, cache, rows, out, heads), "common/causal.vert"
+    return _tile_draw(name, "attn.scores", "tile_scores", "score_slots", *tensors, kernels, vertex)
 
 
 def tile_values(
@@ -94,19 +95,8 @@ def tile_values(
     kernels: KernelOptions,
 ) -> DrawSpec:
     """``out[r] = softmax(scores[r]) @ v`` for each head, out [rows, heads · head_floats]; see :func:`tile_scores`."""
-    return block_draw(
-        name,
-        "attn.values",
-        "tile_values",
-        (*scores.inputs(), ("cache", cache.name), ("rows", rows.name)),
-        out.names,
-        ("row_slots", out.cols),
-        _common(name, scores, cache, rows, out, heads),
-        kernels=kernels,
-        quad=True,
-        cells=True,
-        per_run=(("row_slots", "row_slots"),),
-    )
+    tensors = scores, cache, rows, out, heads
+    return _tile_draw(name, "attn.values", "tile_values", "row_slots", *tensors, kernels)
 
 
 def store_rows(
