@@ -17,7 +17,7 @@ KERNELS = {
     "eight rows": KernelOptions(
         rows_per_draw=8, row_tiles=8, largest_cell=4, blends=True, lookup_texture=True, cover="points"
     ),
-    "parts": KernelOptions(rows_per_draw=2, part_steps=4, split_values=True, blends=True, largest_cell=2),
+    "parts": KernelOptions(rows_per_draw=2, part_steps=4, split_values=True, blends=True, largest_cell=2, fused=True),
 }
 
 
