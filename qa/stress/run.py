@@ -27,7 +27,6 @@ from glinfer.errors import ContextError, GLError, GlinferError, PlanError, Shade
 from glinfer.formats import Checkpoint
 from glinfer.gl.context import Device, Limits, open_device
 from glinfer.gl.layouts.matrix import FORMATS
-from glinfer.gl.state import driver_objects
 from glinfer.inspect.draws import example_ids
 from glinfer.inspect.verify.report import UnusableRun
 from glinfer.inspect.verify.suite import RendererChoice
@@ -39,6 +38,7 @@ from glinfer.ops.spec import Array
 from glinfer.quant.formats import BLOCK_FORMATS, DEFAULT_CACHE
 from glinfer.tensors.device import Device as TensorDevice
 from qa.kernels.measure import all_cases
+from qa.objects import driver_objects
 from qa.stress.textures import SIZES, check_texture
 
 _TOKENS, _STEPS = 40, 3

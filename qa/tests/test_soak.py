@@ -17,14 +17,14 @@ from glinfer.engine.cached import CachedSession
 from glinfer.engine.decode import DecodeSession
 from glinfer.engine.model import Model
 from glinfer.errors import GLError, InputError
-from glinfer.gl.state import driver_objects
+from qa.objects import driver_objects
 from qa.soak import command
 from qa.soak.command import soak_command
 from qa.soak.run import SoakCheck, SoakReport, judge, soak
 from qa.soak.watch import FixedTask, Sample, Tracer, texture_bytes
 from qa.soak.workload import Workload
 
-pytestmark = pytest.mark.model
+pytestmark = pytest.mark.gl
 
 
 @pytest.fixture
@@ -225,6 +225,7 @@ class TestPlanted:
         workload._mistakes()
         assert workload.accepted == ["a rewind too far"]
 
+    @pytest.mark.slow
     def test_an_error_ends_it(self, model: Model, one_use: Callable[..., None]) -> None:
         uses = 0
 

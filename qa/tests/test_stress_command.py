@@ -15,7 +15,7 @@ from glinfer.inspect.verify.suite import RendererChoice
 from qa.stress import run as stress
 from qa.stress import textures
 
-pytestmark = pytest.mark.model
+pytestmark = pytest.mark.gl
 
 Told = Callable[..., Any]
 

@@ -10,8 +10,9 @@ from glinfer.errors import PlanError
 from glinfer.gl.layouts.flat import LANES, texels_for
 from glinfer.gl.layouts.matrix import Extent
 from glinfer.ops.flat.draws import Define, Scratch, Uniform, flat_draw
-from glinfer.ops.flat.product import MASKED, seen_keys
+from glinfer.ops.flat.product import seen_keys
 from glinfer.ops.kernels import KernelOptions
+from glinfer.ops.published.attention import MASKED
 from glinfer.ops.spec import Array, DrawSpec, Op, Params, Shapes, TensorSpec, float64, register
 
 _FEW_FRAGMENTS, _FRAGMENTS, _MIN_PART_KEYS = 128, 1024, 32

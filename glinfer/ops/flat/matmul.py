@@ -10,8 +10,9 @@ import numpy as np
 from glinfer.errors import PlanError
 from glinfer.gl.layouts.flat import LANES
 from glinfer.ops.flat.draws import Define, Scratch, flat_draw
-from glinfer.ops.flat.product import MASKED, PLAIN, Finish, Product, Strategy, seen_keys
+from glinfer.ops.flat.product import PLAIN, Finish, Product, Strategy, seen_keys
 from glinfer.ops.kernels import KernelOptions
+from glinfer.ops.published.attention import MASKED
 from glinfer.ops.published.linear import ACTIVATIONS, activate
 from glinfer.ops.spec import Array, DrawSpec, Op, Params, Shapes, TensorSpec, float64, register
 from glinfer.quant.formats import GROUP
@@ -98,10 +99,7 @@ class _Call:
         if self.finish.plain or self.in_place:
             return [self._multiply("matmul", [self.out], PLAIN, shares, instances=parts, blended=True)]
         sums = scratch(f"{name}.sums", rows, product.n)
-        return [
-            self._multiply("matmul", [sums], PLAIN, shares, instances=parts, blended=True),
-            self._finish([sums], 1),
-        ]
+        return [self._multiply("matmul", [sums], PLAIN, shares, instances=parts, blended=True), self._finish([sums], 1)]
 
     def matvec(self) -> list[DrawSpec]:
         """The draws where the fragments of a quad share k."""

@@ -12,15 +12,7 @@ from glinfer.errors import PlanError
 from glinfer.gl.layouts.flat import texels_for
 from glinfer.gl.layouts.matrix import Extent
 from glinfer.ops.flat.draws import Define, Scratch, flat_draw
-from glinfer.ops.flat.stats import (
-    STATS,
-    Causal,
-    check_rows,
-    columns_that_count,
-    stats_of,
-    summarize,
-    values_of,
-)
+from glinfer.ops.flat.stats import STATS, Causal, check_rows, columns_that_count, stats_of, summarize, values_of
 from glinfer.ops.kernels import KernelOptions
 from glinfer.ops.spec import Array, DrawSpec, Op, Params, Shapes, TensorSpec, float64, register
 

@@ -66,15 +66,7 @@ def rotate(
         ("WHOLE", int(dim % 4 == 0 and rotary % (4 if interleaved else 8) == 0)),
     ]
     return flat_draw(
-        name,
-        kind,
-        "rotate",
-        inputs,
-        [out],
-        kernels=kernels,
-        rows=rows,
-        defines=defines,
-        uniforms=uniforms,
+        name, kind, "rotate", inputs, [out], kernels=kernels, rows=rows, defines=defines, uniforms=uniforms
     )
 
 

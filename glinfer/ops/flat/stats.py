@@ -94,15 +94,7 @@ def row_stats(
         causal_define,
     ]
     return flat_draw(
-        name,
-        kind,
-        "row_stats",
-        inputs,
-        [out],
-        kernels=kernels,
-        rows=rows,
-        defines=defines,
-        uniforms=uniforms,
+        name, kind, "row_stats", inputs, [out], kernels=kernels, rows=rows, defines=defines, uniforms=uniforms
     )
 
 
