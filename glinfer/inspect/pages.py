@@ -7,9 +7,6 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
-import jinja2
-from markupsafe import Markup
-
 from glinfer import __version__
 from glinfer.errors import InputError
 
@@ -23,6 +20,9 @@ def rendered(template: str, *, styles: Sequence[str] = (), scripts: Sequence[str
     The template sees ``style`` (``page.css``, then ``styles``), ``script``, ``generator``, ``values``, and the filters
     ``number`` and ``percent``; an unknown name is an error.
     """
+    import jinja2  # late, because commands that only draw need no templates
+    from markupsafe import Markup
+
     environment = jinja2.Environment(
         loader=jinja2.FileSystemLoader(_TEMPLATES),
         autoescape=True,
