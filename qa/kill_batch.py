@@ -22,7 +22,7 @@ import tempfile
 import time
 from collections import Counter
 from collections.abc import Callable, Iterator
-from dataclasses import asdict, dataclass, field
+from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
@@ -328,9 +328,12 @@ def on_full_disk(
     folder: Path, model: Path, source: Path, expected: Path, report: KillReport, say: Callable[[str], None]
 ) -> None:
     """Fill a small disk with results, twice; then make the disk larger and finish."""
+    total = expected.stat().st_size
+    size = max(8192, total * 2 // 5) // 4096 * 4096
+    if size >= total:
+        raise UntriedError(f"a full disk: {total} bytes of results do not fill the smallest one; give more --prompts")
     disk = folder / "disk"
     disk.mkdir()
-    size = max(8192, expected.stat().st_size * 2 // 5) // 4096 * 4096
     if (
         os.geteuid()
         or subprocess.run(
@@ -427,7 +430,7 @@ def kill_batch(prompts: int, kills: int, full: int, seed: int, folder: Path | No
     if folder is None:
         shutil.rmtree(place)
     if as_json:
-        print_json({**asdict(report), "signals": report.signals, "seed": seed})
+        print_json({**vars(report), "signals": report.signals, "seed": seed})
         return
     for kind, count in sorted(report.stops.items()):
         click.echo(f"{count:4}  {kind}")

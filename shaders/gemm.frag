@@ -109,18 +109,52 @@ const int part = 0;
 #define WEIGHT(a, e) FETCH(weight, (line + ivec2(8 * (PIECE * (a) + (e)), 0)), WEIGHT_SIZE)
 #if PIECE == 4
 #define FETCH_PIECE(a) WORDS w0 = WEIGHT(a, 0), w1 = WEIGHT(a, 1), w2 = WEIGHT(a, 2), w3 = WEIGHT(a, 3);
-#define PRODUCT(V) piece(w0, w1, w2, w3, V)
+#define WITH_PIECE(A, V) with_piece(A, w0, w1, w2, w3, V)
 #elif PIECE == 2
 #define FETCH_PIECE(a) WORDS w0 = WEIGHT(a, 0), w1 = WEIGHT(a, 1);
-#define PRODUCT(V) piece(w0, w1, V)
+#define WITH_PIECE(A, V) with_piece(A, w0, w1, V)
 #else
 #define FETCH_PIECE(a) WORDS w0 = WEIGHT(a, 0);
-#define PRODUCT(V) piece(w0, V)
+#define WITH_PIECE(A, V) with_piece(A, w0, V)
 #endif
-#define ADD_A(n, X, R, Y, V, A, B, C, D, E, F, S) A += PRODUCT(V);
-#define ADD_B(n, X, R, Y, V, A, B, C, D, E, F, S) B += PRODUCT(V);
-#define ADD_C(n, X, R, Y, V, A, B, C, D, E, F, S) C += PRODUCT(V);
-#define ADD_D(n, X, R, Y, V, A, B, C, D, E, F, S) D += PRODUCT(V);
+// Adds the piece to accumulator A, B, C or D of every row.
+#if FUSED
+// A column for all rows before the next one: no row waits for the sum that it has just begun.
+#define COLUMNS(TIMES_X, TIMES_Y, TIMES_Z, TIMES_W) \
+    { vec4 column = COLUMN_X; EACH_ROW(TIMES_X) } \
+    { vec4 column = COLUMN_Y; EACH_ROW(TIMES_Y) } \
+    { vec4 column = COLUMN_Z; EACH_ROW(TIMES_Z) } \
+    { vec4 column = COLUMN_W; EACH_ROW(TIMES_W) }
+#define A_X(n, X, R, Y, V, A, B, C, D, E, F, S) A += column * V.x;
+#define A_Y(n, X, R, Y, V, A, B, C, D, E, F, S) A += column * V.y;
+#define A_Z(n, X, R, Y, V, A, B, C, D, E, F, S) A += column * V.z;
+#define A_W(n, X, R, Y, V, A, B, C, D, E, F, S) A += column * V.w;
+#define ADD_PIECE_A COLUMNS(A_X, A_Y, A_Z, A_W)
+#define B_X(n, X, R, Y, V, A, B, C, D, E, F, S) B += column * V.x;
+#define B_Y(n, X, R, Y, V, A, B, C, D, E, F, S) B += column * V.y;
+#define B_Z(n, X, R, Y, V, A, B, C, D, E, F, S) B += column * V.z;
+#define B_W(n, X, R, Y, V, A, B, C, D, E, F, S) B += column * V.w;
+#define ADD_PIECE_B COLUMNS(B_X, B_Y, B_Z, B_W)
+#define C_X(n, X, R, Y, V, A, B, C, D, E, F, S) C += column * V.x;
+#define C_Y(n, X, R, Y, V, A, B, C, D, E, F, S) C += column * V.y;
+#define C_Z(n, X, R, Y, V, A, B, C, D, E, F, S) C += column * V.z;
+#define C_W(n, X, R, Y, V, A, B, C, D, E, F, S) C += column * V.w;
+#define ADD_PIECE_C COLUMNS(C_X, C_Y, C_Z, C_W)
+#define D_X(n, X, R, Y, V, A, B, C, D, E, F, S) D += column * V.x;
+#define D_Y(n, X, R, Y, V, A, B, C, D, E, F, S) D += column * V.y;
+#define D_Z(n, X, R, Y, V, A, B, C, D, E, F, S) D += column * V.z;
+#define D_W(n, X, R, Y, V, A, B, C, D, E, F, S) D += column * V.w;
+#define ADD_PIECE_D COLUMNS(D_X, D_Y, D_Z, D_W)
+#else
+#define ADD_A(n, X, R, Y, V, A, B, C, D, E, F, S) A = WITH_PIECE(A, V);
+#define ADD_PIECE_A EACH_ROW(ADD_A)
+#define ADD_B(n, X, R, Y, V, A, B, C, D, E, F, S) B = WITH_PIECE(B, V);
+#define ADD_PIECE_B EACH_ROW(ADD_B)
+#define ADD_C(n, X, R, Y, V, A, B, C, D, E, F, S) C = WITH_PIECE(C, V);
+#define ADD_PIECE_C EACH_ROW(ADD_C)
+#define ADD_D(n, X, R, Y, V, A, B, C, D, E, F, S) D = WITH_PIECE(D, V);
+#define ADD_PIECE_D EACH_ROW(ADD_D)
+#endif
 #endif
 
 // What is done to a row's four sums once they are whole.
@@ -193,75 +227,74 @@ void main() {
     ivec2 line = WEIGHT_LINE(number);
     // The test comes last: llvmpipe runs a body once more, for nothing, before it sees that a test at the top has failed.
 #if GROUPED
-#if QUAD
-    Scales of_a, of_b, of_c, of_d;
-#endif
-    // Words 0 to 3 of a group one after the other, or of four groups: the loop is not unrolled.
+    // Scales are fetched in a loop around that over words: llvmpipe runs both sides of a condition, each time.
 #if QUAD
     int turn = 4 * first, turns = 4 * (first + share);
 #else
     int turn = 16 * first, turns = 16 * (first + share);
-    Scales s;
 #endif
     do {
-        int w = turn & 3;
 #if QUAD
-        int group = turn - w + member;
-        if (w == 0) {
-            of_a = SCALES_OF(0);
-            of_b = SCALES_OF(1);
-            of_c = SCALES_OF(2);
-            of_d = SCALES_OF(3);
-        }
+        Scales of_a = SCALES_OF(0), of_b = SCALES_OF(1), of_c = SCALES_OF(2), of_d = SCALES_OF(3);
 #else
-        int group = turn >> 2, a = group & 3;
-        if (w == 0) s = SCALES_OF(a);
+        int a = (turn >> 2) & 3;
+        Scales s = SCALES_OF(a);
 #endif
-        // Numbers behind the last input have scale zero; what they are multiplied with has to be a number too.
-        int own = min(group, GROUPS - 1), block = own >> 1;
-        ivec2 corner = ivec2(w & 1, 2 * (own & 1) + (w >> 1));
-        {
-            ivec2 inner = corner;
-            ivec2 from = block_origin(at.slot, block, X_PLACES) + inner;
-            EACH_ROW(FETCH_INPUT)
-        }
-        {
-            ivec2 inner = corner + ivec2(2, 0);
-            ivec2 from = block_origin(at.slot, block, X_PLACES) + inner;
-            EACH_ROW(FETCH_OTHER)
-        }
+        // Words 0 to 3 of a group one after the other; no compiler sees that there are four, and unrolls them.
+        do {
+            int w = turn & 3;
+#if QUAD
+            int group = turn - w + member;
+#else
+            int group = turn >> 2;
+#endif
+            // Numbers behind the last input have scale zero; what they are multiplied with has to be a number too.
+            int own = min(group, GROUPS - 1), block = own >> 1;
+            ivec2 corner = ivec2(w & 1, 2 * (own & 1) + (w >> 1));
+            {
+                ivec2 inner = corner;
+                ivec2 from = block_origin(at.slot, block, X_PLACES) + inner;
+                EACH_ROW(FETCH_INPUT)
+            }
+            {
+                ivec2 inner = corner + ivec2(2, 0);
+                ivec2 from = block_origin(at.slot, block, X_PLACES) + inner;
+                EACH_ROW(FETCH_OTHER)
+            }
 #ifdef NORM
-        if (group < GROUPS) {
-            EACH_ROW(SQUARE)
-            EACH_ROW(SQUARE_OTHER)
+            if (group < GROUPS) {
+                EACH_ROW(SQUARE)
+                EACH_ROW(SQUARE_OTHER)
 #if CENTRED
-            EACH_ROW(ADD_UP)
-            EACH_ROW(ADD_UP_OTHER)
+                EACH_ROW(ADD_UP)
+                EACH_ROW(ADD_UP_OTHER)
 #endif
-        }
+            }
 #endif
-        { FETCH_GAIN(8 * own + w) EACH_ROW(GAIN_INPUT) }
-        { FETCH_GAIN(8 * own + w + 4) EACH_ROW(GAIN_OTHER) }
+            { FETCH_GAIN(8 * own + w) EACH_ROW(GAIN_INPUT) }
+            { FETCH_GAIN(8 * own + w + 4) EACH_ROW(GAIN_OTHER) }
 #if HAS_LEAST
-        EACH_ROW(SUM_HALVES)
+            EACH_ROW(SUM_HALVES)
 #endif
 #if QUAD
-        { Scales s = of_a; DECLARE_HIGH(0) DECLARE_WORDS(0, w) EACH_ROW(TIMES_A) }
-        { Scales s = of_b; DECLARE_HIGH(1) DECLARE_WORDS(1, w) EACH_ROW(TIMES_B) }
-        { Scales s = of_c; DECLARE_HIGH(2) DECLARE_WORDS(2, w) EACH_ROW(TIMES_C) }
-        { Scales s = of_d; DECLARE_HIGH(3) DECLARE_WORDS(3, w) EACH_ROW(TIMES_D) }
-        turn++;
-        if ((turn & 3) == 0) line = WEIGHT_LINE(++number);
+            { Scales s = of_a; DECLARE_HIGH(0) DECLARE_WORDS(0, w) EACH_ROW(TIMES_A) }
+            { Scales s = of_b; DECLARE_HIGH(1) DECLARE_WORDS(1, w) EACH_ROW(TIMES_B) }
+            { Scales s = of_c; DECLARE_HIGH(2) DECLARE_WORDS(2, w) EACH_ROW(TIMES_C) }
+            { Scales s = of_d; DECLARE_HIGH(3) DECLARE_WORDS(3, w) EACH_ROW(TIMES_D) }
 #else
-        DECLARE_HIGH(a)
-        DECLARE_WORDS(a, w)
-        if (a == 0) { EACH_ROW(TIMES_A) }
-        if (a == 1) { EACH_ROW(TIMES_B) }
-        if (a == 2) { EACH_ROW(TIMES_C) }
-        if (a == 3) { EACH_ROW(TIMES_D) }
-        turn++;
-        if ((turn & 15) == 0) line = WEIGHT_LINE(++number);
+            DECLARE_HIGH(a)
+            DECLARE_WORDS(a, w)
+            if (a == 0) { EACH_ROW(TIMES_A) }
+            if (a == 1) { EACH_ROW(TIMES_B) }
+            if (a == 2) { EACH_ROW(TIMES_C) }
+            if (a == 3) { EACH_ROW(TIMES_D) }
 #endif
+            turn++;
+        } while ((turn & 3) != 0);
+#if !QUAD
+        if ((turn & 15) == 0)
+#endif
+        line = WEIGHT_LINE(++number);
     } while (turn < turns);
 #else
     int step = first;
@@ -276,10 +309,10 @@ void main() {
         GATHER
 #endif
         { FETCH_GAIN(4 * step + member) EACH_ROW(GAIN_INPUT) }
-        { FETCH_PIECE(0) EACH_ROW(ADD_A) }
-        { FETCH_PIECE(1) EACH_ROW(ADD_B) }
-        { FETCH_PIECE(2) EACH_ROW(ADD_C) }
-        { FETCH_PIECE(3) EACH_ROW(ADD_D) }
+        { FETCH_PIECE(0) ADD_PIECE_A }
+        { FETCH_PIECE(1) ADD_PIECE_B }
+        { FETCH_PIECE(2) ADD_PIECE_C }
+        { FETCH_PIECE(3) ADD_PIECE_D }
 #else
         for (int a = 0; a < 4; a++) {
             ivec2 inner = corner + ivec2(a & 1, a >> 1);
@@ -290,10 +323,10 @@ void main() {
 #endif
             { FETCH_GAIN(4 * step + a) EACH_ROW(GAIN_INPUT) }
             FETCH_PIECE(a)
-            if (a == 0) { EACH_ROW(ADD_A) }
-            if (a == 1) { EACH_ROW(ADD_B) }
-            if (a == 2) { EACH_ROW(ADD_C) }
-            if (a == 3) { EACH_ROW(ADD_D) }
+            if (a == 0) { ADD_PIECE_A }
+            if (a == 1) { ADD_PIECE_B }
+            if (a == 2) { ADD_PIECE_C }
+            if (a == 3) { ADD_PIECE_D }
         }
 #endif
         line = WEIGHT_LINE(++number);

@@ -205,11 +205,11 @@ void main() {
                 vec4 from = v[TAKEN * i + (TAKEN == 1 ? 0 : a & 3)];
                 int n = 4 * PIECE * HALVES * i + PIECE * a;
 #if PIECE == 4
-                sum[a] += piece(w[n], w[n + 1], w[n + 2], w[n + 3], from);
+                sum[a] = with_piece(sum[a], w[n], w[n + 1], w[n + 2], w[n + 3], from);
 #elif PIECE == 2
-                sum[a] += piece(w[n], w[n + 1], from);
+                sum[a] = with_piece(sum[a], w[n], w[n + 1], from);
 #else
-                sum[a] += piece(w[n], from);
+                sum[a] = with_piece(sum[a], w[n], from);
 #endif
             }
         }
@@ -241,11 +241,12 @@ void main() {
 #endif
             for (int h = 0; h < HALVES; h++) {
 #if PIECE == 4
-                sum[4 * h + a] += piece(WEIGHT(h, a, 0), WEIGHT(h, a, 1), WEIGHT(h, a, 2), WEIGHT(h, a, 3), from);
+                sum[4 * h + a] =
+                    with_piece(sum[4 * h + a], WEIGHT(h, a, 0), WEIGHT(h, a, 1), WEIGHT(h, a, 2), WEIGHT(h, a, 3), from);
 #elif PIECE == 2
-                sum[4 * h + a] += piece(WEIGHT(h, a, 0), WEIGHT(h, a, 1), from);
+                sum[4 * h + a] = with_piece(sum[4 * h + a], WEIGHT(h, a, 0), WEIGHT(h, a, 1), from);
 #else
-                sum[4 * h + a] += piece(WEIGHT(h, a, 0), from);
+                sum[4 * h + a] = with_piece(sum[4 * h + a], WEIGHT(h, a, 0), from);
 #endif
             }
         }

@@ -11,17 +11,40 @@
 #include "common/each_row.glsl"
 #include "common/row_info.glsl"
 EACH_ROW(DECLARE_INPUT)
-#define FETCH_LOGITS(n, X, R, Y, V, A, B, C, D, E, F, S) if (at.slot % ROWS == n) v[j] = FETCH(X, texel, LOGITS_SIZE);
-#define UNROLL 1
 #else
 uniform sampler2D logits;
 uniform float noise;
 uniform float inverse_temperature;
 uniform uint noise_key;
-#define UNROLL 8  // texels asked for together, to wait for memory once for all of them
 #endif
+#define UNROLL 8  // texels asked for together, to wait for memory once for all of them
 #define LOGITS_SIZE ivec2(LOGITS_WIDTH, LOGITS_HEIGHT)
 layout(location = 0) out vec4 y;
+
+// What was the best so far, or a better one of four tokens from `token` on.
+vec2 better(vec2 best, vec4 score, int token) {
+    for (int i = 0; i < 4; i++) {
+        if (score[i] > best.x && token + i < VOCAB) best = vec2(score[i], float(token + i));
+    }
+    return best;
+}
+
+// Looks through the blocks from `first` on to before `end`; what stands behind the last one has no token.
+#define LOOK(X, first, end, SCORE) \
+    for (int start = first; start < end; start += UNROLL) { \
+        vec4 v[UNROLL]; \
+        for (int j = 0; j < UNROLL; j++) { \
+            ivec2 texel = block_origin(slot, min(start + j, LOGITS_BLOCKS - 1), LOGITS_PLACES) + offset; \
+            v[j] = FETCH(X, texel, LOGITS_SIZE); \
+        } \
+        for (int j = 0; j < UNROLL; j++) { \
+            int token = 64 * (start + j) + 4 * at.lane; \
+            best = better(best, SCORE, token); \
+        } \
+    }
+#define NOISY(v) \
+    v * inverse_temperature + vec4(gumbel(uint(token), noise_key), gumbel(uint(token + 1), noise_key), \
+                                   gumbel(uint(token + 2), noise_key), gumbel(uint(token + 3), noise_key))
 
 void main() {
     Place at = output_place();
@@ -35,27 +58,22 @@ void main() {
     const int slot = 0;
 #endif
     vec2 best = vec2(-3.4e38, 0.0);
-    for (int start = 0; start < LOGITS_BLOCKS; start += UNROLL) {
-        vec4 v[UNROLL];
-        for (int j = 0; j < UNROLL; j++) {
-            ivec2 texel = block_origin(slot, min(start + j, LOGITS_BLOCKS - 1), LOGITS_PLACES) + offset;
+    // A loop of its own for each case, which llvmpipe then leaves out: of a condition it computes both sides.
+    int plain = noise > 0.0 ? 0 : LOGITS_BLOCKS;
 #ifdef ROWS
-            EACH_ROW(FETCH_LOGITS)
-#else
-            v[j] = FETCH(logits, texel, LOGITS_SIZE);
-#endif
-        }
-        for (int j = 0; j < UNROLL; j++) {
-            int token = 64 * (start + j) + 4 * at.lane;
-            vec4 score = v[j];
-            if (noise > 0.0) {
-                score = score * inverse_temperature + vec4(gumbel(uint(token), noise_key), gumbel(uint(token + 1), noise_key),
-                                                           gumbel(uint(token + 2), noise_key), gumbel(uint(token + 3), noise_key));
-            }
-            for (int i = 0; i < 4; i++) {
-                if (score[i] > best.x && token + i < VOCAB) best = vec2(score[i], float(token + i));
-            }
-        }
+#define LOOK_PLAIN(n, X, R, Y, V, A, B, C, D, E, F, S) LOOK(X, at.slot % ROWS == n ? 0 : plain, plain, v[j])
+    EACH_ROW(LOOK_PLAIN)
+    for (int block = plain; block < LOGITS_BLOCKS; block++) {
+        ivec2 texel = block_origin(slot, block, LOGITS_PLACES) + offset;
+        int token = 64 * block + 4 * at.lane;
+        vec4 score;
+#define FETCH_OWN(n, X, R, Y, V, A, B, C, D, E, F, S) if (at.slot % ROWS == n) score = FETCH(X, texel, LOGITS_SIZE);
+        EACH_ROW(FETCH_OWN)
+        best = better(best, NOISY(score), token);
     }
+#else
+    LOOK(logits, 0, plain, v[j])
+    LOOK(logits, plain, LOGITS_BLOCKS, NOISY(v[j]))
+#endif
     y = vec4(best, 0.0, 0.0);
 }

@@ -39,13 +39,19 @@ class Cells:
 
     @classmethod
     def of(cls, layout: BlockLayout, slots: int, largest: int) -> Cells:
-        """The largest cells that cover hardly more than the blocks of the first ``slots`` slots."""
+        """The largest cells that cover hardly more than the blocks of the first ``slots`` slots.
+
+        Cells of one block are drawn only where a block is (shaders/common/blocks.vert).
+        """
         places = layout.places_of(slots)
         columns, lines = min(layout.columns, places), -(-places // layout.columns)
+        # Places behind the last block of a slot, which small cells leave out.
+        dealt = layout.tiles * -(-layout.kept_blocks // layout.tiles)
+        needed = columns * lines * layout.kept_blocks / dealt
         edge = largest
         while True:
             across, up = -(-columns // edge), -(-lines // edge)
-            little = across * up * edge * edge <= _MAX_COVERED * columns * lines
+            little = across * up * edge * edge <= _MAX_COVERED * needed
             alone = layout.tiles == 1 or across * edge <= layout.columns  # no block of the next tile is drawn twice
             # A point whose centre is outside of the target is not drawn.
             right = (layout.tiles - 1) * layout.pitch + BLOCK_EDGE * (across - 1) * edge + BLOCK_EDGE * edge // 2

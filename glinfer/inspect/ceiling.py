@@ -67,6 +67,7 @@ class ProductRate:
 
     A multiply-add is one multiplication and one addition, as in ``CeilingReport.multiply_adds_per_second``. Only those
     that the matrices ask for count: ``rows · inputs · outputs``, not the padding to whole blocks, norm or activation.
+    A gate's outputs are among them.
     """
 
     label: str
@@ -185,6 +186,7 @@ def measure_products(model: Model, label: str, *, sample_seconds: float = _SAMPL
                 # Flushed one by one: a tiler would run all of them tile by tile, out of its caches.
                 seconds = _seconds(model.device, [draw], sample_seconds, values, flush_every=1)
                 inputs, outputs = (session.plan.table[name].shape[1] for name in (spec.input("x0"), spec.outputs[0]))
+                outputs *= 1 + int(dict(spec.defines)["GATED"])
                 found.append(ProductRate(label, spec.name, rows, inputs, outputs, 1000.0 * seconds))
     return tuple(found)
 

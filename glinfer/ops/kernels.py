@@ -21,7 +21,8 @@ class KernelOptions:
         unroll: steps of a product that are fetched together; more of them hide the latency of a GPU's memory.
         part_steps: steps of each instance of the products that add to the residual stream, whose sums blending adds;
             0 for one instance without blending. A step is 16 inputs.
-        split_values: one instance sums the values of each 64 tokens, and blending adds the instances.
+        split_values: where a single row is run, one instance sums the values of each 64 tokens, and blending adds the
+            instances.
         mantissa: turn integer weights into floats by way of the mantissa instead of a conversion.
         rows_per_draw: rows that a pass over many rows computes at once, one in each render target: 1, 2, 4 or 8.
         row_tiles: tiles that the blocks of a row are spread over in passes over many rows, 64 texels apart.
@@ -31,6 +32,7 @@ class KernelOptions:
         flush_every: tell the driver to begin after this many draws; 0 leaves it to the driver.
         product_table: the table that chooses strategies for products of tensors, of a ``gpu`` or of ``llvmpipe``; see
             :mod:`glinfer.ops.flat.matmul_choice`.
+        fused: add a product's terms one after the other, each a fused multiply-add on GPUs, not in two pairs.
     """
 
     tiles: int = 1
@@ -49,6 +51,7 @@ class KernelOptions:
     chunk: int = 512
     flush_every: int = 0
     product_table: str = "gpu"
+    fused: bool = False
 
     def __post_init__(self) -> None:
         """Refuse values that no plan can be built with."""
@@ -79,6 +82,9 @@ def default_kernels(renderer: str, max_point_size: float, weights: str = "f32") 
     plain = KernelOptions(cover=cover, rows_per_draw=8, largest_cell=cell, blends=True)
     if "llvmpipe" in renderer.lower():
         return replace(plain, tiles=8, lookup_texture=True, product_table="llvmpipe")
-    # Few bytes of weights are best shared by neighbours, as many rows' inputs are.
+    # Few bytes of weights are best shared by neighbours, as many rows' inputs are; points of one block fill a GPU most
+    # evenly where a pass has few of them.
     row_tiles = 8 if weights == "f32" else 1
-    return replace(plain, tiles=8, row_tiles=row_tiles, part_steps=8, split_values=True, flush_every=6)
+    cell = 1 if cover == "points" else cell
+    plain = replace(plain, tiles=8, row_tiles=row_tiles, largest_cell=cell)
+    return replace(plain, part_steps=8, split_values=True, flush_every=6, fused=True)

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import sys
+from collections import Counter
 from pathlib import Path
 
 import pytest
@@ -100,3 +101,19 @@ def test_what_cannot_be_tried_exits_2(
     assert capsys.readouterr().err == "python -m qa: cannot try: planted\n"
     assert run(["kill-batch", "--prompts", "0"]) == 2
     assert "Invalid value for '--prompts'" in capsys.readouterr().err
+
+
+def test_the_report_as_text_and_as_json(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    stops = Counter({"SIGKILL bytes": 3, "file limit": 1})
+    report = kill_batch.KillReport(60, stops, runs=6, untried=["a full disk: planted"])
+    monkeypatch.setattr(kill_batch, "torment", lambda *_, **__: report)
+    assert run(["kill-batch", "--folder", str(tmp_path)]) == 0
+    said = capsys.readouterr().out
+    assert "   3  SIGKILL bytes\n   1  file limit\n" in said
+    assert "60 prompts, each with one result, as without a stop: 3 signals, 6 runs" in said
+    assert said.endswith("not tried: a full disk: planted\n")
+    assert run(["kill-batch", "--folder", str(tmp_path), "--json"]) == 0
+    told = json.loads(capsys.readouterr().out)
+    assert (told["stops"], told["signals"], told["seed"]) == ({"SIGKILL bytes": 3, "file limit": 1}, 3, 0)

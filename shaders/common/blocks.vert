@@ -1,7 +1,7 @@
 #version 300 es
 // Covers every block that a pass writes: blocks 0, 1, … of slots first_slot, first_slot + 1, …; or with CELLS, where all
-// slots from 0 on are written, square cells of several blocks. A cell may reach over blocks behind the last slot, which
-// nobody reads.
+// slots from 0 on are written, square cells of several blocks. A cell may reach over places behind the last slot, or
+// behind the last block of a slot, which nobody reads; where cells are single blocks, the latter are left out.
 #include "common/block_cover.glsl"
 #if !CELLS
 uniform int first_slot;
@@ -12,7 +12,11 @@ flat out int part;  // which instance
 
 void main() {
 #if CELLS
-    cover_cell();
+    ivec2 place = cover_cell();
+#if OUT_BLOCK_STEP == 1 && OUT_BLOCKS % OUT_TILES != 0
+    int block = (place.y * OUT_COLUMNS + place.x) % OUT_SLOT_STEP * OUT_TILES + cover_index() / cells_each;
+    if (cell_edge == 1 && block >= OUT_BLOCKS) gl_Position = vec4(2.0, 2.0, 2.0, 1.0);  // outside of what is drawn
+#endif
 #else
     int index = cover_index();
     cover(out_origin(first_slot + index / OUT_BLOCKS, index % OUT_BLOCKS), 1);

@@ -1,4 +1,5 @@
-// Weights packed into 32-bit words (glinfer/quant/words.py), and the product of one 4×4 piece with four inputs.
+// Weights packed into 32-bit words (glinfer/quant/words.py), and the product of one 4×4 piece with four inputs. The
+// words of a piece are called w0, w1, …, its four columns COLUMN_X to COLUMN_W.
 // WEIGHTS: 0 f32, 1 f16, 2 q16, 3 q8, 4 bf16, 5 i16, 6 i8. PIECE is the number of texels of a piece: 4, 4, 2, 1, 2, 2, 1.
 // Half floats are floats once they are fetched.
 #define WEIGHTS_F16 1
@@ -24,28 +25,29 @@
 
 #if WEIGHTS == WEIGHTS_BF16
 // A bfloat16 is the upper half of a float.
-vec4 piece(uvec4 w0, uvec4 w1, vec4 x) {
-    return (uintBitsToFloat(w0 & 0xffff0000u) * x.x + uintBitsToFloat(w0 << 16) * x.y) +
-           (uintBitsToFloat(w1 & 0xffff0000u) * x.z + uintBitsToFloat(w1 << 16) * x.w);
-}
+#define COLUMN_X uintBitsToFloat(w0 & 0xffff0000u)
+#define COLUMN_Y uintBitsToFloat(w0 << 16)
+#define COLUMN_Z uintBitsToFloat(w1 & 0xffff0000u)
+#define COLUMN_W uintBitsToFloat(w1 << 16)
 #elif WEIGHTS <= WEIGHTS_F16
-vec4 piece(vec4 w0, vec4 w1, vec4 w2, vec4 w3, vec4 x) {
-    return (w0 * x.x + w1 * x.y) + (w2 * x.z + w3 * x.w);
-}
+#define COLUMN_X w0
+#define COLUMN_Y w1
+#define COLUMN_Z w2
+#define COLUMN_W w3
 #else
 // Whole numbers of 32 bits as floats, times UNIT. By conversion they come as they are; GPUs convert at an eighth of
 // the speed at which they compute, so with MANTISSA their upper 23 bits are put into the mantissa of a float from 1
 // to 2 instead, the sign bit flipped: 1.5 + number / 2^32.
 #if MANTISSA
 #define UNIT 2.3283064365386963e-10
-vec4 number(uvec4 shifted) {
+vec4 float_of(uvec4 shifted) {
     return uintBitsToFloat((shifted & 0x007fffffu) ^ 0x3fc00000u) - 1.5;
 }
-#define FIRST(w) number((w) >> 9)
-#define SECOND(w) number((w) >> 1)
-#define SECOND_HALF(w) number((w) << 7)
+#define FIRST(w) float_of((w) >> 9)
+#define SECOND(w) float_of((w) >> 1)
+#define SECOND_HALF(w) float_of((w) << 7)
 #define THIRD(w) SECOND_HALF(w)
-#define FOURTH(w) number((w) << 15)
+#define FOURTH(w) float_of((w) << 15)
 #else
 #define UNIT 1.0
 #define FIRST(w) vec4(ivec4(w))
@@ -56,22 +58,42 @@ vec4 number(uvec4 shifted) {
 #endif
 #if WEIGHTS == WEIGHTS_I16
 // Of whole numbers that a file has, what lies behind them in the word is no part.
-vec4 piece(uvec4 w0, uvec4 w1, vec4 x) {
-    return (FIRST(w0 & 0xffff0000u) * x.x + SECOND_HALF(w0) * x.y) +
-           (FIRST(w1 & 0xffff0000u) * x.z + SECOND_HALF(w1) * x.w);
-}
+#define COLUMN_X FIRST(w0 & 0xffff0000u)
+#define COLUMN_Y SECOND_HALF(w0)
+#define COLUMN_Z FIRST(w1 & 0xffff0000u)
+#define COLUMN_W SECOND_HALF(w1)
 #elif WEIGHTS == WEIGHTS_I8
-vec4 piece(uvec4 w, vec4 x) {
-    return (FIRST(w & 0xff000000u) * x.x + SECOND(w & 0x00ff0000u) * x.y) +
-           (THIRD(w & 0x0000ff00u) * x.z + FOURTH(w) * x.w);
-}
+#define COLUMN_X FIRST(w0 & 0xff000000u)
+#define COLUMN_Y SECOND(w0 & 0x00ff0000u)
+#define COLUMN_Z THIRD(w0 & 0x0000ff00u)
+#define COLUMN_W FOURTH(w0)
 #elif WEIGHTS == WEIGHTS_Q16
-vec4 piece(uvec4 w0, uvec4 w1, vec4 x) {
-    return (FIRST(w0) * x.x + SECOND_HALF(w0) * x.y) + (FIRST(w1) * x.z + SECOND_HALF(w1) * x.w);
-}
+#define COLUMN_X FIRST(w0)
+#define COLUMN_Y SECOND_HALF(w0)
+#define COLUMN_Z FIRST(w1)
+#define COLUMN_W SECOND_HALF(w1)
 #else
-vec4 piece(uvec4 w, vec4 x) {
-    return (FIRST(w) * x.x + SECOND(w) * x.y) + (THIRD(w) * x.z + FOURTH(w) * x.w);
+#define COLUMN_X FIRST(w0)
+#define COLUMN_Y SECOND(w0)
+#define COLUMN_Z THIRD(w0)
+#define COLUMN_W FOURTH(w0)
+#endif
+#endif
+
+#if PIECE == 4
+#define PIECE_WORDS WORDS w0, WORDS w1, WORDS w2, WORDS w3
+#elif PIECE == 2
+#define PIECE_WORDS WORDS w0, WORDS w1
+#else
+#define PIECE_WORDS WORDS w0
+#endif
+
+// A sum and the product of a piece with four inputs. With FUSED the columns are added one after the other, each by a
+// fused multiply-add on a GPU; two pairs of columns take two products, two fused multiply-adds and two sums.
+vec4 with_piece(vec4 sum, PIECE_WORDS, vec4 x) {
+#if FUSED
+    return (((sum + COLUMN_X * x.x) + COLUMN_Y * x.y) + COLUMN_Z * x.z) + COLUMN_W * x.w;
+#else
+    return sum + ((COLUMN_X * x.x + COLUMN_Y * x.y) + (COLUMN_Z * x.z + COLUMN_W * x.w));
+#endif
 }
-#endif
-#endif

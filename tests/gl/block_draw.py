@@ -53,11 +53,13 @@ POSITIONS = 70
 KERNELS: dict[str, KernelOptions] = {
     "plain": KernelOptions(),
     "llvmpipe": KernelOptions(tiles=4, cover="points", lookup_texture=True),
-    "GPU": KernelOptions(tiles=8, cover="points", unroll=2, part_steps=4, split_values=True, flush_every=6),
+    "GPU": KernelOptions(tiles=8, cover="points", unroll=2, part_steps=4, split_values=True, flush_every=6, fused=True),
     "one by one": KernelOptions(tiles=4, pitch=20, quad=False, unroll=2),
     "one by one, looked up": KernelOptions(quad=False, lookup_texture=True, part_steps=2, split_values=True),
     "mantissa": KernelOptions(tiles=8, pitch=16, unroll=4, part_steps=4, mantissa=True),
-    "mantissa, one by one": KernelOptions(cover="points", quad=False, unroll=4, mantissa=True, lookup_texture=True),
+    "mantissa, one by one": KernelOptions(
+        cover="points", quad=False, unroll=4, mantissa=True, lookup_texture=True, fused=True
+    ),
     "small points": KernelOptions(tiles=2, pitch=32, lookup_texture=True, split_values=True),
 }
 """Every field of KernelOptions in two values or more, and all combinations that renderers get by default."""

@@ -70,7 +70,7 @@ KERNELS: dict[str, KernelOptions] = {
         tiles=4, cover="points", lookup_texture=True, rows_per_draw=8, largest_cell=4, blends=True
     ),
     "GPU": KernelOptions(
-        tiles=8, cover="points", part_steps=4, split_values=True, rows_per_draw=8, largest_cell=4, blends=True
+        tiles=8, cover="points", part_steps=4, split_values=True, rows_per_draw=8, blends=True, fused=True
     ),
     "one by one": KernelOptions(tiles=4, pitch=20, quad=False, rows_per_draw=2, largest_cell=4),
     "one by one, looked up": KernelOptions(
@@ -78,7 +78,7 @@ KERNELS: dict[str, KernelOptions] = {
     ),
     "mantissa": KernelOptions(tiles=8, pitch=16, mantissa=True, part_steps=4, largest_cell=2),
     "mantissa, one by one": KernelOptions(
-        cover="points", quad=False, mantissa=True, lookup_texture=True, rows_per_draw=2, largest_cell=4
+        cover="points", quad=False, mantissa=True, lookup_texture=True, rows_per_draw=2, largest_cell=4, fused=True
     ),
     "small points": KernelOptions(
         tiles=2, pitch=32, lookup_texture=True, split_values=True, rows_per_draw=1, largest_cell=4

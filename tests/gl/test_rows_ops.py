@@ -9,6 +9,7 @@ from typing import Any
 import block_draw
 import numpy as np
 import pytest
+from agreement import agree
 from block_draw import (
     BLOCKS,
     FLOATS_AND_ROWS,
@@ -137,7 +138,7 @@ def step_of(kernels: KernelOptions) -> int:
 
 
 def test_the_table_of_kernels_varies_what_these_passes_look_at() -> None:
-    fields = {"tiles", "pitch", "cover", "quad", "lookup_texture", "part_steps", "split_values", "mantissa"}
+    fields = {"tiles", "pitch", "cover", "quad", "lookup_texture", "part_steps", "split_values", "mantissa", "fused"}
     for name in fields | {"blends"}:
         assert len({getattr(kernels, name) for kernels in KERNELS.values()}) >= 2, name
     assert {kernels.rows_per_draw for kernels in KERNELS.values()} == {1, 2, 4, 8}
@@ -274,7 +275,7 @@ def as_alone(device: Device, kernels: KernelOptions, weights: str, inputs: int, 
     ]
     expected = gemv_draw(weights, kernels, 70, inputs, **alone).run(device, *cases)
     for row in range(11):
-        assert same(found[row], expected[row][0]), f"{weights} {form}: row {row}"
+        assert agree(found[row], expected[row][0]), f"{weights} {form}: row {row}"
 
 
 @tiered("number", range(len(FORMS)), keep=(0, 8))
@@ -656,7 +657,7 @@ def values_as_alone(
         cases.append(at(position, cache=cache, scores=slots_of(scores[row])))
     alone = one_query(block_draw.values_draw, kernels, made)
     for (row, run, n), expected in zip(rows, alone.run(device, *cases), strict=True):
-        assert same(found[row], expected[0]), f"row {row} at {run.position + n}"
+        assert agree(found[row], expected[0]), f"row {row} at {run.position + n}"
 
 
 def tokens_of(scores: Array, heads: int) -> Array:
@@ -786,6 +787,7 @@ def rows_as_alone(
     heads = made.heads.count
     cases = [row_case(make, made, runs) for runs in batches]
     found = check(device, made.one, *cases, what=f"{made.heads}")
+    kernels = dataclasses.replace(kernels, split_values=False)  # as several rows never are
     alone = one_query(block_draw.scores_draw if make is row_scores_draw else block_draw.values_draw, kernels, made)
     scores = random_scores(made)
     singles = []
@@ -801,7 +803,7 @@ def rows_as_alone(
             if make is row_scores_draw:
                 assert same(made.by_head(result, case)[row, :, :until], tokens_of(single, heads)[:, :until])
             else:
-                assert same(result[row], single[0])
+                assert agree(result[row], single[0])
 
 
 # score_rows

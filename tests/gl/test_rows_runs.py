@@ -8,6 +8,7 @@ from typing import Any
 import moderngl
 import numpy as np
 import pytest
+from agreement import agree
 from block_draw import STALE, poisoned
 from rows_draw import KERNELS, in_turn, promised_norms
 from subjects import EVEN, ODD, Subject, gab, of_family
@@ -255,7 +256,7 @@ def test_the_end_of_the_cache_may_come_before_that_of_the_last_slot(device: Devi
     for start, end in ((59, 62), (62, 63), (63, 64)):
         feed(chunk, IDS[start:end], start, targets)
     ours, theirs = caches_of(chunk), caches_of(single)
-    assert all(same(ours[name], theirs[name]) for name in ours)
+    assert all(agree(ours[name], theirs[name]) for name in ours)
 
 
 def test_the_stream_of_the_last_row_is_handed_over(device: Device) -> None:
@@ -272,7 +273,7 @@ def test_the_stream_of_the_last_row_is_handed_over(device: Device) -> None:
         feed(chunk, IDS[:end], 0, kernels.rows_per_draw)
         values = {**mixed.plan.values_for(end), "token": 0}
         mixed.run(values, first=len(names) - tail_draws(ODD))
-        assert same(np.array(mixed.read(FAST_LOGITS)[0]), expected[end - 1])
+        assert agree(mixed.read(FAST_LOGITS)[0], expected[end - 1])
 
 
 def test_likelihoods_are_those_of_the_logits(device: Device) -> None:
@@ -391,13 +392,13 @@ def batch_is_right(device: Device, kernels: KernelOptions, subject: Subject) -> 
         for row, (each, start, ids) in enumerate(zip(alone, PLACES, SEQUENCES, strict=True)):
             noise, inverse = CHOICES[row]
             choice = {"noise": float(noise), "inverse_temperature": inverse, "noise_key": noise_key(row, turn)}
-            assert same(logits[row], step(each, ids[start + turn], start + turn, **choice)), f"row {row}, turn {turn}"
+            assert agree(logits[row], step(each, ids[start + turn], start + turn, **choice)), f"row {row}, turn {turn}"
             expected = each.read_rows(FAST_PICKS, start + turn)[0]
             assert best_candidate(picks[row]) == best_candidate(expected)
     for tensor in attention_caches(session):
         for row, (each, start) in enumerate(zip(alone, PLACES, strict=True)):
             found = kept(session, tensor.name)[128 * row : 128 * row + 128]
-            assert same(found[: start + 4], kept(each, tensor.name)[: start + 4])
+            assert agree(found[: start + 4], kept(each, tensor.name)[: start + 4])
             assert not found[start + 4 :].any(), "nothing else was stored"
 
 
@@ -421,7 +422,7 @@ def test_a_batch_goes_on_where_chunks_left_off(device: Device) -> None:
     session.run(values)
     logits = in_turn(np.stack([session.read(f"{LOGITS}.{n}") for n in range(kernels.rows_per_draw)]))
     for row, (each, start, ids) in enumerate(zip(alone, PLACES, SEQUENCES, strict=True)):
-        assert same(logits[row], step(each, ids[start], start)), f"row {row}"
+        assert agree(logits[row], step(each, ids[start], start)), f"row {row}"
 
 
 # What earlier runs left

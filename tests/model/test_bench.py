@@ -11,6 +11,8 @@ from typing import Any
 
 import numpy as np
 import pytest
+from agreement import agree
+from made_models import of_family, opened
 from scripted_models import SMALL_DRAWS, random_file
 from tiers import tiered
 
@@ -413,13 +415,19 @@ class TestCeiling:
             found = measure_products(model, "here", sample_seconds=1e-5)
             assert device.live_objects()["Texture"] == owned["Texture"]
             found_again = model.logits(range(41))  # 40 of them are in the model's caches
-            assert np.array_equal(found_again, expected)
+            assert agree(found_again, expected)
             slots = -(-64 // model.kernels.rows_per_draw)
         assert [(each.label, each.draw, each.rows, each.inputs, each.outputs) for each in found] == [
             *[("here", "h.0.mlp.fc_in", 64, 32, 128), ("here", "h.0.mlp.fc_out", 64, 128, 32)],
         ]
         assert set(issued) == {(each.draw, slots) for each in found}
         assert all(each.milliseconds > 0 for each in found)
+
+    def test_a_gate_is_part_of_the_product(self) -> None:
+        with opened(of_family("llama")) as model:
+            first, second = measure_products(model, "here", sample_seconds=1e-5)
+            inner, width = model.config.intermediate_size, model.config.hidden_size
+        assert (first.inputs, first.outputs, second.inputs, second.outputs) == (width, 2 * inner, inner, width)
 
     def test_the_last_block_of_a_chunk_has_no_products(self, tmp_path: Path, device: Device) -> None:
         path = random_file(tmp_path / "one.gab", "vocab=300,dim=32,heads=4,blocks=1,context=64")

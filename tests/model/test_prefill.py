@@ -5,12 +5,12 @@ from __future__ import annotations
 import dataclasses
 import itertools
 from collections.abc import Callable, Iterator
-from functools import lru_cache
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 import pytest
+from agreement import agree
 from goldens import ModelWriter, gab_records
 from made_models import IDS as FAMILY_IDS
 from made_models import of_family, opened
@@ -74,18 +74,6 @@ def stepped(model: Model, ids: list[int]) -> Floats:
         assert isinstance(session, CachedSession)
         assert session._chunks is None, "the fast plan alone"
         return session.logits()
-
-
-@lru_cache(maxsize=1)
-def exact() -> bool:
-    """Whether the tests run where a prompt has the same bits in chunks as token by token."""
-    with open_device() as device:
-        return "llvmpipe" in device.renderer
-
-
-def agree(found: Any, expected: Any) -> bool:
-    """The same bits on llvmpipe; elsewhere the fast plan splits sums over instances, and compilers join operations."""
-    return np.array_equal(found, expected) if exact() else bool(np.abs(found - expected).max() <= 5e-6)
 
 
 def chunked(model: Model, ids: list[int]) -> Floats:

@@ -10,6 +10,7 @@ from typing import Any
 
 import numpy as np
 import pytest
+from agreement import agree
 from made_models import of_family, opened
 from tiers import tiered
 
@@ -181,13 +182,14 @@ class TestAsAlone:
             second = scheduler.insert(BatchRequest(prompt, {"max_tokens": 9, **GREEDY}))
             while not second.ids:
                 scheduler.next()
-            assert second.stats.reused_tokens == len(SYSTEM) + 2, "what was chosen too"
+            chosen = 2 if scheduler._same_sums else -1
+            assert second.stats.reused_tokens == len(SYSTEM) + chosen, "what was chosen too, or only the prompt"
             place = next(each.number for each in scheduler._places if each.running is second)
             assert busy == (not first.ended)
             logits = scheduler.batch._logits([place])[0]  # of the step that is under way
             with model.session() as session:
                 session.prefill(second.held)
-                assert np.array_equal(session.logits(), logits)
+                assert agree(session.logits(), logits)
 
     def test_texts_come_in_pieces(self, model: Model) -> None:
         options: dict[str, Any] = {"max_tokens": 12, "seed": 1}
@@ -282,6 +284,8 @@ class TestPrefixes:
     def test_a_conversation_goes_on_in_its_place(self, model: Model, log: list[tuple[str, int]]) -> None:
         """What was chosen is in the cache as if it had been a prompt's, where no sums are shared out."""
         with model.scheduler(slots=3) as scheduler:
+            if not scheduler._same_sums:
+                pytest.skip("this renderer's kernels share sums out")
             first = scheduler.insert(BatchRequest(SYSTEM, {"max_tokens": 9, **GREEDY}))
             finished(scheduler)
             log.clear()

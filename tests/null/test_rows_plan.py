@@ -237,7 +237,7 @@ def test_only_the_batch_shares_out_sums() -> None:
     kernels = KernelOptions(blends=True, part_steps=2, split_values=True)
     assert {draw.instances for draw in chunk_of(kernels=kernels).draws} == {1}
     shared = {draw.kind: draw.instances for draw in batch_of(kernels=kernels).draws if draw.instances != 1}
-    assert shared == {"attn.out_proj": 2, "mlp.fc_out": 2, "attn.values": "groups"}
+    assert shared == {"attn.out_proj": 2, "mlp.fc_out": 2}, "a value has one instance where there are many rows"
     fast = fast_plan(PlanOptions(SMALL, weights="f32", kernels=kernels, max_texture_size=2048))
     alone = {draw.kind: draw.instances for draw in fast.draws if draw.instances != 1}
     assert {**shared, "attn.values": alone["attn.values"]} == alone
@@ -415,7 +415,8 @@ def test_cells_cover_all_blocks_of_the_first_slots_and_little_else(case: tuple[B
     assert ((left < layout.width) & (bottom < layout.height)).all(), "no cell is wholly beside the texture"
     places = layout.places_of(slots)
     needed = layout.tiles * min(layout.columns, places) * -(-places // layout.columns)
-    assert cells.edge == 1 or cells.count * cells.edge**2 <= 1.1 * needed
+    held = layout.blocks / (layout.tiles * -(-layout.blocks // layout.tiles))
+    assert cells.edge == 1 or cells.count * cells.edge**2 <= 1.1 * needed * held + 1e-6
     if cells.edge == 1:
         assert cells.count == needed
 
@@ -428,6 +429,8 @@ def test_cells_are_as_large_as_they_may_be() -> None:
     assert Cells.of(layout, 3, 4) == Cells(edge=1, across=16, each=48, count=48), "a third too much"
     assert Cells.of(layout, 2, 4) == Cells(edge=2, across=8, each=8, count=8)
     assert Cells.of(layout, 39, 4).edge == 4, "40 lines for 39"
+    padded = BlockLayout.of((64, 64 * 9), 2048, tiles=4)  # three places a slot in each tile; three tiles need two
+    assert Cells.of(padded, 64, 4) == Cells(edge=1, across=16, each=192, count=768), "a third too much"
 
 
 @given(covered())
@@ -513,7 +516,8 @@ def test_kernels_that_cannot_be(options: dict[str, Any], message: str) -> None:
 @pytest.mark.parametrize("renderer", ["llvmpipe (LLVM 15)", "NVIDIA H100", ""])
 def test_cells_are_of_several_blocks_only_where_points_are_large_enough(renderer: str) -> None:
     cells = {size: default_kernels(renderer, size).largest_cell for size in (1.0, 4.0, 15.9, 16.0, 2047.0)}
-    assert cells == {1.0: 4, 4.0: 1, 15.9: 1, 16.0: 4, 2047.0: 4}, "at 1.0 they are triangles"
+    large = 4 if "llvmpipe" in renderer else 1  # one block fills a GPU most evenly
+    assert cells == {1.0: 4, 4.0: 1, 15.9: 1, 16.0: large, 2047.0: large}, "at 1.0 they are triangles"
     for size in cells:
         made = default_kernels(renderer, size)
         assert (made.rows_per_draw, made.blends) == (8, True)

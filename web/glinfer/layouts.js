@@ -138,10 +138,13 @@ export class Cells {
     const places = placesOf(layout, slots);
     const columns = Math.min(layout.columns, places);
     const lines = Math.ceil(places / layout.columns);
+    // Places behind the last block of a slot, which small cells leave out.
+    const blocks = keptBlocks(layout);
+    const needed = (columns * lines * blocks) / (layout.tiles * Math.ceil(blocks / layout.tiles));
     for (let edge = largest; ; edge = Math.floor(edge / 2)) {
       const across = Math.ceil(columns / edge);
       const up = Math.ceil(lines / edge);
-      const little = across * up * edge * edge <= MOST_COVERED * columns * lines;
+      const little = across * up * edge * edge <= MOST_COVERED * needed;
       const alone = layout.tiles === 1 || across * edge <= layout.columns; // no block of the next tile is drawn twice
       // A point whose centre is outside of the target is not drawn.
       const half = Math.floor((BLOCK_EDGE * edge) / 2);

@@ -46,6 +46,7 @@ MOVES: Mapping[str, Sequence[Change]] = {
     "flush_every": [{"flush_every": draws} for draws in (0, 3, 6, 12)],
     "lookup_texture": [{"lookup_texture": True}, {"lookup_texture": False}],
     "mantissa": [{"mantissa": True}, {"mantissa": False}],
+    "fused": [{"fused": True}, {"fused": False}],
     "pitch": [{"pitch": texels} for texels in (64, 16, 32)],
     "rows_per_draw": [{"rows_per_draw": rows} for rows in (8, 4, 2)],
     "row_tiles": [{"row_tiles": tiles} for tiles in (1, 2, 4, 8)],

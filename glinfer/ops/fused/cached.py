@@ -162,11 +162,11 @@ def cached_values(
 
     With ``kernels.split_values`` an instance takes 64 tokens, and blending adds the instances up.
 
-    With the table ``rows``, of each of its rows: out [rows, heads · head_floats]. Run value: groups, the most that one
-    row has.
+    With the table ``rows``, of each of its rows: out [rows, heads · head_floats]. They are not shared out: an instance
+    would look for the largest score anew, and several rows are fragments enough.
     """
     many = rows is not None
-    parts: list[tuple[str, int | float]] = [("PARTS", 1)] if kernels.split_values else []
+    parts: list[tuple[str, int | float]] = [("PARTS", 1)] if kernels.split_values and not many else []
     return DrawSpec(
         name=name,
         kind="attn.values",
@@ -183,7 +183,7 @@ def cached_values(
         ),
         per_run=() if many else (("position", "position"),),
         cover=kernels.cover,
-        instances=("groups" if many else "score_slots") if parts else 1,
+        instances="score_slots" if parts else 1,
         clears=bool(parts),
         adds=bool(parts),
         shader="cached_values",

@@ -102,6 +102,7 @@ def dense_defines(
         ("GATED", int(matrix.gated)),
         ("QUAD", int(weight.quad)),
         ("MANTISSA", int(kernels.mantissa)),
+        ("FUSED", int(kernels.fused)),
         ("LOOKUP_TEXTURE", int(kernels.lookup_texture)),
         ("ACTIVATION", ACTIVATIONS[activation]),
         ("STEPS", steps_of(weight, matrix.inputs)),

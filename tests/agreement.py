@@ -1,0 +1,32 @@
+"""How alike two results have to be that different shaders, or different plans, have computed."""
+
+from __future__ import annotations
+
+from functools import lru_cache
+from typing import Any
+
+import numpy as np
+
+from glinfer.gl.context import open_device
+
+LAST_DIGITS = 1e-5
+"""Of the largest number: what orders of sums, and products joined with sums, change at most."""
+
+
+@lru_cache(maxsize=1)
+def exact() -> bool:
+    """Whether the tests run where a row has the same bits whatever computes it."""
+    with open_device() as device:
+        return "llvmpipe" in device.renderer
+
+
+def agree(found: Any, expected: Any, tolerance: float = LAST_DIGITS) -> bool:
+    """The same bits on llvmpipe; elsewhere sums are split over instances, and compilers join a product and a sum."""
+    found, expected = (np.ascontiguousarray(each, dtype=np.float32) for each in (found, expected))
+    if exact():
+        return np.array_equal(found.view(np.uint32), expected.view(np.uint32))
+    if found.shape != expected.shape or not np.array_equal(np.isfinite(found), np.isfinite(expected)):
+        return False
+    finite = np.isfinite(expected)
+    scale = float(np.abs(expected[finite]).max(initial=0.0))
+    return bool(np.abs(found[finite] - expected[finite]).max(initial=0.0) <= tolerance * scale)
