@@ -12,6 +12,7 @@ import numpy.typing as npt
 
 from glinfer.engine.batch import MAX_SLOTS, SchedulerOptions
 from glinfer.engine.capture import Inspected
+from glinfer.engine.closing import Closing
 from glinfer.engine.decode import DecodeSession
 from glinfer.engine.ids import check_ids, check_stop_ids, check_tokens, whole_number
 from glinfer.engine.loading import Loaded, load_parts
@@ -53,7 +54,7 @@ class StreamOptions(TypedDict, total=False):
     on_end: Callable[[], None] | None
 
 
-class Model(Inspected):
+class Model(Inspected, Closing):
     """A checkpoint bound to a device; made by :func:`glinfer.load`.
 
     Streams, :meth:`logits` and :meth:`probs` share one sequence of tokens: with the fast plan, what the last use left
@@ -372,14 +373,6 @@ class Model(Inspected):
             finally:
                 if self._owns_device:  # after a Ctrl-C too: it releases whatever is left
                     self.device.close()
-
-    def __enter__(self) -> Model:
-        """Use as a context manager: closed at the end of the block."""
-        return self
-
-    def __exit__(self, *_: object) -> None:
-        """Close."""
-        self.close()
 
 
 def load_model(

@@ -65,7 +65,7 @@ class JinjaTemplate:
         label: where it is from, for messages.
 
     Raises:
-        InputError: the program is no text, or is too long.
+        InputError: the program is not a text, or is too long.
     """
 
     source: str
@@ -143,7 +143,7 @@ def find_template(path: AnyPath) -> JinjaTemplate | None:
 
     Raises:
         FormatError: a file cannot be read or is damaged; there are several templates and none is the default.
-        InputError: the template is no text, or is too long; the package gguf, for a GGUF file, is not installed.
+        InputError: the template is not a text, or is too long; the package gguf, for a GGUF file, is not installed.
     """
     if is_gguf(path):
         return _in_gguf(path)
