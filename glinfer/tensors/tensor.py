@@ -5,7 +5,6 @@ from __future__ import annotations
 import math
 import operator
 from collections.abc import Iterator, Sequence
-from types import TracebackType
 from typing import Any, Protocol
 
 import numpy as np
@@ -217,9 +216,7 @@ class Tensor:
         """Use as a context manager: released at the end of the block."""
         return self
 
-    def __exit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
-    ) -> None:
+    def __exit__(self, *_: object) -> None:
         """Release."""
         self.release()
 
