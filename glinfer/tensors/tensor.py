@@ -32,7 +32,7 @@ def as_matrix(shape: Shape) -> tuple[int, int]:
 
 
 class TensorDevice(Protocol):
-    """What tensors and kernels need of their device, which is a :class:`glinfer.tensors.device.Device`."""
+    """The methods of :class:`glinfer.tensors.device.Device` that tensors and kernels need."""
 
     context: Context
     programs: ProgramCache
