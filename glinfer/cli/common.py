@@ -16,8 +16,8 @@ from rich.progress import BarColumn, Progress, TaskID, TextColumn, TimeElapsedCo
 from rich.table import Table
 
 from glinfer.config import ModelConfig
-from glinfer.engine.loading import USUAL_CONTEXT, random_weights, read_model, usual_context
-from glinfer.engine.model import Model, load_model
+from glinfer.engine.loading import USUAL_CONTEXT, load_model, random_weights, read_model, usual_context
+from glinfer.engine.model import Model
 from glinfer.errors import InputError
 from glinfer.formats import Checkpoint
 from glinfer.formats.huggingface.config import read_config

@@ -16,8 +16,8 @@ from tiers import tiered
 
 import glinfer
 from glinfer.config import ModelConfig
-from glinfer.engine.loading import Loaded, bind
-from glinfer.engine.model import Model
+from glinfer.engine.loading import bind
+from glinfer.engine.model import Loaded, Model
 from glinfer.engine.requests import BatchRequest
 from glinfer.errors import GlinferError
 from glinfer.formats import random_checkpoint, write_bpe

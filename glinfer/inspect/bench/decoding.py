@@ -15,8 +15,8 @@ from os import PathLike
 from typing import Any
 
 from glinfer.config import ModelConfig
-from glinfer.engine.loading import Loaded, prepare
-from glinfer.engine.model import Model, load_model
+from glinfer.engine.loading import load_model, prepare
+from glinfer.engine.model import Loaded, Model
 from glinfer.errors import InputError
 from glinfer.formats import Checkpoint
 from glinfer.gl.context import Device
@@ -164,7 +164,7 @@ def load_fast(
     """Load a model for timing, up to its first token; the model has to be closed.
 
     Args:
-        path: see :func:`glinfer.engine.model.load_model`, as for the other arguments; or a checkpoint.
+        path: see :func:`glinfer.engine.loading.load_model`, as for the other arguments; or a checkpoint.
         weights: the weight format.
         device: an open device.
         cache: the format of keys and values.

@@ -24,8 +24,8 @@ import numpy.typing as npt
 
 from glinfer.config import ModelConfig
 from glinfer.engine.ids import check_ids, whole_number, whole_numbers
-from glinfer.engine.loading import read_model
-from glinfer.engine.model import Model, load_model
+from glinfer.engine.loading import load_model, read_model
+from glinfer.engine.model import Model
 from glinfer.errors import GlinferError, InputError
 from glinfer.formats import load_checkpoint, weight_shapes
 from glinfer.gl.context import Device, Limits, open_device
@@ -53,7 +53,7 @@ _MOST_LOGITS = 1 << 28  # numbers that are kept of one side, 1 GiB
 
 @dataclass(frozen=True)
 class Side:
-    """What to run on one side; the settings are those of :func:`glinfer.engine.model.load_model`."""
+    """What to run on one side; the settings are those of :func:`glinfer.engine.loading.load_model`."""
 
     model: str | PathLike[str]
     plan: str = DEFAULT_PLAN
