@@ -108,7 +108,7 @@ class NanGuard:
         """The best of the candidates [64] of a run over ``ids`` and ``further`` ids.
 
         Raises:
-            NumbersError: the best score is no number and the watch is strict, or there is none.
+            NumbersError: the best score is not a number and the watch is strict, or there is none.
         """
         best = candidates[::4].max()
         if not NO_SCORE < best < np.inf:

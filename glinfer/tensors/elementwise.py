@@ -57,7 +57,7 @@ class Elementwise(Group):
         """``factor * x``, the factor rounded to float32.
 
         Raises:
-            InputError: the factor is no number that float32 holds, or x is not of floats.
+            InputError: the factor is not a number that float32 holds, or x is not of floats.
         """
         expect_floats("scale", x=x)
         number = isinstance(factor, (int, float, np.integer, np.floating)) and not isinstance(factor, bool)

@@ -237,7 +237,7 @@ def test_formats_that_there_are_not_are_refused(small: Path, options: dict[str, 
         glinfer.load(small, **options)
 
 
-COMMANDS = ["generate", "chat", "eval", "bench", "verify", "info", "draws", "profile", "export-web", "demo", "soak"]
+COMMANDS = ["generate", "chat", "eval", "bench", "verify", "info", "draws", "profile", "export-web", "demo"]
 
 
 @pytest.mark.parametrize("command", COMMANDS)

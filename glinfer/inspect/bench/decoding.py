@@ -14,8 +14,8 @@ from os import PathLike
 from typing import Any
 
 from glinfer.config import ModelConfig
-from glinfer.engine.loading import Loaded, prepare
-from glinfer.engine.model import Model, load_model
+from glinfer.engine.loading import load_model, prepare
+from glinfer.engine.model import Loaded, Model
 from glinfer.engine.progress import Progress, no_progress
 from glinfer.errors import InputError
 from glinfer.formats import Checkpoint
