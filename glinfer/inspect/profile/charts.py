@@ -31,7 +31,7 @@ FAMILIES = {
 TEXTURES = {"weight": "#005a8c", "cache": "#a97500", "activation": "#00754f", "input": "#9c4f78"}
 """Colours of kinds of textures: those of draws darkened, so that white letters are readable."""
 BEFORE, AFTER = FAMILIES["norms and others"], FAMILIES["attention"]
-_HEAD_KINDS = ("lm_head", "pick", "probs", "ln_f", "take", "judge")
+_HEAD_KINDS = ("lm_head", "pick", "probs", "ln_f", "take")
 
 Box = tuple[float, float, float, float]
 """Left edge, top edge, width and height."""

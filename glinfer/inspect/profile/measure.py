@@ -33,6 +33,7 @@ from glinfer.ops.spec import Array, DrawSpec
 
 DEFAULT_TOKENS = 128
 """Position of the profiled token, or length of the sequence, by default."""
+Given = tuple[Mapping[str, Array], Mapping[str, int | float]]
 TOKEN_RUN, PROMPT_RUN, SEQUENCE_RUN = "token", "prompt", "sequence"
 """Kinds of runs: one token after others, several tokens of a prompt, a whole sequence."""
 TIMINGS = ("auto", "gpu", "fence")
@@ -161,29 +162,29 @@ class PlanRun:
     Attributes:
         what: :data:`TOKEN_RUN`, :data:`PROMPT_RUN` or :data:`SEQUENCE_RUN`.
         tokens: position of the token in the sequence, counted from 1; otherwise the number of tokens that run.
-        session: the bound plan.
-        draws: number of the plan's draws in a run.
-        values: run values.
-        inputs: arrays for input tensors.
+        sessions: sessions whose textures the run needs; the last one runs.
+        inputs, values: arrays for input tensors, and run values.
         flush_every: as in :func:`glinfer.gl.replay.replay`.
-        sessions: sessions whose textures the run needs.
         notes: remarks for the report.
     """
 
     what: str
     tokens: int
-    session: Session
-    draws: int
-    values: Mapping[str, int | float]
-    inputs: Mapping[str, Array]
-    flush_every: int
     sessions: tuple[Session, ...]
-    notes: tuple[str, ...] = field(default=())
+    inputs: Mapping[str, Array]
+    values: Mapping[str, int | float]
+    flush_every: int
+    notes: tuple[str, ...]
+
+    @property
+    def session(self) -> Session:
+        """The bound plan."""
+        return self.sessions[-1]
 
     @property
     def specs(self) -> tuple[DrawSpec, ...]:
-        """The draws of a run."""
-        return self.session.plan.draws[: self.draws]
+        """The draws of the plan."""
+        return self.session.plan.draws
 
     def write(self) -> None:
         """Give the input tensors their contents."""
@@ -192,7 +193,7 @@ class PlanRun:
 
     def run(self) -> None:
         """Issue every draw of the run once."""
-        self.session.run(self.values, draws=self.draws, flush_every=self.flush_every)
+        self.session.run(self.values, flush_every=self.flush_every)
 
 
 class PlanRuns:
@@ -231,13 +232,11 @@ class PlanRuns:
         ids = [int(token) for token in example_ids(self.engine.options.config, place)]
         engine, bound = self.engine, self._bound
         if not isinstance(engine, WholeEngine):
-            inputs, values = runs(bound.plan, ids)[-1]
-            return self._subject(TOKEN_RUN, place, bound, len(bound.draws), values, inputs, (bound,))
+            return self._made(TOKEN_RUN, place, (bound,), runs(bound.plan, ids)[-1])
         # Without a published plan this binds one for sequences of that length, which the engine keeps.
         session = bound if engine.whole is None else engine.whole.run(ids)[0]
-        ((inputs, values),) = runs(session.plan, ids)
-        sessions = tuple(dict.fromkeys((bound, session)))
-        return self._subject(SEQUENCE_RUN, place, session, len(session.draws), values, inputs, sessions)
+        (given,) = runs(session.plan, ids)
+        return self._made(SEQUENCE_RUN, place, tuple(dict.fromkeys((bound, session))), given)
 
     def prompt(self, tokens: int) -> PlanRun:
         """Make the first prefill run of a prompt of ``tokens``; with the reference plan, the run of the sequence.
@@ -254,26 +253,16 @@ class PlanRuns:
         session = prefill.into(self._bound).session
         self._held.callback(session.release)
         rows = min(tokens, session.plan.max_rows)
-        ((inputs, values),) = runs(session.plan, example_ids(engine.options.config, rows).tolist())
-        notes = []
-        if rows < tokens:
-            notes.append(f"a prompt of {tokens} tokens takes several runs: this is the first of them, of {rows}")
-        sessions = (self._bound, session)
-        return self._subject(PROMPT_RUN, rows, session, len(session.draws), values, inputs, sessions, notes)
+        (given,) = runs(session.plan, example_ids(engine.options.config, rows).tolist())
+        note = f"a prompt of {tokens} tokens takes several runs: this is the first of them, of {rows}"
+        notes = (note,) if rows < tokens else ()
+        return self._made(PROMPT_RUN, rows, (self._bound, session), given, notes)
 
-    def _subject(
-        self,
-        what: str,
-        tokens: int,
-        session: Session,
-        draws: int,
-        values: Mapping[str, int | float],
-        inputs: Mapping[str, Array],
-        sessions: tuple[Session, ...],
-        notes: Sequence[str] = (),
+    def _made(
+        self, what: str, tokens: int, sessions: tuple[Session, ...], given: Given, notes: tuple[str, ...] = ()
     ) -> PlanRun:
         flush_every = 0 if what == SEQUENCE_RUN else self.engine.options.kernels.flush_every
-        return PlanRun(what, tokens, session, draws, values, inputs, flush_every, sessions, tuple(notes))
+        return PlanRun(what, tokens, sessions, *given, flush_every, notes)
 
     def _check(self, name: str, tokens: int) -> None:
         if isinstance(tokens, bool) or not isinstance(tokens, int) or not 1 <= tokens <= self.context:
@@ -399,7 +388,7 @@ def _seconds_of(timer: Timer, plan_run: PlanRun) -> float:
 
 def _timer(plan_run: PlanRun, device: Device, timing: str) -> tuple[Timer, list[str]]:
     """Choose and warm up a timer; returns it with notes on the choice."""
-    draws = plan_run.session.draws[: plan_run.draws]
+    draws = plan_run.session.draws
     if timing == "fence":
         return _warm(FenceTimer(device, draws), plan_run), []
     try:
@@ -483,8 +472,7 @@ def _growth_point(plan_run: PlanRun, device: Device, timing: str) -> GrowthPoint
 
 def traffic_of(plan_run: PlanRun, device: Device) -> list[DrawTraffic]:
     """Count what each draw of a run reads and writes."""
-    found = draw_traffic(plan_run.session.plan, plan_run.values, device.limits.max_texture_size)
-    return found[: plan_run.draws]
+    return draw_traffic(plan_run.session.plan, plan_run.values, device.limits.max_texture_size)
 
 
 def measure_fetch_rates(costs: Sequence[DrawTraffic], device: Device, on_progress: Progress) -> list[FetchRate]:
