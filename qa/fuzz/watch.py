@@ -14,8 +14,9 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from glinfer.errors import GlinferError
 from tests.counting import Calls, TooManyCalls
+
+from glinfer.errors import GlinferError
 
 SECONDS = 1.0
 """Of a processor, that reading a small file and using what was read may take in a search."""

@@ -15,6 +15,8 @@ from glinfer.gl.readback import Readback
 from glinfer.gl.texture import Texture
 from qa.objects import driver_objects
 
+pytestmark = pytest.mark.gl
+
 Array = np.ndarray[Any, Any]
 
 
