@@ -85,7 +85,7 @@ def normalize(
     """``out = norm(x)`` from the statistics of its rows, [R, 4 · parts]; see :class:`Norm`.
 
     Raises:
-        PlanError: a tensor is laid out in another way.
+        PlanError: a tensor has another layout.
     """
     causal, uniforms = Causal.settings(norm.causal)
     defines: list[Define] = [
@@ -129,7 +129,7 @@ def normalized(
     are named after it.
 
     Raises:
-        PlanError: a tensor is laid out in another way.
+        PlanError: a tensor has another layout.
     """
     stats, draws = summarize(
         name,

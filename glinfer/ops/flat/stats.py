@@ -79,7 +79,7 @@ def row_stats(
     """The statistics of the parts of each row of x [R, C], or of x + residual; out [R, 4 · parts].
 
     Raises:
-        PlanError: there are no such statistics, or a tensor is laid out in another way.
+        PlanError: there are no such statistics, or a tensor has another layout.
     """
     if stat not in STATS:
         raise PlanError(f"draw {name}: there are no statistics {stat!r}; known: {', '.join(STATS)}")
@@ -176,7 +176,7 @@ def stat_column(
     stats [R, 4 · parts] of the kind ``sum`` or ``largest``; out [A, B] with A · B = R. ``rows`` are those of out.
 
     Raises:
-        PlanError: the statistics are of another kind, or a tensor is laid out in another way.
+        PlanError: the statistics are of another kind, or a tensor has another layout.
     """
     if stat not in ("sum", "largest"):
         raise PlanError(f"draw {name}: one number of the {stat} of a row; expected sum or largest")
@@ -199,7 +199,7 @@ def largest_column(
     Otherwise it is as :func:`stat_column`.
 
     Raises:
-        PlanError: there are too many columns, or a tensor is laid out in another way.
+        PlanError: there are too many columns, or a tensor has another layout.
     """
     if cols > MAX_ARGMAX_COLUMNS:
         raise PlanError(

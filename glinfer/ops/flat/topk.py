@@ -60,7 +60,7 @@ def top_k(
     is not used where C is at most :data:`CHUNK`.
 
     Raises:
-        PlanError: a tensor is laid out in another way.
+        PlanError: a tensor has another layout.
     """
     rows, cols = x.shape
     k = values.shape[1]
@@ -93,7 +93,7 @@ def sort_chunks(
     """The keys and columns ``out`` of the first lists, of 16 elements of x [R, C] each.
 
     Raises:
-        PlanError: a tensor is laid out in another way.
+        PlanError: a tensor has another layout.
     """
     rows, cols = x.shape
     defines: list[Define] = [("ROWS", rows), ("COLS", cols), ("LIST_TEXELS", lists.texels)]
@@ -116,7 +116,7 @@ def merge_sorted(
     """The keys and columns ``out`` of lists that hold two of ``source`` each, every list one of ``rows`` rows.
 
     Raises:
-        PlanError: a tensor is laid out in another way.
+        PlanError: a tensor has another layout.
     """
     kept = -(-k // LANES)
     shift = -1 if merged.texels == kept else merged.texels.bit_length() - 1
@@ -147,7 +147,7 @@ def sorted_pairs(
     """The largest ``values`` [R, k] of x [R, C] and their columns ``places``, from the one sorted list of each row.
 
     Raises:
-        PlanError: a tensor is laid out in another way.
+        PlanError: a tensor has another layout.
     """
     defines: list[Define] = [("ROWS", x.shape[0]), ("COLS", x.shape[1])]
     inputs = [("x", x), ("columns", columns)]
