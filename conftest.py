@@ -1,7 +1,6 @@
-"""What every test gets: markers, the goldens' models, and an audit of OpenGL around tests that use it.
+"""What every test gets: the goldens' models, small ones, and an audit of OpenGL around tests that open a device.
 
-Tests of tests/ are marked by their directory, tests of qa/tests by their own ``pytestmark``. No OpenGL library is
-imported for tests that are marked neither ``gl`` nor ``model``.
+Tests that open one are marked ``gl``, which the audit checks. No OpenGL library is imported for the others.
 """
 
 from __future__ import annotations
@@ -10,6 +9,7 @@ import contextlib
 import ctypes
 import importlib.util
 import os
+import sys
 from collections import Counter
 from collections.abc import Iterator
 from functools import cache, lru_cache
@@ -22,10 +22,8 @@ from hypothesis import settings
 
 if TYPE_CHECKING:
     from glinfer.gl.context import Device
+    from glinfer.tensors.device import Device as TensorDevice
 
-TESTS = Path(__file__).resolve().parent / "tests"
-MARKED = ("gl", "model", "package", "web")
-AUDITED = ("gl", "model")
 NAMES_ASKED = range(1, 1025)
 DRIVER_KINDS = ("Texture", "Framebuffer", "Renderbuffer", "Buffer", "Sampler", "VertexArray", "Program", "Shader")
 COMPILED = ("Program", "Shader")
@@ -49,18 +47,6 @@ if importlib.util.find_spec("triton") is not None:
 os.environ["GLINFER_CACHE"] = ""
 
 
-def directory_of(path: Path) -> str:
-    """The directory under tests/ that a test lies in, such as ``gl``; empty for tests elsewhere."""
-    inside = path.resolve().is_relative_to(TESTS)
-    return path.resolve().relative_to(TESTS).parts[0] if inside else ""
-
-
-def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
-    for item in items:
-        if (directory := directory_of(item.path)) in MARKED:
-            item.add_marker(getattr(pytest.mark, directory))
-
-
 @pytest.fixture(scope="session")
 def golden_model(tmp_path_factory: pytest.TempPathFactory) -> ModelWriter:
     """The file of one of goldens.GAB_MODELS by its name, written when first asked for."""
@@ -71,6 +57,43 @@ def golden_model(tmp_path_factory: pytest.TempPathFactory) -> ModelWriter:
         return write_gab_model(name, folder / f"{name}.gab")
 
     return written
+
+
+@pytest.fixture(scope="session")
+def cache_home(tmp_path_factory: pytest.TempPathFactory, golden_model: ModelWriter) -> Path:
+    """A cache directory in which the demo finds its 101 MB model: Gab's full shape, seed 2."""
+    home = tmp_path_factory.mktemp("cache")
+    folder = home / "glinfer" / "demo"
+    folder.mkdir(parents=True)
+    (folder / "random.gab").hardlink_to(golden_model("full"))
+    return home
+
+
+@pytest.fixture(scope="session")
+def full_file(cache_home: Path) -> Path:
+    """The full-size model of the goldens, where the demo finds it."""
+    return cache_home / "glinfer" / "demo" / "random.gab"
+
+
+@pytest.fixture(scope="session")
+def small(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """``small.gab`` (2 blocks, 4 heads, 300 tokens, context 64) with its tokenizer ``small.bpe`` beside it."""
+    from scripted_models import SMALL, random_file
+
+    from glinfer.engine.random_model import demo_tokenizer
+    from glinfer.formats import write_bpe
+
+    path = random_file(tmp_path_factory.mktemp("small") / "small.gab", SMALL)
+    write_bpe(demo_tokenizer(300), path.with_suffix(".bpe"))
+    return path
+
+
+@pytest.fixture(scope="session")
+def bare(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """The same model with no tokenizer anywhere near."""
+    from scripted_models import SMALL, random_file
+
+    return random_file(tmp_path_factory.mktemp("bare") / "bare.gab", SMALL)
 
 
 @lru_cache(maxsize=1)
@@ -150,8 +173,9 @@ class Audit:
 
 @pytest.fixture(autouse=True)
 def gl_audit(request: pytest.FixtureRequest) -> Iterator[Audit | None]:
-    """Fail a test that is marked ``gl`` or ``model`` and leaves an OpenGL object, error or context behind."""
-    if not any(request.node.get_closest_marker(mark) for mark in AUDITED):
+    """Fail a test that leaves an OpenGL object, error or context behind, or opens a device without the mark ``gl``."""
+    marked = request.node.get_closest_marker("gl") is not None
+    if not marked and "glinfer.gl.context" not in sys.modules:
         yield None
         return
     import moderngl
@@ -177,6 +201,8 @@ def gl_audit(request: pytest.FixtureRequest) -> Iterator[Audit | None]:
         patch.setattr(moderngl.Context, "program", program)
         yield audit
         audit.finish()
+    if audit.devices and not marked:
+        audit.complaints.append("a device was opened by a test that is not marked gl")
     assert not audit.complaints, "; ".join(audit.complaints)
 
 
@@ -186,4 +212,13 @@ def device() -> Iterator[Device]:
     from glinfer.gl.context import open_device
 
     with open_device(api="es") as opened:
+        yield opened
+
+
+@pytest.fixture
+def dev() -> Iterator[TensorDevice]:
+    """A device for tensors."""
+    from glinfer.tensors.device import Device
+
+    with Device() as opened:
         yield opened

@@ -3,7 +3,7 @@
 The wheel is built twice and has to come out the same, then is installed into fresh environments, one with the lowest
 version of every dependency and one with the newest, for each Python found here. pip fetches into a folder first, and
 installs from that folder alone. In each environment the commands run with the core dependencies only (tests/package),
-then the tests that need no graphics with the extras (tests/null). Printed are a table of all that, what is known to be
+then the tests that need no graphics with the extras. Printed are a table of all that, what is known to be
 vulnerable, and the licences. For a Python that is not here the wheels of all dependencies have to exist.
 """
 
@@ -37,6 +37,11 @@ PYTHONS = ("3.10", "3.11", "3.12", "3.13", "3.14")
 ENDS = ("lowest", "newest")
 EXTRAS = ("gguf", "plots")
 TOOLS = ("pytest", "pytest-xdist", "hypothesis", "jsonschema")
+SUITES = {
+    "others": ("-m", "not gl and not slow and not web and not package", "tests"),
+    "gl": ("tests/gl", "tests/ops", "tests/tensors"),
+}
+"""What is run with the extras: the tests that need no graphics, and those of single shaders."""
 QUIET = ("-q", "-rfE", "--tb=short", "--disable-warnings", "-p", "no:cacheprovider")
 PIP = ("-m", "pip", "--disable-pip-version-check")
 LICENCES = """
@@ -214,19 +219,19 @@ def check(row: Environment, interpreter: Path, wheel: Path, source: Path, place:
     run(*install, "glinfer")
     run(python, *PIP, "check")
     variables = {"GLINFER_TEST_WHEEL": str(wheel), "GLINFER_TEST_VENV": str(place / "venv")}
-    test(row, "package", Path(sys.executable), source, variables)
+    test(row, "package", Path(sys.executable), source, variables, "tests/package")
     run(*install, with_extras)
     row.packages = json.loads(run(python, "-c", LICENCES))
     names = sorted({requirement.name for requirement in requirements(wheel, row.python)})
     row.versions = " ".join(f"{name} {row.packages[name.lower()][0]}" for name in names)
     run(*install, *TOOLS)
     for suite in suites:
-        test(row, suite, python, source, {}, "-n", "2")
+        test(row, suite, python, source, {}, "-n", "2", *SUITES[suite])
 
 
 def test(row: Environment, suite: str, python: Path, source: Path, variables: Mapping[str, str], *options: str) -> None:
-    """Run one directory of tests and note how many passed; a failure does not stop the others."""
-    command: tuple[str | Path, ...] = (python, "-m", "pytest", *QUIET, *options, f"tests/{suite}")
+    """Run some tests and note how many passed; a failure does not stop the others."""
+    command: tuple[str | Path, ...] = (python, "-m", "pytest", *QUIET, *options)
     try:
         told = run(*command, cwd=source, variables=variables, lines=40)
     except StepError as error:
@@ -308,7 +313,7 @@ def report(rows: Sequence[Environment]) -> Iterator[str]:
 @click.command("supply")
 @click.option("--python", "pythons", multiple=True, metavar="3.12", help="Only this Python. Repeatable.")
 @click.option("--end", "ends", multiple=True, type=click.Choice(ENDS), help="Only this end of the ranges. Repeatable.")
-@click.option("--gl", "with_gl", is_flag=True, help="Also run tests/gl, which takes a minute more each time.")
+@click.option("--gl", "with_gl", is_flag=True, help="Also run the tests of single shaders, a minute more each.")
 def supply(pythons: tuple[str, ...], ends: tuple[str, ...], with_gl: bool) -> None:
     """Build, install and test at both ends of all dependencies, on every Python here.
 
@@ -329,7 +334,7 @@ def supply(pythons: tuple[str, ...], ends: tuple[str, ...], with_gl: bool) -> No
     here = find_pythons()
     if unknown := set(pythons) - set(PYTHONS):
         raise InputError(f"found --python {', '.join(sorted(unknown))}; expected some of {', '.join(PYTHONS)}")
-    suites = ("null", "gl") if with_gl else ("null",)
+    suites = tuple(SUITES) if with_gl else ("others",)
     rows = [Environment(python, end) for python in pythons or PYTHONS for end in ends or ENDS]
     with tempfile.TemporaryDirectory(prefix="glinfer-supply-") as folder:
         place = Path(folder)

@@ -1,6 +1,6 @@
 #!/usr/bin/env bash
-# Bring in what `make test-web` needs beside .venv: Chromium (Debian's package), and the npm packages of web/ and
-# tests/web. What is in place is left alone. What may not be installed here is named with the line to run, and the tests
+# Bring in what `make test-web` needs beside .venv: Chromium (Debian's package), and the npm packages of web/,
+# without the optional ones, which web/tools/bench.mjs compares with. What is in place is left alone. What may not be installed here is named with the line to run, and the tests
 # that need it skip: the exit status is 0 then too.
 set -euo pipefail
 CDPATH='' cd -- "$(dirname -- "${BASH_SOURCE[0]}")/.."
@@ -74,7 +74,7 @@ install_packages() {
     # npm keeps a copy of the lock file that it installed.
     if [ "$folder/node_modules/.package-lock.json" -nt "$folder/package-lock.json" ]; then return; fi
     say "installing the npm packages of $folder"
-    if ! (cd -- "$folder" && quietly npm ci --ignore-scripts --no-audit --no-fund); then
+    if ! (cd -- "$folder" && quietly npm ci --omit=optional --ignore-scripts --no-audit --no-fund); then
         rm -rf -- "${folder:?}/node_modules"
         say "npm could not install them, so that what needs them is left out; try this line: (cd $folder && npm ci)"
     fi
@@ -85,7 +85,6 @@ main() {
     install_node
     if node_is_good; then
         install_packages web
-        install_packages tests/web
     else
         say "there is no Node.js $NODE_LEAST or newer with npm, so that all tests of the web page skip;" \
             "install one"

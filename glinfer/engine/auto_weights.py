@@ -18,6 +18,7 @@ import numpy.typing as npt
 from glinfer.engine.cached import CachedSession
 from glinfer.engine.closing import Closing
 from glinfer.engine.prefill import Prefill
+from glinfer.engine.probabilities import log_softmax
 from glinfer.engine.sampler import Sampler, SamplingOptions
 from glinfer.errors import GlinferError, PlanError
 from glinfer.formats import Checkpoint
@@ -86,9 +87,7 @@ class _Predictions(Closing):
 
     def _after(self, token: int) -> Rows:
         self.session.step(token)
-        logits = self.session.logits().astype(np.float64)
-        logits -= logits.max()
-        return np.asarray(logits - np.log(np.exp(logits).sum()))
+        return log_softmax(self.session.logits())
 
     def write(self, count: int) -> tuple[list[int], Rows]:
         """``count`` tokens that the model writes, and the log-probabilities [count, vocab] after each."""

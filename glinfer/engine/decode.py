@@ -16,6 +16,7 @@ import numpy.typing as npt
 from glinfer.config import ModelConfig
 from glinfer.engine.closing import Closing
 from glinfer.engine.ids import check_tokens, whole_number, whole_numbers
+from glinfer.engine.probabilities import softmax
 from glinfer.engine.sampler import Sampler, SamplingOptions
 from glinfer.errors import ContextError, InputError
 
@@ -163,9 +164,7 @@ class DecodeSession(Closing):
 
     def probs(self) -> Floats:
         """Softmax probabilities [vocab] of the next token, float32; errors as in :meth:`logits`."""
-        logits = self.logits().astype(np.float64)
-        weights = np.exp(logits - logits.max())
-        return np.asarray(weights / weights.sum(), dtype=np.float32)
+        return softmax(self.logits()).astype(np.float32)
 
     def generate_ids(self, count: int, sampler: Sampler | None = None) -> list[int]:
         """Choose and append ``count`` tokens, with one readback where the GPU can choose; greedy without a sampler.

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
@@ -11,6 +11,7 @@ import numpy as np
 import numpy.typing as npt
 
 from glinfer.engine.closing import Closing
+from glinfer.engine.progress import Progress, no_progress
 from glinfer.errors import InputError, NumbersError
 from glinfer.models.fast.parts import cache_slots
 from glinfer.models.fast.rows import ROWS, SCORES, fitting_chunk_plan, slots_for
@@ -147,7 +148,7 @@ class TextScorer(Closing):
         texts: Sequence[Sequence[int]],
         *,
         stride: int | None = None,
-        on_window: Callable[[int, int], None] = lambda done, total: None,
+        on_progress: Progress = no_progress,
     ) -> list[TextScore]:
         """Log-probabilities of every token of every text but its first.
 
@@ -157,7 +158,7 @@ class TextScorer(Closing):
         Args:
             texts: checked token ids, at least two in each.
             stride: 1 to the context.
-            on_window: told (windows done, windows in all).
+            on_progress: receives (finished windows, windows).
 
         Raises:
             InputError: a text is too short, the stride is outside the context, or the model's output is broken (NaN).
@@ -174,7 +175,7 @@ class TextScorer(Closing):
                 found[window.text][0][first : piece.first + piece.length] = logprobs[rows]
                 found[window.text][1][first : piece.first + piece.length] = likeliest[rows]
                 done += piece.first + piece.length == window.stop
-            on_window(done, len(jobs))
+            on_progress(done, len(jobs))
         return [TextScore(list(ids), *numbers) for ids, numbers in zip(texts, found, strict=True)]
 
     def _runs(self, jobs: Iterable[Window]) -> Iterator[list[_Piece]]:

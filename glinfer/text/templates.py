@@ -34,7 +34,7 @@ from glinfer.errors import FormatError, InputError
 from glinfer.formats.files import AnyPath, inside, is_directory, opened, shown, words_of
 from glinfer.formats.gguf.file import is_gguf, read_gguf_file
 from glinfer.formats.json_files import quoted, read_json
-from glinfer.formats.limits import (
+from glinfer.limits import (
     MAX_RENDER_BYTES,
     MAX_RENDER_SECONDS,
     MAX_RENDERED_CHARACTERS,

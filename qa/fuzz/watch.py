@@ -15,7 +15,7 @@ from pathlib import Path
 from typing import Any
 
 from glinfer.errors import GlinferError
-from tests.counting import Calls, TooManyCalls
+from tests.helpers.counting import Calls, TooManyCalls
 
 SECONDS = 1.0
 """Of a processor, that reading a small file and using what was read may take in a search."""

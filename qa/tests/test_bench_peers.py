@@ -21,7 +21,7 @@ from qa.bench import bench_with_peers
 from qa.peers import peer as peers
 from qa.peers.peer import open_peers
 
-pytestmark = pytest.mark.model
+pytestmark = pytest.mark.gl
 
 Capture = pytest.CaptureFixture[str]
 Patch = pytest.MonkeyPatch
@@ -76,6 +76,7 @@ class TestTable:
         assert labels[0] == "glinfer file"
         assert any(label.startswith("llama.cpp") for label in labels[1:])
 
+    @pytest.mark.slow
     def test_without_peers_it_is_the_command_of_glinfer(self, small: Path, capsys: Capture) -> None:
         names = [option.name for option in bench_with_peers.params]
         assert names == [*(option.name for option in bench_command.params), "peers"]

@@ -15,6 +15,7 @@ from typing import Any
 from unittest.mock import Mock
 
 import pytest
+from counting import calls_of
 from tiers import tiered
 
 from glinfer.batch.files import file_digest
@@ -39,7 +40,6 @@ from glinfer.text.tokenizers.patterns import problem_of
 from qa.fuzz import seeds
 from qa.fuzz.reads import KEY, put
 from qa.fuzz.targets import TARGETS
-from tests.counting import calls_of
 
 pytestmark = pytest.mark.fuzz
 

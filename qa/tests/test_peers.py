@@ -23,7 +23,7 @@ from qa.peers import peer as peers
 from qa.peers.llama import fold_head, gguf_tensors, is_quantised, open_llama, write_gguf
 from qa.peers.peer import CheckedPeer, Logits, Peer, open_peers
 
-pytestmark = pytest.mark.model
+pytestmark = pytest.mark.gl
 
 SMALL = ModelConfig.from_options("vocab=300,dim=64,heads=4,blocks=2,context=200")
 PROMPT = PEER_PROMPT

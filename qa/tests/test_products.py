@@ -20,7 +20,7 @@ from qa.products import (
     usual_products,
 )
 
-pytestmark = pytest.mark.model
+pytestmark = pytest.mark.gl
 
 Capture = pytest.CaptureFixture[str]
 

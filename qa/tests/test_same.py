@@ -18,7 +18,7 @@ from glinfer.formats import random_checkpoint, save_checkpoint
 from glinfer.gl.context import Limits
 from qa.same import Question, RunSetting, compare_everywhere, question_of, recorded_texts, same_command
 
-pytestmark = pytest.mark.model
+pytestmark = pytest.mark.gl
 
 SHAPES = {
     "gab": "blocks=2,heads=2,dim=20,vocab=101,context=40",

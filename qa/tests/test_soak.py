@@ -24,7 +24,7 @@ from qa.soak.run import SoakCheck, SoakReport, judge, soak
 from qa.soak.watch import FixedTask, Sample, Tracer, texture_bytes
 from qa.soak.workload import Workload
 
-pytestmark = pytest.mark.model
+pytestmark = pytest.mark.gl
 
 
 @pytest.fixture
@@ -225,6 +225,7 @@ class TestPlanted:
         workload._mistakes()
         assert workload.accepted == ["a rewind too far"]
 
+    @pytest.mark.slow
     def test_an_error_ends_it(self, model: Model, one_use: Callable[..., None]) -> None:
         uses = 0
 

@@ -23,6 +23,7 @@ from glinfer.gl.program import Program
 from glinfer.gl.texture import Texture
 
 LAYOUT = Layout.of((2, 3), "r32f", 64)
+pytestmark = pytest.mark.gl
 
 
 def test_clean(device):
@@ -76,13 +77,31 @@ def test_bad_error_never_closed():
 def test_bad_error_pending(device):
     device.raw.read_buffer(0x1234)
 """
+UNMARKED = """
+import sys
+
+import pytest
 
 
-def run_suite(folder: Path, where: str) -> subprocess.CompletedProcess[str]:
-    """Run SUITE with the real conftest.py as tests/<where>/test_suite.py of an otherwise empty folder."""
-    (folder / "tests" / where).mkdir(parents=True)
+def test_nothing_is_imported():
+    assert not {"moderngl", "glcontext", "glinfer.gl.context"} & set(sys.modules)
+
+
+@pytest.mark.gl
+def test_marked(device):
+    pass
+
+
+def test_bad_unmarked(device):
+    pass
+"""
+
+
+def run_suite(folder: Path, suite: str) -> subprocess.CompletedProcess[str]:
+    """Run a suite with the real conftest.py and the marks that it names, in an otherwise empty folder."""
     (folder / "conftest.py").write_text((ROOT / "conftest.py").read_text("utf-8"), "utf-8")
-    (folder / "tests" / where / "test_suite.py").write_text(SUITE, "utf-8")
+    (folder / "pytest.ini").write_text("[pytest]\nmarkers =\n    gl\n", "utf-8")
+    (folder / "test_suite.py").write_text(suite, "utf-8")
     path = os.pathsep.join(filter(None, (str(ROOT), str(ROOT / "tests"), os.environ.get("PYTHONPATH"))))
     return subprocess.run(
         [sys.executable, "-m", "pytest", "-p", "no:cacheprovider", "-rA", "--tb=line", "-W", "ignore", str(folder)],
@@ -96,7 +115,7 @@ def run_suite(folder: Path, where: str) -> subprocess.CompletedProcess[str]:
 
 
 def test_each_mess_is_caught_and_nothing_else(tmp_path: Path) -> None:
-    done = run_suite(tmp_path, "gl")
+    done = run_suite(tmp_path, SUITE)
     told = dict(re.findall(r"^ERROR \S+::(test_\w+) - (.*)$", done.stdout, re.MULTILINE))
     assert set(told) == set(re.findall(r"^def (test_bad\w+)", SUITE, re.MULTILINE)), done.stdout
     assert "FAILED" not in done.stdout, "a test of the suite failed before the audit: it proves nothing"
@@ -113,6 +132,8 @@ def test_each_mess_is_caught_and_nothing_else(tmp_path: Path) -> None:
     assert {name for name, words in expected.items() if words not in told[name]} == set(), told
 
 
-def test_other_directories_are_not_audited(tmp_path: Path) -> None:
-    done = run_suite(tmp_path, "package")
-    assert re.findall(r"^ERROR \S+::(test_\w+)", done.stdout, re.MULTILINE) == ["test_bad_error_pending"], done.stdout
+def test_a_device_is_opened_by_tests_that_are_marked_alone_and_no_other_imports_opengl(tmp_path: Path) -> None:
+    done = run_suite(tmp_path, UNMARKED)
+    told = dict(re.findall(r"^(?:ERROR|FAILED) \S+::(test_\w+) - (.*)$", done.stdout, re.MULTILINE))
+    assert set(told) == {"test_bad_unmarked"}, done.stdout
+    assert "a test that is not marked gl" in told["test_bad_unmarked"]

@@ -26,6 +26,8 @@ from glinfer.gl.raw import RawGL
 from glinfer.gl.replay import Draw, replay
 from glinfer.gl.texture import Texture
 
+pytestmark = pytest.mark.gl
+
 ROOT = Path(__file__).resolve().parents[2]
 LAYOUT = Layout.of((3, 5), "r32f", 64)
 EGL_CONTEXT_CLIENT_TYPE, EGL_OPENGL_ES_API, EGL_OPENGL_API = 0x3097, 0x30A0, 0x30A2

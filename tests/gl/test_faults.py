@@ -45,6 +45,8 @@ from glinfer.models.plan import PlanBuilder
 from glinfer.models.session import Session, check_fits
 from glinfer.ops.spec import RunValue
 
+pytestmark = pytest.mark.gl
+
 ROOT = Path(__file__).resolve().parents[2]
 LAYOUT = Layout.of((3, 5), "r32f", 64)
 MATRIX = np.arange(15, dtype=np.float32).reshape(3, 5)

@@ -38,6 +38,8 @@ from glinfer.models.session import Session, shading
 from glinfer.ops import OPS, DrawSpec
 from qa.kernels.measure import all_cases
 
+pytestmark = pytest.mark.gl
+
 FORMS = dict(every_form(rows=2, max_rows=3, heads=2, head_dim=3, other=5, head=1))
 BLOCK_FORMS = every_block_form()
 ROW_FORMS = row_forms()

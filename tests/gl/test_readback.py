@@ -15,6 +15,8 @@ from glinfer.gl.readback import Readback
 from glinfer.gl.state import driver_objects
 from glinfer.gl.texture import Texture
 
+pytestmark = pytest.mark.gl
+
 Array = np.ndarray[Any, Any]
 
 

@@ -23,6 +23,8 @@ from glinfer.models.reference.gab import LOGITS, PROBS, TOKENS, reference_plan
 from glinfer.models.session import Session
 from glinfer.ops import DrawSpec
 
+pytestmark = pytest.mark.gl
+
 Array = np.ndarray[Any, Any]
 CONFIG = ModelConfig(
     vocab_size=19, hidden_size=6, num_attention_heads=3, num_hidden_layers=2, max_position_embeddings=7

@@ -26,6 +26,8 @@ from glinfer.gl.raw import (
 )
 from glinfer.gl.texture import Framebuffer, Texture
 
+pytestmark = pytest.mark.gl
+
 Array = np.ndarray[Any, Any]
 
 # Signalling and quiet NaNs of both signs with payloads, infinities, zeros, denormals, extremes; as integers,

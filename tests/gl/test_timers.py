@@ -29,6 +29,8 @@ from glinfer.gl.timers import (
     fence_ns,
 )
 
+pytestmark = pytest.mark.gl
+
 EDGE, LIGHT, HEAVY = 256, 1, 60  # of more than one of llvmpipe's tiles; rounds of multiply-adds
 TIMERS = (TimestampTimer, FenceTimer)
 

@@ -1,0 +1,539 @@
+"""Batch files without a model: what a line may be, what is refused, and how a run that was cut off goes on."""
+
+from __future__ import annotations
+
+import json
+import os
+from collections.abc import Iterable, Iterator
+from pathlib import Path
+from types import SimpleNamespace
+from typing import Any
+
+import pytest
+
+from glinfer.batch import files as batch
+from glinfer.batch.files import (
+    BatchLine,
+    BatchTotals,
+    FinishedLines,
+    ResultFile,
+    check_out,
+    check_prompts,
+    file_digest,
+    read_batch,
+    read_finished,
+    run_batch,
+)
+from glinfer.config import ModelConfig
+from glinfer.engine.requests import BatchRequest, BatchResult
+from glinfer.engine.stream import GenerationStats
+from glinfer.errors import FormatError, GlinferError, InputError
+from glinfer.formats import BpeModel
+from glinfer.formats.jsonl import parse_object, short
+from glinfer.text.tokenizer import Tokenizer
+
+BYTES = Tokenizer(BpeModel((), tuple(bytes([value]) for value in range(256))))
+DEFAULTS: dict[str, Any] = {
+    "max_tokens": 4,
+    "temperature": 1.0,
+    "top_k": 0,
+    "top_p": 1.0,
+    "min_p": 0.0,
+    "repetition_penalty": 1.0,
+    "seed": None,
+    "stop": (),
+    "stop_ids": None,
+}
+MADE_WITH = ("weights of the model", "q8")
+
+
+class FakeModel:
+    """Holds ``slots`` prompts at once, finishes the youngest first, and writes its prompt backwards."""
+
+    def __init__(self, *, fail_after: int | None = None) -> None:
+        self.config = ModelConfig.from_options("vocab=256,dim=4,heads=1,blocks=1,context=64")
+        self.device = SimpleNamespace(draws_issued=100)
+        self.fail_after, self.pulled, self.closed = fail_after, list[object](), False
+
+    def require_tokenizer(self) -> Tokenizer:
+        return BYTES
+
+    def batch(
+        self, requests: Iterable[BatchRequest], *, slots: int | None = None, memory: int | None = None
+    ) -> Iterator[BatchResult]:
+        waiting, held, done = iter(requests), list[BatchRequest](), 0
+        try:
+            while True:
+                while len(held) < (slots or 2) and (request := next(waiting, None)) is not None:
+                    held.append(request)
+                    self.pulled.append(request.prompt)
+                if not held:
+                    return
+                if done == self.fail_after:
+                    raise KeyboardInterrupt
+                request = held.pop()
+                prompt = list(request.prompt.encode()) if isinstance(request.prompt, str) else list(request.prompt)
+                ids = prompt[::-1][: request.options["max_tokens"]]
+                self.device.draws_issued += 7
+                stats = GenerationStats(prompt_tokens=len(prompt), tokens=len(ids), finish_reason="length")
+                done += 1
+                yield BatchResult(request, ids, BYTES.decode(ids) if isinstance(request.prompt, str) else None, stats)
+        finally:
+            self.closed = True
+
+
+def written(folder: Path, *lines: object) -> Path:
+    """A file of these lines: bytes as they are, anything else as JSON."""
+    path = folder / "prompts.jsonl"
+    path.write_bytes(b"".join((x if isinstance(x, bytes) else json.dumps(x).encode()) + b"\n" for x in lines))
+    return path
+
+
+def read(folder: Path, *lines: object, **defaults: Any) -> list[BatchLine]:
+    return read_batch(written(folder, *lines), {**DEFAULTS, **defaults})
+
+
+def finish(out: Path, lines: list[BatchLine], *, model: Any = None, **options: Any) -> BatchTotals:
+    """Do what the command does with checked lines: whatever ``out`` does not have yet."""
+    found = read_finished(out, "prompts.jsonl", lines, MADE_WITH)
+    totals = BatchTotals()
+    todo = [line for line in lines if line.key not in found.keys]
+    with ResultFile(out, found) as results:
+        run_batch(model or FakeModel(), todo, results, totals, made_with=MADE_WITH, **options)
+    return totals
+
+
+def results(out: Path) -> list[dict[str, Any]]:
+    return [json.loads(line) for line in out.read_text(encoding="utf-8").splitlines()]
+
+
+class TestPrompts:
+    def test_ids_are_given_or_the_number_of_the_line(self, tmp_path: Path) -> None:
+        lines = read(tmp_path, {"prompt": "é\n"}, b"", {"ids": [1, 2], "id": "b"}, b"  \r", {"prompt": "x", "id": 7})
+        assert [(line.number, line.key, line.prompt) for line in lines] == [
+            (1, 1, "é\n"),
+            (3, "b", [1, 2]),
+            (5, 7, "x"),
+        ]
+
+    def test_a_number_and_its_digits_are_two_ids(self, tmp_path: Path) -> None:
+        assert [line.key for line in read(tmp_path, {"prompt": "a"}, {"prompt": "b", "id": "1"})] == [1, "1"]
+
+    def test_a_line_overrides_the_defaults_alone(self, tmp_path: Path) -> None:
+        own = {"max_tokens": 9, "temperature": 0, "top_k": 3, "top_p": 0.5, "min_p": 0.1, "repetition_penalty": 2}
+        own |= {"seed": 5, "stop": "x", "stop_ids": [4]}
+        first, second = read(tmp_path, {"prompt": "a", **own}, {"prompt": "b"}, stop=("y",))
+        assert first.options == {**own, "stop": ["x"]}
+        assert second.options == {**DEFAULTS, "stop": ["y"]}
+
+    def test_seeds_depend_on_the_line_alone(self, tmp_path: Path) -> None:
+        given = ({"prompt": "a"}, b"", {"prompt": "b", "seed": 3}, {"prompt": "c"}, {"prompt": "d", "seed": None})
+        assert [line.options["seed"] for line in read(tmp_path, *given, seed=10)] == [10, 3, 13, None]
+        assert [line.options["seed"] for line in read(tmp_path, *given)] == [None, 3, None, None]
+
+    def test_a_file_as_some_editors_write_it(self, tmp_path: Path) -> None:
+        path = tmp_path / "x.jsonl"
+        path.write_bytes(b'\xef\xbb\xbf{"prompt": "a"}\r\n{"prompt": "b"}')
+        assert [line.prompt for line in read_batch(path, DEFAULTS)] == ["a", "b"]
+
+    @pytest.mark.parametrize(
+        ("line", "words"),
+        [
+            (b'{"prompt": "x"', "this is no JSON (Expecting ',' delimiter, at character 15); expected an object"),
+            (b"prompt: x", "this is no JSON"),
+            (b'{"prompt": "caf\xe9"}', "this is not UTF-8 (byte 15 of the line)"),
+            (b"[" * 100_000, "this is too much for JSON"),
+            (b'{"prompt": "x", "seed": ' + b"9" * 5000 + b"}", "this is too much for JSON"),
+            (["x"], 'found ["x"]; expected a JSON object, such as {"prompt": "Once upon a time"}'),
+            ("x" * 1000, "...; expected a JSON object"),
+            (None, "found null; expected a JSON object"),
+            ({}, 'expected either "prompt" (text) or "ids" (token ids) in it, and not both'),
+            ({"prompt": "x", "ids": [1]}, 'expected either "prompt"'),
+            ({"prompt": 5}, "prompt is 5; expected text"),
+            ({"prompt": ""}, "the prompt is empty"),
+            (b'{"prompt": "a\\ud800"}', "prompt has half a surrogate pair at character 1"),
+            (b'{"prompt": "a", "prompt": "b"}', 'the key "prompt" is there twice'),
+            ({"ids": []}, "the prompt is empty"),
+            ({"ids": "12"}, 'ids is "12"; expected a list of token ids'),
+            ({"ids": [1, "2"]}, "ids is no sequence of whole numbers"),
+            ({"ids": [1.0]}, "ids is no sequence of whole numbers"),
+            ({"ids": [True]}, "ids is no sequence of whole numbers"),
+            ({"prompt": "x", "id": None}, "id is null; expected text or a whole number"),
+            ({"prompt": "x", "id": 1.0}, "id is 1.0; expected text or a whole number"),
+            ({"prompt": "x", "id": True}, "id is true; expected text or a whole number"),
+            (b'{"prompt": "x", "id": "\\udfff"}', "id has half a surrogate pair"),
+            ({"prompt": "x", "id": "first"}, 'the id "first" is that of line 1 too'),
+            ({"prompt": "x", "Temperature": 1}, 'unknown key "Temperature"; known: prompt, ids, id, max_tokens, temp'),
+            ({"prompt": "x", "max_tokens": 0}, "max_tokens is 0; expected a whole number of at least 1"),
+            ({"prompt": "x", "max_tokens": 2.0}, "max_tokens is 2.0"),
+            ({"prompt": "x", "max_tokens": True}, "max_tokens is true"),
+            ({"prompt": "x", "temperature": "hot"}, "temperature is 'hot'"),
+            (b'{"prompt": "x", "temperature": NaN}', "found NaN, which is no JSON"),
+            (b'{"prompt": "x", "temperature": 1e999}', "temperature is inf"),
+            ({"prompt": "x", "temperature": None}, "temperature is None"),
+            ({"prompt": "x", "top_k": 1.5}, "top_k is 1.5"),
+            ({"prompt": "x", "top_p": 2}, "top_p is 2"),
+            ({"prompt": "x", "min_p": -1}, "min_p is -1"),
+            ({"prompt": "x", "repetition_penalty": 0}, "repetition_penalty is 0"),
+            ({"prompt": "x", "seed": -1}, "seed is -1"),
+            ({"prompt": "x", "stop": ""}, "stop string 0 is empty"),
+            ({"prompt": "x", "stop": ["a", 1]}, "stop is 1; expected text"),
+            ({"prompt": "x", "stop": None}, "stop is null; expected text"),
+            ({"ids": [1], "stop": "x"}, "stop strings need a text prompt"),
+            ({"prompt": "x", "stop_ids": 5}, "stop_ids is 5; expected a list of token ids"),
+            ({"prompt": "x", "stop_ids": ["a"]}, "stop_ids is no sequence of whole numbers"),
+        ],
+    )
+    def test_lines_that_are_none(self, tmp_path: Path, line: object, words: str) -> None:
+        path = written(tmp_path, {"prompt": "good", "id": "first"}, line, {"prompt": "good", "id": "last"})
+        with pytest.raises(InputError) as caught:
+            read_batch(path, DEFAULTS)
+        said = str(caught.value)
+        assert said.startswith(f"{path}:2: ")
+        assert words in said
+        assert "\n" not in said
+        assert len(said) < len(str(path)) + 300
+
+    def test_an_id_may_not_be_the_number_of_another_line(self, tmp_path: Path) -> None:
+        with pytest.raises(InputError, match=r":2: the id 2 is that of line 1 too; .*has its number for an id"):
+            read(tmp_path, {"prompt": "x", "id": 2}, {"prompt": "y"})
+
+    @pytest.mark.parametrize("lines", [[], [b"", b"  ", b"\t"]])
+    def test_no_prompt_at_all(self, tmp_path: Path, lines: list[bytes]) -> None:
+        with pytest.raises(InputError, match=r"prompts\.jsonl: found no prompt in it; expected a JSON object a line"):
+            read(tmp_path, *lines)
+
+    def test_a_line_too_long_is_not_read_to_its_end(self, tmp_path: Path) -> None:
+        path = written(tmp_path, {"prompt": "x"})
+        with path.open("ab") as file:
+            file.truncate(1 << 36)  # 64 GB, of which the disk holds nothing
+        with pytest.raises(InputError, match=r"prompts\.jsonl:2: found a line of more than 16 MB"):
+            read_batch(path, DEFAULTS)
+
+    @pytest.mark.parametrize(("name", "words"), [("none.jsonl", "cannot read it: No such file"), (".", "a directory")])
+    def test_no_file(self, tmp_path: Path, name: str, words: str) -> None:
+        with pytest.raises(FormatError, match=words):
+            read_batch(tmp_path / name, DEFAULTS)
+
+
+class TestPromptsWithTheModel:
+    @pytest.mark.parametrize(
+        ("line", "words"),
+        [
+            ({"ids": [1, 256]}, "token 1 of the prompt is 256; this vocabulary has ids 0 to 255"),
+            ({"ids": [-1]}, "token 0 of the prompt is -1"),
+            ({"ids": [1] * 65}, "the prompt has 65 tokens; this model's context holds 64"),
+            ({"prompt": "é" * 33}, "the prompt has 66 tokens; this model's context holds 64"),
+            ({"prompt": "x", "stop_ids": [300]}, "token 0 of stop_ids is 300"),
+        ],
+    )
+    def test_what_the_model_cannot_run_is_named_by_its_line(self, tmp_path: Path, line: object, words: str) -> None:
+        lines = read(tmp_path, {"prompt": "x"}, b"", line)
+        seen: list[tuple[int, int]] = []
+        with pytest.raises(InputError) as caught:
+            check_prompts(FakeModel(), lines, "p.jsonl", lambda *told: seen.append(told))  # type: ignore[arg-type]
+        assert str(caught.value).startswith(f"p.jsonl:3: {words}")
+        assert seen == [(1, 2)]
+
+    def test_good_ones_pass(self, tmp_path: Path) -> None:
+        lines = read(tmp_path, {"ids": [0, 255], "stop_ids": [255]}, {"prompt": "x" * 64})
+        check_prompts(FakeModel(), lines, "p.jsonl")  # type: ignore[arg-type]
+
+
+class TestDigest:
+    def test_equal_prompts_and_options_have_equal_digests(self, tmp_path: Path) -> None:
+        first, second = read(tmp_path, {"prompt": "x"}, {"temperature": 1, "stop": [], "id": "x", "prompt": "x"})
+        assert first.digest(MADE_WITH) == second.digest(MADE_WITH)
+        assert len(first.digest(MADE_WITH)) == 16
+        assert first.digest(MADE_WITH) != first.digest(("weights of another", "q8"))
+
+    @pytest.mark.parametrize(
+        "change",
+        [
+            *({"max_tokens": 5}, {"temperature": 0.5}, {"top_k": 1}, {"top_p": 0.5}, {"min_p": 0.5}, {"stop": "y"}),
+            *({"repetition_penalty": 1.5}, {"seed": 0}, {"stop_ids": []}, {"prompt": "y"}, {"prompt": "\u00e9"}),
+        ],
+        ids=str,
+    )
+    def test_what_decides_the_result_changes_it(self, tmp_path: Path, change: dict[str, Any]) -> None:
+        before, after = read(tmp_path, {"prompt": "x"}, {"prompt": "x", **change})
+        assert before.digest(MADE_WITH) != after.digest(MADE_WITH)
+
+    def test_ids_are_not_the_text_that_spells_them(self, tmp_path: Path) -> None:
+        text, ids = read(tmp_path, {"prompt": "[1]"}, {"ids": [1]})
+        assert text.digest(()) != ids.digest(())
+
+    def test_of_a_file(self, tmp_path: Path) -> None:
+        (tmp_path / "m").write_bytes(b"abc")
+        assert file_digest(tmp_path / "m") == "ba7816bf8f01cfea"
+
+    def test_the_digest_of_a_directory_is_that_of_its_model(self, tmp_path: Path) -> None:
+        for name in ("config.json", "model.safetensors"):
+            (tmp_path / name).write_bytes(name.encode())
+        before = file_digest(tmp_path)
+        (tmp_path / "README.md").write_text("notes")
+        assert file_digest(tmp_path) == before
+        (tmp_path / "config.json").rename(tmp_path / "konfig.json")
+        assert file_digest(tmp_path) != before
+        (tmp_path / "konfig.json").rename(tmp_path / "config.json")
+        (tmp_path / "model.safetensors").write_bytes(b"other")
+        assert file_digest(tmp_path) != before
+
+
+class TestRun:
+    LINES = ({"prompt": "abc"}, {"ids": [5, 6, 7], "id": "i"}, {"prompt": "é", "max_tokens": 1}, {"prompt": "xyz12"})
+
+    def test_every_result_is_a_line_in_the_order_of_finishing(self, tmp_path: Path) -> None:
+        out, seen = tmp_path / "out.jsonl", list[int]()
+        lines = read(tmp_path, *self.LINES)
+        totals = finish(out, lines, on_progress=lambda done, _: seen.append(done))
+        found = results(out)
+        assert [result["id"] for result in found] == ["i", 3, 4, 1]
+        assert found[0] == {
+            "id": "i",
+            "text": None,
+            "ids": [7, 6, 5],
+            "finish_reason": "length",
+            "prompt_tokens": 3,
+            "tokens": 3,
+            "prompt_sha": lines[1].digest(MADE_WITH),
+        }
+        assert found[1]["text"] == "\ufffd"
+        assert found[3]["text"] == "cba"
+        assert out.read_bytes().endswith(b"\n")
+        assert seen == [1, 2, 3, 4]
+        assert (totals.lines, totals.prompt_tokens, totals.tokens, totals.draws) == (
+            4,
+            3 + 3 + 2 + 5,
+            3 + 3 + 1 + 4,
+            28,
+        )
+        assert totals.tokens_per_second == totals.tokens / totals.seconds > 0
+
+    def test_each_line_is_in_the_file_before_the_next_prompt_is_taken(self, tmp_path: Path) -> None:
+        out, model = tmp_path / "out.jsonl", FakeModel()
+        there: list[tuple[int, int]] = []
+        finish(
+            out,
+            read(tmp_path, *self.LINES),
+            model=model,
+            slots=1,
+            on_progress=lambda done, _: there.append((len(results(out)), len(model.pulled))),
+        )
+        assert there == [(1, 1), (2, 2), (3, 3), (4, 4)]
+
+    @pytest.mark.parametrize("after", [0, 1, 3])
+    def test_an_interrupted_run_goes_on(self, tmp_path: Path, after: int) -> None:
+        lines = read(tmp_path, *self.LINES)
+        whole, out = tmp_path / "whole.jsonl", tmp_path / "out.jsonl"
+        finish(whole, lines)
+        model = FakeModel(fail_after=after)
+        with pytest.raises(KeyboardInterrupt):
+            finish(out, lines, model=model)
+        before = out.read_bytes()
+        assert len(results(out)) == after
+        assert model.closed
+        assert finish(out, lines).lines == 4 - after
+        assert out.read_bytes().startswith(before)
+        assert sorted(out.read_text().splitlines()) == sorted(whole.read_text().splitlines())
+        assert finish(out, lines).lines == 0
+
+    def test_an_engine_left_between_two_results_is_closed(self, tmp_path: Path) -> None:
+        model = FakeModel()
+
+        def stop(_: int) -> None:
+            raise KeyboardInterrupt
+
+        with pytest.raises(KeyboardInterrupt):
+            finish(
+                tmp_path / "out.jsonl", read(tmp_path, *self.LINES), model=model, on_progress=lambda done, _: stop(done)
+            )
+        assert model.closed
+        assert len(results(tmp_path / "out.jsonl")) == 1
+
+    @pytest.mark.parametrize("cut", [1, 2, 5, 30, 100])
+    def test_a_torn_last_line_is_dropped_and_done_again(self, tmp_path: Path, cut: int) -> None:
+        lines, out = read(tmp_path, *self.LINES), tmp_path / "out.jsonl"
+        finish(out, lines)
+        whole = out.read_bytes()
+        out.write_bytes(whole[:-cut])
+        found = read_finished(out, "p", lines, MADE_WITH)
+        assert found.torn
+        assert list(tmp_path.glob(".glinfer-*")) == []
+        assert out.read_bytes() == whole[:-cut], "reading has changed the file"
+        assert finish(out, lines).lines == 1
+        assert out.read_bytes() == whole
+
+    def test_a_last_line_that_is_torn_before_its_newline_or_only_begun(self, tmp_path: Path) -> None:
+        lines, out = read(tmp_path, *self.LINES), tmp_path / "out.jsonl"
+        for rest in (b'{"id": 1, "text": "c\n', b'{"i', b"{"):
+            out.write_bytes(rest)
+            assert read_finished(out, "p", lines, MADE_WITH) == FinishedLines(set(), 0, torn=True)
+            assert finish(out, lines).lines == 4
+            assert len(results(out)) == 4
+
+    def test_a_full_disk_is_one_line_and_keeps_what_is_finished(
+        self, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    ) -> None:
+        lines, out = read(tmp_path, *self.LINES), tmp_path / "out.jsonl"
+
+        class Full:
+            def __init__(self, file: Any) -> None:
+                self.file, self.left = file, 300
+
+            def write(self, data: bytes) -> int:
+                if not self.left:
+                    raise OSError(28, "No space left on device")
+                size = self.file.write(data[: self.left])
+                self.left -= size
+                return int(size)
+
+            def close(self) -> None:
+                self.file.close()
+
+        opening = ResultFile.open
+
+        def small(self: ResultFile) -> None:
+            opening(self)
+            self._file = Full(self._file)  # type: ignore[assignment]
+
+        with monkeypatch.context() as patch:
+            patch.setattr(ResultFile, "open", small)
+            with pytest.raises(FormatError, match=r"out\.jsonl: cannot write it: No space left on device; .*goes on"):
+                finish(out, lines)
+        assert out.stat().st_size == 300
+        assert 0 < finish(out, lines).lines < 4
+        assert sorted(str(result["id"]) for result in results(out)) == ["1", "3", "4", "i"]
+
+    def test_starting_over_discards_what_was_there(self, tmp_path: Path) -> None:
+        out = tmp_path / "out.jsonl"
+        out.write_bytes(b"something else\n")
+        with ResultFile(out, FinishedLines()) as results:
+            assert out.read_bytes() == b"something else\n", "not before it is opened"
+            results.open()
+        assert out.read_bytes() == b""
+
+    def test_what_the_model_refuses_leaves_the_file_as_it_was(self, tmp_path: Path) -> None:
+        class Refusing(FakeModel):
+            def batch(self, *given: Any, **options: Any) -> Any:
+                raise InputError("no memory")
+
+        out = tmp_path / "out.jsonl"
+        out.write_bytes(b"something else\n")
+        with pytest.raises(InputError, match=r"^no memory$"), ResultFile(out, FinishedLines()) as results:
+            run_batch(Refusing(), read(tmp_path, *self.LINES), results, BatchTotals())  # type: ignore[arg-type]
+        assert out.read_bytes() == b"something else\n"
+
+
+class TestFinished:
+    @pytest.fixture
+    def done(self, tmp_path: Path) -> tuple[list[BatchLine], Path]:
+        lines = read(tmp_path, *TestRun.LINES)
+        finish(tmp_path / "out.jsonl", lines)
+        return lines, tmp_path / "out.jsonl"
+
+    def refused(self, out: Path, lines: list[BatchLine]) -> str:
+        before = out.read_bytes()
+        with pytest.raises(GlinferError) as caught:
+            read_finished(out, "p.jsonl", lines, MADE_WITH)
+        assert out.read_bytes() == before
+        assert str(caught.value).endswith("give another --out, or --restart to discard it and start over")
+        return str(caught.value)
+
+    def test_nothing_yet(self, tmp_path: Path) -> None:
+        assert read_finished(tmp_path / "none", "p", [], ()) == FinishedLines()
+        (tmp_path / "empty").touch()
+        assert not read_finished(tmp_path / "empty", "p", [], ()).keys
+
+    def test_all_of_it(self, done: tuple[list[BatchLine], Path]) -> None:
+        lines, out = done
+        assert read_finished(out, "p", lines, MADE_WITH) == FinishedLines({1, "i", 3, 4}, out.stat().st_size)
+
+    @pytest.mark.parametrize(
+        "broken", [b"", b"{nul", b"\xff", b"[1]", b"{}", b'{"id": 1}', b'{"id": true, "prompt_sha": "x"}']
+    )
+    def test_a_line_that_is_no_result(self, done: tuple[list[BatchLine], Path], broken: bytes) -> None:
+        lines, out = done
+        first, *others = out.read_bytes().splitlines(keepends=True)
+        out.write_bytes(first + broken + b"\n" + b"".join(others))
+        assert f"{out}:2: this is no result of an earlier run; " in self.refused(out, lines)
+
+    @pytest.mark.parametrize("data", [b"precious", b"precious\n", b'{"name": "x"', b'{\n  "id": 5\n}\n', b"\0" * 99])
+    def test_another_file_given_by_mistake_is_not_dropped(self, tmp_path: Path, data: bytes) -> None:
+        out = tmp_path / "notes"
+        out.write_bytes(data)
+        assert "this is no result of an earlier run" in self.refused(out, read(tmp_path, {"prompt": "x"}))
+
+    def test_a_prompt_that_is_gone(self, done: tuple[list[BatchLine], Path]) -> None:
+        lines, out = done
+        assert f'{out}:1: there is no prompt "i" in p.jsonl; ' in self.refused(out, [lines[0], *lines[2:]])
+
+    def test_a_prompt_finished_twice(self, done: tuple[list[BatchLine], Path]) -> None:
+        lines, out = done
+        out.write_bytes(out.read_bytes() * 2)
+        assert f'{out}:5: prompt "i" has a result before this one; ' in self.refused(out, lines)
+
+    def test_a_prompt_that_was_changed(self, done: tuple[list[BatchLine], Path], tmp_path: Path) -> None:
+        changed = [dict(line) for line in TestRun.LINES]
+        changed[2]["prompt"] = "e"
+        lines, out = read(tmp_path, *changed), done[1]
+        said = self.refused(out, lines)
+        assert f"{out}:2: prompt 3 (p.jsonl:3), its options or the model were others when this was made; " in said
+
+    def test_an_unfinished_one_may_change(self, done: tuple[list[BatchLine], Path], tmp_path: Path) -> None:
+        _, out = done
+        out.write_bytes(b"".join(out.read_bytes().splitlines(keepends=True)[:2]))
+        lines = read(tmp_path, {"prompt": "other"}, *TestRun.LINES[1:3], {"prompt": "added"}, {"prompt": "more"})
+        assert finish(out, lines).lines == 3
+
+    def test_a_result_without_end_is_refused(
+        self, done: tuple[list[BatchLine], Path], monkeypatch: pytest.MonkeyPatch
+    ) -> None:
+        monkeypatch.setattr(batch, "MAX_RESULT_LINE_BYTES", 50)
+        with pytest.raises(InputError, match=r"out\.jsonl:1: found a line of more than"):
+            read_finished(done[1], "p", done[0], MADE_WITH)
+
+
+class TestOut:
+    def test_a_new_file_in_a_folder_that_is_there(self, tmp_path: Path) -> None:
+        check_out(tmp_path / "out.jsonl", written(tmp_path))
+        assert not (tmp_path / "out.jsonl").exists()
+
+    @pytest.mark.parametrize("link", [None, os.link, os.symlink])
+    def test_the_prompts_themselves(self, tmp_path: Path, link: Any) -> None:
+        source = written(tmp_path, {"prompt": "x"})
+        out = source
+        if link is not None:
+            out = tmp_path / "out.jsonl"
+            link(source, out)
+        with pytest.raises(InputError, match="this is the file of prompts; expected another one"):
+            check_out(out, source)
+
+    @pytest.mark.parametrize(
+        ("out", "words"),
+        [
+            ("missing/out.jsonl", "there is no such folder"),
+            ("prompts.jsonl/out.jsonl", "there is no such folder"),
+            (".", "found a directory; expected a regular file or a new name"),
+            ("x" * 300, "File name too long"),
+        ],
+    )
+    def test_places_that_cannot_be(self, tmp_path: Path, out: str, words: str) -> None:
+        with pytest.raises(FormatError, match=words):
+            check_out(tmp_path / out, written(tmp_path))
+
+    def test_a_device(self, tmp_path: Path) -> None:
+        with pytest.raises(FormatError, match="found a device"):
+            check_out(os.devnull, written(tmp_path))
+
+    @pytest.mark.skipif(os.geteuid() == 0, reason="root may write anywhere")
+    def test_a_folder_that_may_not_be_written(self, tmp_path: Path) -> None:
+        (tmp_path / "closed").mkdir(mode=0o500)
+        with pytest.raises(FormatError, match="Permission denied"):
+            check_out(tmp_path / "closed" / "out.jsonl", written(tmp_path))
+
+
+def test_a_value_is_shown_on_one_short_line() -> None:
+    assert short({"a\n": None}) == '{"a\\n": null}'
+    assert short("x" * 100) == '"' + "x" * 56 + "..."
+    assert parse_object(b'{"a": {"b": 1}}', "") == {"a": {"b": 1}}

@@ -1,0 +1,441 @@
+"""The command line in-process: what each command prints, as text and as JSON, and its exit status."""
+
+from __future__ import annotations
+
+import dataclasses
+import io
+import json
+import re
+import shutil
+from pathlib import Path
+from typing import Any
+
+import click
+import pytest
+from scripted_models import FAST_SMALL_DRAWS, SMALL, SMALL_DRAWS, random_file
+from tiers import tiered
+
+import glinfer
+from glinfer.cli.app import cli, run
+from glinfer.engine.random_model import demo_folder, demo_tokenizer, write_demo
+from glinfer.errors import InputError
+from glinfer.formats import load_checkpoint, save_checkpoint, write_bpe
+from glinfer.inspect.draws import DrawReport
+from glinfer.quant.formats import WEIGHT_FORMATS
+
+pytestmark = pytest.mark.gl
+
+COMMANDS = cli.list_commands(click.Context(cli))
+Capture = pytest.CaptureFixture[str]
+CLOSING = re.compile(
+    rf"^{FAST_SMALL_DRAWS} draws/token · (\d+) tokens · [\d.]+ tok/s · OpenGL ES 3\.\d .* · .+$", re.MULTILINE
+)
+
+
+def refuse_constant(constant: str) -> None:
+    raise AssertionError(f"{constant} is not JSON")
+
+
+def ran(capsys: Capture, *arguments: str | Path, status: int = 0) -> tuple[str, str]:
+    """Run a command that should end with ``status``; returns what it wrote to standard output and error."""
+    found = run([str(argument) for argument in arguments])
+    said = capsys.readouterr()
+    assert found == status, said.err
+    return said.out, said.err
+
+
+def ran_json(capsys: Capture, *arguments: str | Path) -> dict[str, Any]:
+    """Run a command with ``--json``: exactly one document, strict JSON, and nothing on standard error."""
+    out, err = ran(capsys, *arguments, "--json")
+    assert err == ""
+    told = json.loads(out, parse_constant=refuse_constant)
+    assert isinstance(told, dict)
+    return told
+
+
+class TestHelp:
+    def test_the_promised_commands_are_there(self) -> None:
+        assert {"bench", "chat", "convert", "demo", "draws", "generate", "info", "verify"} <= set(COMMANDS)
+
+    @pytest.mark.parametrize("option", ["-h", "--help"])
+    @pytest.mark.parametrize("command", COMMANDS)
+    def test_every_command_and_every_option_explains_itself(self, capsys: Capture, command: str, option: str) -> None:
+        out, err = ran(capsys, command, option)
+        assert out.startswith(f"Usage: glinfer {command} [OPTIONS]")
+        assert err == ""
+        found = cli.get_command(click.Context(cli), command)
+        assert found is not None
+        for parameter in found.params:
+            if isinstance(parameter, click.Option):
+                assert parameter.help, f"{parameter.name} has no help"
+                assert parameter.opts[0] in out
+
+    @pytest.mark.parametrize("arguments", [[], ["-h"], ["--help"]])
+    def test_glinfer_alone_shows_the_commands(self, capsys: Capture, arguments: list[str]) -> None:
+        out, err = ran(capsys, *arguments)
+        assert all(f"\n  {command} " in out for command in COMMANDS)
+        assert "Start with 'glinfer info'" in out
+        assert err == ""
+
+    def test_the_version_is_the_packages(self, capsys: Capture) -> None:
+        assert ran(capsys, "--version") == (f"glinfer, version {glinfer.__version__}\n", "")
+
+
+class TestGenerate:
+    def test_text_and_closing_line(self, small: Path, capsys: Capture) -> None:
+        with glinfer.load(small) as model:
+            expected = model.generate("Once upon", max_tokens=8, seed=1, temperature=0.5)
+        arguments = ["generate", small, "Once upon", "--max-tokens", "8", "--seed", "1", "--temperature", "0.5"]
+        out, err = ran(capsys, *arguments)
+        assert out == expected + "\n"
+        assert CLOSING.fullmatch(err.rstrip("\n"))
+        assert ran(capsys, *arguments, "-q") == (out, "")
+        assert ran(capsys, *arguments, "--quiet") == (out, "")
+
+    def test_ids_in_ids_out_without_a_tokenizer(self, bare: Path, capsys: Capture) -> None:
+        with glinfer.load(bare) as model:
+            expected = model.generate([13, 132, 251], max_tokens=5, temperature=0)
+        out, _ = ran(capsys, "generate", bare, "--ids", "13, 132,251,", "--temperature", "0", "--max-tokens", "5")
+        assert out == ",".join(map(str, expected)) + "\n"
+
+    @pytest.mark.parametrize("as_ids", [False, True])
+    def test_json_has_everything(self, small: Path, capsys: Capture, as_ids: bool) -> None:
+        prompt: Any = [13, 132] if as_ids else "Once upon"
+        with glinfer.load(small) as model:
+            expected = model.generate(prompt, max_tokens=6, seed=3)
+            renderer = model.device.description
+        given = ["--ids", "13,132"] if as_ids else ["Once upon"]
+        told = ran_json(capsys, "generate", small, *given, "--max-tokens", "6", "--seed", "3")
+        assert told.pop("seconds") > 0
+        assert told.pop("prompt_seconds") >= 0
+        assert told.pop("tokens_per_second") > 0
+        ids = told.pop("ids")
+        assert len(ids) == told["tokens"] - (told["finish_reason"] == "stop")
+        assert (ids if as_ids else told["text"]) == expected
+        assert told.pop("text") is None if as_ids else isinstance(told.pop("text"), str)
+        assert told.pop("prompt_tokens") == (2 if as_ids else len(prompt_ids(small, prompt)))
+        assert told.pop("finish_reason") in ("length", "stop")
+        assert 1 <= told.pop("tokens") <= 6
+        assert told == {
+            "prompt": prompt,
+            "dropped": 0,
+            "draws_per_token": FAST_SMALL_DRAWS,
+            "plan": "fast",
+            "weights": "f32",
+            "cache": "f32",
+            "renderer": renderer,
+        }
+
+    def test_the_reference_plan_says_the_same_in_more_draws(self, small: Path, capsys: Capture) -> None:
+        arguments = ["generate", small, "Once upon", "--max-tokens", "8", "--temperature", "0"]
+        fast, reference = (ran_json(capsys, *arguments, "--plan", plan) for plan in ("fast", "reference"))
+        assert fast["ids"] == reference["ids"]
+        assert (fast["draws_per_token"], reference["draws_per_token"]) == (FAST_SMALL_DRAWS, SMALL_DRAWS)
+        assert reference["plan"] == "reference"
+
+    @tiered("weights", list(WEIGHT_FORMATS), keep=(0, 1))
+    def test_every_weight_format_talks(self, small: Path, capsys: Capture, weights: str) -> None:
+        told = ran_json(capsys, "generate", small, "Once upon", "--max-tokens", "4", "--weights", weights)
+        assert (told["weights"], told["draws_per_token"]) == (weights, FAST_SMALL_DRAWS)
+
+    def test_the_prompt_may_come_from_standard_input(
+        self, small: Path, capsys: Capture, monkeypatch: pytest.MonkeyPatch
+    ) -> None:
+        arguments = ["--max-tokens", "3", "--seed", "1", "-q"]
+        expected = ran(capsys, "generate", small, "é x\n", *arguments)
+        monkeypatch.setattr("sys.stdin", io.TextIOWrapper(io.BytesIO("é x\n".encode()), encoding="ascii"))
+        assert ran(capsys, "generate", small, "-", *arguments) == expected
+
+    @tiered("plan", ["fast", "reference"])
+    def test_a_full_context_is_told(self, bare: Path, capsys: Capture, plan: str) -> None:
+        arguments = ["generate", bare, "--ids", ",".join(["7"] * 62), "--plan", plan, "--temperature", "0"]
+        _, err = ran(capsys, *arguments, "--max-tokens", "3")
+        assert "full" not in err
+        out, err = ran(capsys, *arguments, "--max-tokens", "40")
+        assert out.count(",") == 39
+        assert err.startswith("the context of 64 tokens was full: the oldest 64 were dropped · ")
+        told = ran_json(capsys, *arguments, "--max-tokens", "40")
+        assert (told["finish_reason"], told["dropped"], told["tokens"]) == ("length", 64, 40)
+
+    def test_a_stop_string_is_an_end(self, small: Path, capsys: Capture) -> None:
+        arguments = ["generate", small, "Once", "--seed", "5", "--max-tokens", "12", "-q"]
+        whole = ran(capsys, *arguments)[0].rstrip("\n")
+        stop = whole[3:5]
+        assert ran(capsys, *arguments, "--stop", stop, "--stop", "never") == (whole[: whole.index(stop)] + "\n", "")
+
+    def test_enormous_numbers_are_no_harm(self, bare: Path, capsys: Capture) -> None:
+        huge = str(10**30)
+        arguments = ["generate", bare, "--ids", "1", "--seed", huge, "--top-k", huge, "-q"]
+        out, _ = ran(capsys, *arguments, "--max-tokens", "5")
+        assert out.count(",") == 4
+        words = bare.parent / "words.bpe"
+        write_bpe(demo_tokenizer(300), words)
+        stops = [part for token in range(256) for part in ("--stop", chr(token))][2:]
+        arguments[2:4] = ["Once", "--tokenizer", str(words)]
+        ran(capsys, *arguments, *stops, "--max-tokens", huge)
+
+    @pytest.mark.parametrize("extra", [["--limits", "webgl2"], ["--device", "0"], ["--device", "auto"], ["--gl", "es"]])
+    def test_ways_to_open_the_renderer(self, bare: Path, capsys: Capture, extra: list[str]) -> None:
+        arguments = ["generate", bare, "--ids", "1,2,3", "--temperature", "0", "--max-tokens", "4", "-q"]
+        assert ran(capsys, *arguments, *extra) == ran(capsys, *arguments)
+
+    @pytest.mark.slow
+    def test_desktop_opengl_gives_the_same_or_says_why_not(self, bare: Path, capsys: Capture) -> None:
+        arguments = ["generate", bare, "--ids", "1,2,3", "--temperature", "0", "--max-tokens", "4", "-q"]
+        expected = ran(capsys, *arguments)
+        status = run([str(argument) for argument in [*arguments, "--gl", "desktop"]])
+        said = capsys.readouterr()
+        if status == 2:
+            assert said.err.startswith("glinfer: no desktop OpenGL 3.3 context opens")
+            pytest.skip(said.err.strip())
+        assert (said.out, said.err) == expected
+
+
+def prompt_ids(small: Path, text: str) -> list[int]:
+    with glinfer.load(small) as model:
+        return model.require_tokenizer().encode(text)
+
+
+class TestDraws:
+    def test_gabs_draws_by_pass(self, capsys: Capture) -> None:
+        out, err = ran(capsys, "draws", "--config", "blocks=6,heads=8")
+        assert "plan fast · 39 draws/token" in out
+        assert re.search(r"^attn\.scores +cached_scores +6 ", out, re.MULTILINE)
+        assert re.search(r"^total +39 +100\.0% *$", out, re.MULTILINE)
+        assert err == ""
+
+    def test_gabs_published_draws_by_pass(self, capsys: Capture) -> None:
+        out, err = ran(capsys, "draws", "--config", "blocks=6,heads=8", "--plan", "reference")
+        assert "plan reference · 244 draws/token" in out
+        assert re.search(r"^attn\.scores +attention_scores +48 ", out, re.MULTILINE)
+        assert re.search(r"^total +244 +100\.0% *$", out, re.MULTILINE)
+        assert err == ""
+
+    @pytest.mark.parametrize("weights", list(WEIGHT_FORMATS))
+    def test_the_fast_plan_takes_six_draws_a_block(self, capsys: Capture, weights: str) -> None:
+        for config, total in (("", 39), ("blocks=13,heads=16", 81), ("blocks=1,heads=1,dim=20", 9)):
+            assert ran_json(capsys, "draws", "--config", config, "--weights", weights)["draws"] == total
+
+    @pytest.mark.parametrize(("config", "total"), [("", 244), ("blocks=13,heads=16", 940), ("blocks=1,heads=1", 16)])
+    def test_any_shape_follows_the_formula(self, capsys: Capture, config: str, total: int) -> None:
+        told = ran_json(capsys, "draws", "--config", config, "--tokens", "7", "--plan", "reference")
+        shape = told["config"]
+        assert told["draws"] == total == shape["num_hidden_layers"] * (8 + 4 * shape["num_attention_heads"]) + 4
+        assert sum(row["count"] for row in told["passes"]) == total
+        assert abs(sum(row["share"] for row in told["passes"]) - 1) < 1e-9
+        assert (told["tokens"], told["issued"], told["agrees"], told["renderer"]) == (7, None, True, None)
+        assert set(told) == {
+            "plan",
+            "tokens",
+            "draws",
+            "issued",
+            "agrees",
+            "renderer",
+            "passes",
+            "config",
+            "texture_bytes",
+            "largest_texture",
+        }
+        assert set(told["passes"][0]) == {"kind", "shader", "count", "rows", "cols", "share"}
+
+    @pytest.mark.parametrize("tokens", ["1", "9", "64"])
+    def test_a_real_forward_issues_as_many(self, small: Path, capsys: Capture, tokens: str) -> None:
+        for plan, draws in (("fast", FAST_SMALL_DRAWS), ("reference", SMALL_DRAWS)):
+            told = ran_json(capsys, "draws", small, "--measure", "--tokens", tokens, "--plan", plan)
+            assert (told["issued"], told["draws"], told["agrees"]) == (draws, draws, True)
+            assert "OpenGL ES 3" in told["renderer"]
+
+    def test_a_shape_alone_can_be_measured(self, capsys: Capture) -> None:
+        out, _ = ran(capsys, "draws", "--config", SMALL, "--measure")
+        assert f"issued {FAST_SMALL_DRAWS} draw calls in a real run: agrees with the plan" in out
+
+    def test_a_difference_is_exit_status_1(self, small: Path, capsys: Capture, monkeypatch: pytest.MonkeyPatch) -> None:
+        from glinfer.cli import draws as module
+
+        measured = module.measured
+
+        def one_less(*given: Any, **named: Any) -> DrawReport:
+            report = measured(*given, **named)
+            return dataclasses.replace(report, issued=report.table.total - 1)
+
+        monkeypatch.setattr(module, "measured", one_less)
+        out, _ = ran(capsys, "draws", small, "--measure", status=1)
+        assert "DIFFERS from the plan" in out
+        out, _ = ran(capsys, "draws", small, "--measure", "--json", status=1)
+        assert json.loads(out)["agrees"] is False
+
+
+class TestInfo:
+    def test_the_renderer_and_its_limits(self, capsys: Capture) -> None:
+        out, err = ran(capsys, "info")
+        assert out.endswith("glinfer can run here\n")
+        assert re.search(r"^max texture size +\d+ +2048 *$", out, re.MULTILINE)
+        assert err == ""
+
+    def test_json(self, small: Path, capsys: Capture) -> None:
+        told = ran_json(capsys, "info")
+        assert (told["can_run"], told["api"], told["model"]) == (True, "es", None)
+        assert set(told) == {
+            *("api", "renderer", "vendor", "version", "extensions", "limits", "webgl2_minimum", "can_run", "model"),
+        }
+        assert told["extensions"]["GL_EXT_color_buffer_float"] is True
+        model = ran_json(capsys, "info", small)["model"]
+        assert set(model) == {
+            *("config", "formats", "parameters", "plan", "weights", "cache"),
+            *("draws", "texture_bytes", "fits", "problem"),
+        }
+        assert (model["draws"], model["fits"], model["parameters"]) == (FAST_SMALL_DRAWS, True, 46764)
+        assert set(model["texture_bytes"]) == {"weight", "input", "activation", "cache"}
+        assert model["texture_bytes"]["weight"] > 4 * 46764
+        assert model["texture_bytes"]["cache"] > 0
+        published = ran_json(capsys, "info", small, "--plan", "reference")["model"]
+        assert (published["draws"], published["texture_bytes"]["weight"]) == (SMALL_DRAWS, 4 * 46764)
+
+    def test_fewer_bits_are_less_texture_memory(self, full_file: Path, capsys: Capture) -> None:
+        sizes = [
+            ran_json(capsys, "info", full_file, "--weights", weights)["model"]["texture_bytes"]["weight"]
+            for weights in ("f32", "f16", "q8")
+        ]
+        assert sizes[0] == pytest.approx(4 * 25339016, rel=0.01)
+        assert sizes[1] == pytest.approx(sizes[0] / 2, rel=0.02)
+        assert sizes[2] < 0.4 * sizes[0]
+
+    def test_a_model_that_does_not_fit_is_told_not_refused(self, tmp_path: Path, capsys: Capture) -> None:
+        wide = random_file(tmp_path / "wide.gab", "vocab=9,dim=4,heads=1,blocks=1,context=2100")
+        told = ran_json(capsys, "info", wide, "--limits", "webgl2", "--plan", "reference")["model"]
+        assert told["fits"] is False
+        assert "2100×2100" in told["problem"]
+        assert ran_json(capsys, "info", wide, "--plan", "reference")["model"]["fits"] is True
+        assert ran_json(capsys, "info", wide, "--limits", "webgl2")["model"]["fits"] is True
+
+    @pytest.mark.parametrize("name", ["[x]", "[/x]", ":smile:", "日本", "a b", "[bold]x[/bold]"])
+    def test_names_are_shown_as_they_are(self, bare: Path, tmp_path: Path, capsys: Capture, name: str) -> None:
+        folder = tmp_path / name
+        folder.mkdir(parents=True)
+        path = Path(shutil.copy(bare, folder / "m.gab"))
+        out, _ = ran(capsys, "info", path)
+        assert "".join(name.split()) in "".join(out.split())  # the table may wrap a long path anywhere
+
+    @pytest.mark.parametrize("command", [["info"], ["generate"], ["verify", "no-such-file"]])
+    def test_devices_can_be_listed_from_anywhere(self, capsys: Capture, command: list[str]) -> None:
+        out, _ = ran(capsys, *command, "--device", "list")
+        assert re.search(r"^ +0 +OpenGL ES 3", out, re.MULTILINE)
+
+
+class TestBench:
+    def test_json(self, small: Path, capsys: Capture) -> None:
+        told = ran_json(capsys, "bench", small, "--plan", "reference", "--lengths", "1,5", "--runs", "2")
+        assert [(row["tokens"], row["runs"], row["draws"]) for row in told["rows"]] == [
+            (1, 2, SMALL_DRAWS),
+            (5, 2, SMALL_DRAWS),
+        ]
+        for row in told["rows"]:
+            assert 0 < row["fastest_ms"] <= row["median_ms"] <= row["slowest_ms"]
+
+    def test_table(self, small: Path, capsys: Capture) -> None:
+        out, err = ran(capsys, "bench", small, "--plan", "reference", "--lengths", "64", "--runs", "1")
+        assert re.search(rf"^ +64 +{SMALL_DRAWS} ", out, re.MULTILINE)
+        assert "plan reference · 1 runs of each" in out
+        assert err == ""
+
+
+class TestConvert:
+    def test_there_and_back_is_the_same_file(self, small: Path, tmp_path: Path, capsys: Capture) -> None:
+        between, back = tmp_path / "m.safetensors", tmp_path / "m.gab"
+        out, err = ran(capsys, "convert", small, between)
+        assert out == f"wrote {between}: 30 tensors, 46,764 parameters, 0.2 MB\n"
+        assert err == ""
+        told = ran_json(capsys, "convert", between, back)
+        assert told == {
+            "source": str(between),
+            "target": str(back),
+            "bytes": small.stat().st_size,
+            "tensors": 30,
+            "parameters": 46764,
+        }
+        assert back.read_bytes() == small.read_bytes()
+        assert sorted(path.name for path in tmp_path.iterdir()) == ["m.gab", "m.safetensors"]
+
+    @pytest.mark.parametrize("name", ["m.gab", "m.safetensors"])
+    def test_onto_itself_destroys_nothing(self, small: Path, tmp_path: Path, capsys: Capture, name: str) -> None:
+        path = tmp_path / name
+        ran(capsys, "convert", small, path)
+        ran(capsys, "convert", path, path)
+        link = tmp_path / f"link{path.suffix}"
+        link.symlink_to(path)
+        ran(capsys, "convert", path, link)
+        assert link.is_symlink()
+        ran(capsys, "convert", path, tmp_path / "back.gab")
+        assert (tmp_path / "back.gab").read_bytes() == small.read_bytes()
+
+    def test_the_format_is_read_from_the_file_not_its_name(self, small: Path, tmp_path: Path, capsys: Capture) -> None:
+        misnamed = Path(shutil.copy(small, tmp_path / "m.safetensors"))
+        ran(capsys, "convert", misnamed, tmp_path / "again.GAB")
+        assert (tmp_path / "again.GAB").read_bytes() == small.read_bytes()
+
+    def test_a_form_of_gelu_that_gab_cannot_hold_is_told(self, small: Path, tmp_path: Path, capsys: Capture) -> None:
+        checkpoint = load_checkpoint(small)
+        erf = dataclasses.replace(checkpoint, config=checkpoint.config.with_gelu("erf"))
+        save_checkpoint(erf, tmp_path / "erf.safetensors")
+        assert ran(capsys, "convert", tmp_path / "erf.safetensors", tmp_path / "copy.safetensors")[1] == ""
+        out, err = ran(capsys, "convert", tmp_path / "erf.safetensors", tmp_path / "erf.gab")
+        assert "wrote" in out
+        assert err == "note: .gab cannot say that this model has the erf form of GELU; run it with --gelu erf\n"
+
+
+class TestDemo:
+    def test_a_model_of_ones_own(self, small: Path, capsys: Capture) -> None:
+        with glinfer.load(small) as model:
+            expected = "Hello" + model.generate("Hello", max_tokens=5, seed=1, temperature=0.8)
+        out, err = ran(capsys, "demo", "--model", small, "--prompt", "Hello", "--max-tokens", "5")
+        assert out.startswith(expected + "\n")
+        assert CLOSING.fullmatch(out[len(expected) :].strip())
+        assert err == ""
+
+    def test_without_a_model_it_is_shakespeare(self, capsys: Capture) -> None:
+        with glinfer.load("shakespeare") as model:
+            expected = "ROMEO:" + model.generate("ROMEO:", max_tokens=3, seed=1, temperature=0.8)
+        out, err = ran(capsys, "demo", "--max-tokens", "3")
+        assert out.startswith(expected)
+        assert "\n39 draws/token · 3 tokens · " in out
+        assert err == ""
+
+    @pytest.mark.slow
+    def test_random_weights_say_that_the_text_is_noise(
+        self, cache_home: Path, full_file: Path, capsys: Capture, monkeypatch: pytest.MonkeyPatch
+    ) -> None:
+        monkeypatch.setenv("XDG_CACHE_HOME", str(cache_home))
+        made = full_file.stat().st_mtime_ns
+        out, err = ran(capsys, "demo", "--random", "--max-tokens", "2")
+        assert out.startswith("ROMEO:")
+        assert "\n39 draws/token · 2 tokens · " in out
+        assert "NOISE" in err
+        assert str(cache_home) in err
+        assert full_file.stat().st_mtime_ns == made, "a model that is there is not written again"
+        assert glinfer.generate(full_file, "Once upon", max_tokens=1, temperature=0), "its tokenizer fits"
+
+    def test_the_files_are_written_once_and_belong_together(self, tmp_path: Path) -> None:
+        shape = glinfer.ModelConfig.from_options(SMALL)
+        paths = write_demo(tmp_path / "new" / "folder", shape)
+        made = [path.stat().st_mtime_ns for path in paths]
+        assert write_demo(tmp_path / "new" / "folder", shape) == paths
+        assert [path.stat().st_mtime_ns for path in paths] == made
+        assert glinfer.generate(paths[0], "Once", max_tokens=1, temperature=0), "its tokenizer fits"
+
+    def test_the_cache_folder_follows_the_environment(self, monkeypatch: pytest.MonkeyPatch) -> None:
+        monkeypatch.setenv("HOME", "/home/someone")
+        monkeypatch.setenv("XDG_CACHE_HOME", "")
+        assert demo_folder() == Path("/home/someone/.cache/glinfer/demo")
+        monkeypatch.setenv("XDG_CACHE_HOME", "/elsewhere")
+        assert demo_folder() == Path("/elsewhere/glinfer/demo")
+
+    @pytest.mark.parametrize("size", [256, 286, 300, 1000])
+    def test_the_tokenizer_has_the_size_asked_for(self, size: int) -> None:
+        model = demo_tokenizer(size)
+        assert len(model.vocabulary) == size
+        assert (b"<|assistant|>" in model.vocabulary) == (size >= 286)
+
+    @pytest.mark.parametrize("size", [0, 255, 10**6])
+    def test_a_size_that_cannot_be_is_refused(self, size: int) -> None:
+        with pytest.raises(InputError, match=f"a demo tokenizer of {size} entries is not possible"):
+            demo_tokenizer(size)

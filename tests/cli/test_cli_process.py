@@ -1,0 +1,336 @@
+"""``python -m glinfer`` as a process of its own: signals, pipes, closed streams, full disks, missing drivers."""
+
+from __future__ import annotations
+
+import fcntl
+import json
+import os
+import pty
+import resource
+import select
+import subprocess
+import sys
+import termios
+import time
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any
+
+import pytest
+from own_process import COMMAND, heed_ctrl_c, interrupted
+from tiers import tiered
+
+import glinfer
+
+pytestmark = pytest.mark.gl
+
+ROOT = Path(__file__).resolve().parents[2]
+NO_DRIVER = {"__EGL_VENDOR_LIBRARY_FILENAMES": "/nonexistent"}
+
+
+def ran(
+    *arguments: str | Path, env: Mapping[str, str] | None = None, **options: Any
+) -> subprocess.CompletedProcess[str]:
+    command = [*COMMAND, *map(str, arguments)]
+    return subprocess.run(
+        command,
+        cwd=ROOT,
+        env={**os.environ, **(env or {})},
+        **{"capture_output": True, "text": True, "timeout": 300, "check": False, **options},
+    )
+
+
+def shell(line: str, *arguments: str | Path) -> subprocess.CompletedProcess[str]:
+    """Run ``line`` in bash, where ``glinfer`` is this package and $1, $2 … are ``arguments``."""
+    script = f'glinfer() {{ "{sys.executable}" -m glinfer "$@"; }}; {line}'
+    return subprocess.run(
+        ["bash", "-c", script, "bash", *map(str, arguments)],
+        cwd=ROOT,
+        capture_output=True,
+        encoding="utf-8",
+        errors="replace",
+        timeout=300,
+        check=False,
+    )
+
+
+def one_line(done: subprocess.CompletedProcess[str]) -> str:
+    assert done.returncode == 2, done.stderr
+    assert done.stderr.count("\n") == 1, done.stderr
+    assert done.stderr.startswith("glinfer: ")
+    return done.stderr
+
+
+class TestEntryPoint:
+    def test_the_module_runs(self, small: Path) -> None:
+        done = ran("generate", small, "Once upon", "--seed", "1", "--max-tokens", "4", "-q")
+        assert (done.returncode, done.stderr) == (0, "")
+        assert done.stdout == glinfer.generate(small, "Once upon", seed=1, max_tokens=4) + "\n"
+
+    def test_a_bad_option_ends_with_2(self) -> None:
+        assert "No such option" in one_line(ran("info", "--nonsense"))
+
+    @pytest.mark.slow
+    def test_the_prompt_from_a_pipe(self, small: Path) -> None:
+        done = ran("generate", small, "-", "--seed", "1", "--max-tokens", "4", "--json", input="Once upon")
+        assert json.loads(done.stdout)["text"] == glinfer.generate(small, "Once upon", seed=1, max_tokens=4)
+
+    def test_a_talk_from_a_pipe(self, small: Path) -> None:
+        done = ran("chat", small, "--temperature", "0", "--max-tokens", "3", input="hi\n/seed 1\nhi\n/quit\n")
+        assert (done.returncode, done.stderr) == (0, "")
+        assert "  seed is 1\n" in done.stdout
+
+
+def own_terminal() -> None:
+    """Make standard input the controlling terminal, so that Ctrl-C typed there reaches this process alone."""
+    heed_ctrl_c()
+    fcntl.ioctl(0, termios.TIOCSCTTY, 0)
+
+
+class TestInterrupts:
+    @pytest.mark.slow
+    def test_ctrl_c_while_it_writes(self, full_file: Path) -> None:
+        def first_output(process: subprocess.Popen[bytes]) -> bool:
+            assert process.stdout is not None
+            return bool(process.stdout.read(1))
+
+        status, errors = interrupted("generate", full_file, "--ids", "1,2,3", when=first_output)
+        assert (status, errors.strip()) == (130, "")
+
+    @pytest.mark.slow
+    def test_ctrl_c_while_it_loads(self, full_file: Path) -> None:
+        def file_is_mapped(process: subprocess.Popen[bytes]) -> bool:
+            return str(full_file) in Path(f"/proc/{process.pid}/maps").read_text()
+
+        status, errors = interrupted("generate", full_file, "--ids", "1,2,3", when=file_is_mapped)
+        assert (status, errors.strip()) == (130, "")
+
+    def test_ctrl_c_while_converting_leaves_no_file(self, full_file: Path, tmp_path: Path) -> None:
+        for _ in range(20):  # on a busy machine the file may be done before the signal comes
+            status, errors = interrupted(
+                "convert", full_file, tmp_path / "m.gab", when=lambda _: any(tmp_path.iterdir())
+            )
+            assert "Traceback" not in errors
+            if status == 130:
+                break
+            (tmp_path / "m.gab").unlink()
+        assert status == 130
+        assert list(tmp_path.iterdir()) == []
+
+
+class Terminal:
+    """A command whose standard streams are a terminal."""
+
+    def __init__(self, *arguments: str | Path) -> None:
+        try:
+            self.end, inner = pty.openpty()
+        except OSError as error:
+            pytest.skip(f"no pseudo-terminals here: {error}")
+        command = [*COMMAND, *map(str, arguments)]
+        self.process = subprocess.Popen(
+            command,
+            cwd=ROOT,
+            stdin=inner,
+            stdout=inner,
+            stderr=inner,
+            start_new_session=True,
+            preexec_fn=own_terminal,
+        )
+        os.close(inner)
+
+    def read_until(self, words: bytes, *, typing: bytes = b"") -> str:
+        """What the command says up to ``words``, or up to its end when they are empty.
+
+        ``typing`` is typed at once and again after every second of silence: Python misses a Ctrl-C that comes
+        just before it begins to wait for a key, as a person would see who then presses it again.
+        """
+        said, deadline = b"", time.monotonic() + 300
+        os.write(self.end, typing)
+        while not words or words not in said:
+            assert time.monotonic() < deadline, f"still waiting for {words!r} after {said!r}"
+            if not select.select([self.end], [], [], 1.0)[0]:
+                os.write(self.end, typing)
+                continue
+            try:
+                said += os.read(self.end, 4096)
+            except OSError:  # how Linux tells that nobody has the other end any more
+                break
+        return said.decode(errors="replace")
+
+    def leave(self, typed: bytes) -> tuple[int, str]:
+        """Type this; returns exit status and the rest of what the command says."""
+        rest = self.read_until(b"", typing=typed)
+        return self.process.wait(timeout=300), rest
+
+    def __enter__(self) -> Terminal:
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self.process.kill()
+        self.process.wait()
+        os.close(self.end)
+
+
+class TestTerminal:
+    def test_a_talk(self, small: Path) -> None:
+        with Terminal("chat", small, "--max-tokens", "3", "--seed", "1") as terminal:
+            greeting = terminal.read_until(b"\n> ")
+            assert "uploading weights" in greeting
+            assert "Type a message, /help for commands, /quit to leave." in greeting
+            os.write(terminal.end, b"hi\n")
+            assert "15 draws/token · 3 tokens · " in terminal.read_until(b"\n> ")
+            status, rest = terminal.leave(b"\x04")
+        assert status == 0
+        assert "Traceback" not in rest
+
+    @pytest.mark.slow
+    def test_ctrl_c_at_the_prompt_leaves(self, small: Path) -> None:
+        with Terminal("chat", small) as terminal:
+            terminal.read_until(b"\n> ")
+            status, rest = terminal.leave(b"\x03")
+        assert status == 130
+        assert "Traceback" not in rest
+
+
+class TestOutput:
+    def test_a_reader_that_goes_away_is_no_error(self, small: Path) -> None:
+        with subprocess.Popen(
+            # Ids have no token that ends them: it writes until the reader is gone.
+            [*COMMAND, "generate", small, "--ids", "5,6", "--seed", "1", "--max-tokens", "60"],
+            cwd=ROOT,
+            stdout=subprocess.PIPE,
+            stderr=subprocess.PIPE,
+        ) as process:
+            assert process.stdout is not None
+            assert process.stderr is not None
+            assert process.stdout.read(1)
+            process.stdout.close()
+            errors = process.stderr.read()
+            process.wait(timeout=300)
+        assert (process.returncode, errors) == (0, b"")
+
+    @tiered("line", ["glinfer draws --config ''", "glinfer generate $1 Once", "glinfer --help"], keep=0)
+    def test_head_is_no_error(self, small: Path, line: str) -> None:
+        done = shell(f"{line} | head -c 1; exit ${{PIPESTATUS[0]}}", small)
+        assert done.returncode == 0
+        assert "Traceback" not in done.stderr
+        assert "Exception" not in done.stderr
+        assert len(done.stdout) == 1
+
+    @pytest.mark.skipif(not Path("/dev/full").exists(), reason="this system has no /dev/full")
+    @tiered(
+        "line",
+        ["draws --config ''", "draws --config '' --json", "generate $1 Once", "info", "--help", "verify $1"],
+        keep=(3,),
+    )
+    def test_a_full_disk_is_one_line(self, small: Path, line: str) -> None:
+        found = one_line(shell(f"glinfer {line} > /dev/full", small))
+        assert "cannot write the output: No space left on device" in found
+
+    @tiered("target", ["m.gab", "m.safetensors"])
+    def test_a_disk_that_fills_up_leaves_no_half_file(self, small: Path, tmp_path: Path, target: str) -> None:
+        (tmp_path / target).write_bytes(b"precious")
+        done = ran(
+            "convert",
+            small,
+            tmp_path / target,
+            preexec_fn=lambda: resource.setrlimit(resource.RLIMIT_FSIZE, (50_000, 50_000)),
+        )
+        assert "cannot write it" in one_line(done)
+        assert [path.name for path in tmp_path.iterdir()] == [target]
+        assert (tmp_path / target).read_bytes() == b"precious"
+
+    @pytest.mark.slow
+    def test_closed_streams(self, small: Path) -> None:
+        assert "the prompt is empty" in one_line(shell("glinfer generate $1 - <&-", small))
+        for line in ("glinfer chat $1 <&-", "glinfer info >&-", "glinfer info >&- 2>&-", "glinfer info --json >&- <&-"):
+            done = shell(line, small)
+            assert (done.returncode, done.stdout, done.stderr) == (0, "", "")
+
+    @pytest.mark.slow
+    def test_a_terminal_that_knows_only_ascii(self, small: Path) -> None:
+        for arguments in (["info", small], ["draws", small], ["verify", small], ["generate", small, "é"]):
+            done = ran(*arguments, env={"PYTHONIOENCODING": "ascii", "PYTHONUTF8": "0"})
+            assert done.returncode == 0, done.stderr
+
+    @pytest.mark.slow
+    def test_names_that_are_no_utf8(self, small: Path, tmp_path: Path) -> None:
+        target = os.fsencode(tmp_path) + b"/caf\xe9.gab"
+        done = subprocess.run(
+            [*COMMAND, "convert", small, target], cwd=ROOT, capture_output=True, timeout=300, check=False
+        )
+        assert (done.returncode, done.stderr) == (0, b"")
+        assert Path(os.fsdecode(target)).read_bytes() == small.read_bytes()
+        done = subprocess.run([*COMMAND, "info", target], cwd=ROOT, capture_output=True, timeout=300, check=False)
+        assert (done.returncode, done.stderr) == (0, b"")
+
+
+class TestWithoutADriver:
+    @tiered(
+        "arguments",
+        [
+            ["info"],
+            ["info", "--device", "list"],
+            ["info", "MODEL"],
+            ["generate", "MODEL", "Once"],
+            ["chat", "MODEL"],
+            ["verify", "MODEL"],
+            ["draws", "MODEL", "--measure"],
+            ["bench", "MODEL"],
+            ["demo", "--model", "MODEL"],
+        ],
+        keep=(3,),
+        ids=" ".join,
+    )
+    def test_one_line_says_what_to_install(self, small: Path, arguments: list[str]) -> None:
+        done = ran(*[small if argument == "MODEL" else argument for argument in arguments], env=NO_DRIVER)
+        assert "no graphics driver is installed" in one_line(done)
+        assert "apt-get install -y libegl1 libgles2 libgl1-mesa-dri" in done.stderr
+        assert done.stdout == "" or arguments == ["info", "MODEL"]
+
+    @pytest.mark.slow
+    def test_info_tells_what_a_model_needs_nevertheless(self, small: Path) -> None:
+        shown = ran("info", small, env=NO_DRIVER).stdout
+        assert "weight textures" in shown
+        assert "fits usual limits" in shown
+        told = json.loads(ran("info", small, "--json", env=NO_DRIVER).stdout)
+        assert (told["can_run"], told["model"]["fits"]) == (False, True)
+        assert told["model"]["texture_bytes"]["weight"] > 0
+
+    @pytest.mark.slow
+    def test_info_says_it_in_json_too(self) -> None:
+        done = ran("info", "--json", env=NO_DRIVER)
+        told = json.loads(done.stdout)
+        assert told["can_run"] is False
+        assert one_line(done) == f"glinfer: {told['problem']}\n"
+
+    @pytest.mark.slow
+    def test_what_needs_no_driver_works(self, small: Path, tmp_path: Path) -> None:
+        assert ran("draws", "--config", "", "--json", env=NO_DRIVER).returncode == 0
+        assert ran("convert", small, tmp_path / "m.gab", env=NO_DRIVER).returncode == 0
+        assert ran("generate", "--help", env=NO_DRIVER).returncode == 0
+
+    @pytest.mark.slow
+    def test_a_bad_file_is_told_before_the_missing_driver(self, tmp_path: Path) -> None:
+        assert "cannot read it" in one_line(ran("generate", tmp_path / "none.gab", "x", env=NO_DRIVER))
+
+
+class TestPromises:
+    """Files that promise terabytes, read by a process that may take little memory."""
+
+    @tiered("name", ["m.gab", "m.safetensors", "m.bpe"])
+    def test_nothing_large_is_allocated_for_a_header(self, small: Path, tmp_path: Path, name: str) -> None:
+        good = small.read_bytes()
+        huge = {
+            "m.gab": good[:8] + b"".join(n.to_bytes(4, "little") for n in (1 << 24, 1 << 14, 1, 1 << 24, 1 << 24)),
+            "m.safetensors": (99_000_000).to_bytes(8, "little") + b'{"a":' + bytes(1000),
+            "m.bpe": small.with_suffix(".bpe").read_bytes()[:8] + b"\xff\xff\xff\xff\xff\xfe\xff\xff",
+        }
+        path = tmp_path / name
+        path.write_bytes(huge[name] + good[28:5000])
+        limit = 3 << 30  # of addresses; far below what is promised
+        done = ran(
+            *(["generate", small, "x", "--tokenizer", path] if name == "m.bpe" else ["draws", path]),
+            preexec_fn=lambda: resource.setrlimit(resource.RLIMIT_AS, (limit, limit)),
+        )
+        assert str(path) in one_line(done)

@@ -1,0 +1,85 @@
+"""Every example runs as a user would run it, and prints what it promises."""
+
+from __future__ import annotations
+
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+from tiers import tiered
+
+pytestmark = pytest.mark.gl
+
+EXAMPLES = Path(__file__).resolve().parents[2] / "examples"
+PROMISES = {
+    "10_other_models.py": [
+        "noise-float32.gguf: 39 tensors in F32",
+        "noise-q4_0.gguf: 9 tensors in F32, 30 tensors in Q4_0",
+        "issued; as planned: True",
+        "the reference plan chooses the same ids: True",
+        "logits are off float32's by 0.00% of their range",
+    ],
+    "01_generate.py": ["39 draws/token, 30 tokens, stopped by length", "OpenGL ES 3"],
+    "02_draw_calls.py": [
+        "Gab, reference: 244 by formula, 244 in the plan",
+        "Gab, fast: 39 by formula, 39 in the plan",
+        "this model, reference: 244 in the plan, 244 issued per token",
+        "this model, fast: 39 in the plan, 39 issued per token",
+    ],
+    "03_verify_textures.py": ["78 of 78 textures identical", "NaN payloads: stored True"],
+    "04_first_wrong_draw.py": [
+        "244 draws checked, first wrong one: none",
+        "first wrong one: number 5, h.0.attn.head.0.scores, shader attention_scores",
+    ],
+    "05_own_sampler.py": ["ROMEO:"],
+    "07_batch.py": ["each as it is alone: True", "prompt 4: ", "ended by "],
+    "08_score.py": [" bits/byte, perplexity ", "'To be, or not to be: that is the question'", "token by token:"],
+    "09_tensors.py": [
+        "OpenGL ES 3",
+        "matmul: (64, 300) @ (300, 200) is (64, 200), off by at most ",
+        "softmax: rows add up to 1.0, ",
+        "lookup: (5, 256) from 27% of the bytes, off by at most 0.0",
+        "reshape: (5, 256) seen as (20, 64)",
+        "memory: 6 tensors, 5 in textures, ",
+        "and at the end: Memory(tensors=1, textures=0, bytes=0)",
+    ],
+    "11_look_inside.py": [
+        ", spends ",
+        " of its attention on the token before",
+        " → ",
+        "the stream behind block 0 has a norm of ",
+    ],
+    "12_planted_bugs.py": [
+        "verify: 244 draws, all within tolerance",
+        "the first wrong draw is number 79, h.1.mlp.fc_in",
+        "feedback loop of mlp.inner: found sampled as x by the draw that renders to it",
+        "weight of transformer.h.5.attn.v_proj.weight: found the matrix transposed",
+        "the first wrong draw is number 40, h.0.mlp.fc_out",
+        "min filter of transformer.h.0.mlp.fc_out.weight: found GL_LINEAR; expected GL_NEAREST",
+        "the first wrong draw is number 242, lm_head",
+        "error: GL_INVALID_OPERATION",
+        "uniform of rows: found int 0; expected int 2",
+    ],
+    "13_scheduler.py": [
+        "duke cancelled after ",
+        "king ended by length",
+        "reused of the prompts: [0, 22, 22]",
+        "the queen says what she says alone: True",
+    ],
+    "06_session.py": ["likeliest: '", "drawn:     '", "after 'Gaunt': b'", " tokens held, 0 dropped"],
+}
+
+
+def test_every_example_is_checked_here() -> None:
+    assert sorted(path.name for path in EXAMPLES.glob("[0-9]*.py")) == sorted(PROMISES)
+
+
+@tiered("name", PROMISES, keep=(1, 3, 8))
+def test_example(name: str, tmp_path: Path) -> None:
+    done = subprocess.run(
+        [sys.executable, EXAMPLES / name], cwd=tmp_path, capture_output=True, text=True, timeout=300, check=False
+    )
+    assert done.returncode == 0, done.stderr
+    for promise in PROMISES[name]:
+        assert promise in done.stdout

@@ -1,0 +1,682 @@
+"""Sessions: prefill, step, rewind and fork, sampling on the GPU, full contexts, and what may not happen per token."""
+
+from __future__ import annotations
+
+import dataclasses
+import gc
+import itertools
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from typing import Any
+
+import moderngl
+import numpy as np
+import pytest
+from goldens import ModelWriter
+from made_models import mixed, of_family, opened
+from scripted_models import FAST_SMALL_DRAWS, FAST_TAIL_DRAWS, random_file
+from tiers import tiered
+
+import glinfer
+from glinfer.config import ModelConfig
+from glinfer.engine.cached import CachedSession
+from glinfer.engine.decode import DecodeSession
+from glinfer.engine.model import Model
+from glinfer.engine.prefill import FEWEST
+from glinfer.engine.sampler import Sampler, SamplingOptions
+from glinfer.errors import ContextError, InputError, PlanError
+from glinfer.formats import find_model, load_checkpoint
+from glinfer.gl.context import open_device
+from glinfer.gl.program import Program, ProgramCache
+from glinfer.gl.texture import Texture
+from glinfer.models.choice import PLANS, plan_for
+from glinfer.models.reference.gab import LOGITS, TOKENS, reference_plan
+from glinfer.models.session import Session
+from glinfer.ops.noise import gumbel
+from glinfer.quant.formats import WEIGHT_FORMATS
+
+pytestmark = pytest.mark.gl
+
+PROMPT = [13, 132, 251, 70]
+TINY_CONTEXT = 8
+SAMPLERS = {
+    "greedy": SamplingOptions(temperature=0),
+    "plain": SamplingOptions(seed=5),
+    "cold": SamplingOptions(temperature=0.3, seed=6),
+    "hot": SamplingOptions(temperature=3.0, seed=2**70),
+    "filtered": SamplingOptions(temperature=0.8, top_k=20, top_p=0.9, min_p=0.01, seed=7),
+    "penalised": SamplingOptions(temperature=0, repetition_penalty=1.3),
+}
+
+
+@pytest.fixture
+def model(small: Path) -> Iterator[Model]:
+    with glinfer.load(small) as opened:
+        yield opened
+
+
+@pytest.fixture(scope="module")
+def tinies(tmp_path_factory: pytest.TempPathFactory) -> dict[str, Path]:
+    """Models with a context of 8 tokens, one with a window of 3 tokens and two heads of queries to each of keys."""
+    folder, shape = tmp_path_factory.mktemp("tiny"), f"vocab=50,dim=24,blocks=2,context={TINY_CONTEXT}"
+    return {
+        "gab": random_file(folder / "tiny.gab", f"{shape},heads=2", seed=4),
+        "mistral": random_file(
+            folder / "tiny.safetensors", f"family=mistral,{shape},heads=4,kv_heads=2,inner=40,window=3", seed=4
+        ),
+    }
+
+
+@pytest.fixture
+def tiny(tinies: dict[str, Path]) -> Path:
+    return tinies["gab"]
+
+
+@pytest.fixture(
+    params=[
+        ("gab", "fast"),
+        ("gab", "reference"),
+        pytest.param(("mistral", "fast"), marks=pytest.mark.slow),
+        pytest.param(("mistral", "reference"), marks=pytest.mark.slow),
+    ],
+    ids="-".join,
+)
+def short(request: pytest.FixtureRequest, tinies: dict[str, Path]) -> Iterator[Model]:
+    """Of a family, by a plan."""
+    family, plan = request.param
+    with glinfer.load(tinies[family], plan=plan) as opened:
+        yield opened
+
+
+def fresh(model: Model, ids: list[int]) -> np.ndarray[Any, Any]:
+    """The logits that a session gives which has never held anything else."""
+    with model.session() as session:
+        session.prefill(ids)
+        return session.logits()
+
+
+class TestHolding:
+    """Everything here is the same in both plans, and of every family."""
+
+    def test_a_new_one_is_empty_and_says_so(self, short: Model) -> None:
+        with short.session() as session:
+            assert (session.ids, len(session), session.dropped) == ([], 0, 0)
+            for use in (session.logits, session.probs, lambda: session.generate_ids(1)):
+                with pytest.raises(InputError, match="the session holds no tokens; prefill at least one"):
+                    use()
+            session.prefill([])
+            assert session.generate_ids(0) == []
+            assert len(session) == 0
+
+    def test_prefill_and_steps_are_one_sequence(self, short: Model) -> None:
+        ids = [1, 2, 3, 4, 5]
+        expected = fresh(short, ids)
+        with short.session() as session:
+            session.prefill(ids[:2])
+            session.step(ids[2])
+            session.prefill(np.array(ids[3:]))
+            assert (session.ids, len(session)) == (ids, 5)
+            assert np.array_equal(session.logits(), expected)
+            np.testing.assert_allclose(short.logits(ids), expected, atol=1e-6)
+
+    def test_logits_are_read_once_and_are_a_copy(self, short: Model) -> None:
+        with short.session() as session:
+            session.prefill([1, 2])
+            logits = session.logits()
+            assert (logits.dtype, logits.shape) == (np.float32, (50,))
+            issued = session.draws_issued
+            kept = logits.copy()
+            logits[:] = 0
+            assert np.array_equal(session.logits(), kept)
+            assert session.draws_issued == issued
+
+    def test_probabilities_are_the_softmax_of_the_logits(self, short: Model) -> None:
+        with short.session() as session:
+            session.prefill([1, 2, 3])
+            wide = session.logits().astype(np.float64)
+            expected = np.exp(wide - wide.max())
+            assert session.probs().dtype == np.float32
+            np.testing.assert_allclose(session.probs(), expected / expected.sum(), rtol=1e-5)
+
+    def test_a_rewind_is_as_if_it_had_never_been(self, short: Model) -> None:
+        ids = [1, 2, 3, 4, 5]
+        with short.session() as session:
+            for count in range(6):
+                session.rewind(len(session))
+                session.prefill(ids)
+                session.logits()
+                session.rewind(count)
+                assert session.ids == ids[: 5 - count]
+                if count < 5:
+                    assert np.array_equal(session.logits(), fresh(short, ids[: 5 - count]))
+                session.prefill([7, 8])
+                assert np.array_equal(session.logits(), fresh(short, [*ids[: 5 - count], 7, 8]))
+
+    def test_numbers_that_cannot_be_change_nothing(self, short: Model) -> None:
+        with short.session() as session:
+            session.prefill([1, 2])
+            for count in (-1, 1.0, "1", None, True):
+                with pytest.raises(
+                    InputError, match=r"the number to rewind by is .*; expected a whole number of at least 0"
+                ):
+                    session.rewind(count)  # type: ignore[arg-type]
+                with pytest.raises(
+                    InputError, match=r"the number of tokens to generate is .*; expected a whole number of"
+                ):
+                    session.generate_ids(count)  # type: ignore[arg-type]
+            with pytest.raises(InputError, match="cannot rewind by 3 tokens; the session holds 2"):
+                session.rewind(3)
+            assert session.ids == [1, 2]
+
+    def test_bad_tokens_change_nothing(self, short: Model) -> None:
+        bad: list[tuple[Any, str]] = [
+            ([50], "token 0 of the tokens is 50; this vocabulary has ids 0 to 49"),
+            ([1, -1], "token 1 of the tokens is -1"),
+            ([7.0], "the tokens is no sequence of whole numbers"),
+            (b"ab", "the tokens is bytes"),
+            (5, "the tokens is no sequence of whole numbers"),
+        ]
+        with short.session() as session:
+            session.prefill([1, 2])
+            for ids, error in bad:
+                for use in (session.prefill, session.hold):
+                    with pytest.raises(InputError, match=error):
+                        use(ids)
+                    assert session.ids == [1, 2]
+
+    def test_holding_other_tokens_keeps_what_they_share(self, short: Model) -> None:
+        with short.session() as session:
+            for ids in ([1, 2, 3, 4], [1, 2, 3, 4, 5, 6], [1, 2, 9], [1, 2], [8], [], [8, 1]):
+                session.hold(ids)
+                assert session.ids == ids
+                if ids:
+                    assert np.array_equal(session.logits(), fresh(short, ids))
+
+    def test_choices_are_the_samplers(self, short: Model) -> None:
+        with short.session() as session, short.session() as other:
+            for options in SAMPLERS.values():
+                session.hold([3, 4])
+                found = session.generate_ids(5, Sampler(options))
+                sampler = Sampler(options)
+                other.hold([3, 4])
+                for token in found:
+                    assert sampler.sample(other.logits(), other.ids) == token
+                    other.step(token)
+                assert session.ids == other.ids == [3, 4, *found]
+
+    def test_what_is_appended_to_what_was_chosen_is_one_sequence(self, short: Model) -> None:
+        with short.session() as session:
+            for options in (SAMPLERS["greedy"], SAMPLERS["filtered"]):
+                session.hold([1, 2])
+                chosen = session.generate_ids(2, Sampler(options))
+                session.prefill([7, 8])
+                assert session.ids == [1, 2, *chosen, 7, 8]
+                assert np.array_equal(session.logits(), fresh(short, session.ids))
+
+    def test_every_length_up_to_a_full_context(self, short: Model, tinies: dict[str, Path]) -> None:
+        path = tinies[short.config.model_type]
+        with glinfer.load(path, plan="reference") as reference, short.session() as session:
+            for tokens in (1, 2, TINY_CONTEXT - 1, TINY_CONTEXT):
+                ids = list(range(1, tokens + 1))
+                expected = reference.logits(ids)
+                session.hold(ids)
+                assert session.room == TINY_CONTEXT + 1 - tokens
+                np.testing.assert_allclose(session.logits(), expected, atol=1e-5)
+                assert session.generate_ids(1) == [int(expected.argmax())]
+
+    def test_a_full_context_drops_its_oldest_half_and_goes_on(self, short: Model) -> None:
+        with short.session() as session:
+            session.prefill(range(8))
+            assert (len(session), session.dropped) == (8, 0)
+            session.step(8)
+            assert (session.ids, session.dropped) == ([4, 5, 6, 7, 8], 4)
+            assert np.array_equal(session.logits(), fresh(short, [4, 5, 6, 7, 8]))
+            session.prefill(range(10, 30))
+            assert session.dropped == 4 * 6
+            assert session.ids == [*range(25, 30)]
+            assert np.array_equal(session.logits(), fresh(short, session.ids))
+
+    def test_a_token_that_is_only_chosen_needs_no_place(self, short: Model) -> None:
+        with short.session() as session:
+            session.prefill(range(7))
+            first = session.generate_ids(2)
+            assert (len(session), session.dropped, session.room) == (9, 0, 4)
+            expected = fresh(short, [*range(4, 7), *first])
+            assert np.array_equal(session.logits(), expected)
+            assert (session.ids, session.dropped) == ([4, 5, 6, *first], 4)
+            assert session.generate_ids(1) == [int(expected.argmax())]
+
+    @tiered("family", ["gab", "mistral"], keep=(1,))
+    @tiered("prompt", [1, 7, 8], keep=(1,))
+    def test_what_is_generated_over_full_contexts_is_the_same_in_both_plans(
+        self, tinies: dict[str, Path], family: str, prompt: int
+    ) -> None:
+        found: dict[str, set[Any]] = {"greedy": set(), "plain": set()}
+        for plan in PLANS:
+            with glinfer.load(tinies[family], plan=plan) as model:
+                for name, chunk in itertools.product(found, (1, 7, 30)):
+                    with model.session() as session:
+                        session.prefill(range(prompt))
+                        sampler, ids = Sampler(SAMPLERS[name]), list[int]()
+                        while len(ids) < 30:
+                            ids += session.generate_ids(min(chunk, 30 - len(ids)), sampler)
+                        found[name].add((tuple(ids), tuple(session.ids), session.dropped))
+        assert [len(results) for results in found.values()] == [1, 1]
+
+    @pytest.mark.slow
+    @pytest.mark.parametrize("name", ["one.gab", pytest.param("one.safetensors", marks=pytest.mark.slow)])
+    def test_a_context_of_one_token(self, tmp_path: Path, name: str) -> None:
+        family = "gab" if name.endswith("gab") else "llama"
+        path = random_file(tmp_path / name, f"family={family},vocab=20,dim=8,heads=1,blocks=1,context=1,inner=32")
+        runs = set()
+        for plan in PLANS:
+            with glinfer.load(path, plan=plan) as model, model.session() as session:
+                session.prefill([1, 2, 3])
+                assert (session.ids, session.dropped) == ([3], 2)
+                runs.add(tuple(session.generate_ids(5)))
+                assert (len(session), session.dropped) == (2, 6)
+        assert len(runs) == 1
+
+    def test_a_fork_goes_its_own_way(self, short: Model) -> None:
+        with short.session() as session:
+            session.prefill([1, 2, 3])
+            with session.fork() as other:
+                assert (other.ids, other.dropped) == ([1, 2, 3], 0)
+                other.step(4)
+                session.step(5)
+                with other.fork() as third:
+                    third.step(6)
+                    for one, ids in ((session, [1, 2, 3, 5]), (other, [1, 2, 3, 4]), (third, [1, 2, 3, 4, 6])):
+                        assert one.ids == ids
+                        assert np.array_equal(one.logits(), fresh(short, ids))
+            session.rewind(2)
+            assert np.array_equal(session.logits(), fresh(short, [1, 2]))
+
+    def test_a_fork_in_every_state_knows_what_its_parent_knows(self, short: Model) -> None:
+        states: list[Callable[[DecodeSession], Any]] = [
+            lambda session: None,
+            lambda session: session.logits(),
+            lambda session: session.generate_ids(3),
+            lambda session: session.rewind(2),
+            lambda session: session.generate_ids(6),
+            lambda session: session.prefill(range(10, 20)),
+        ]
+        for state in states:
+            with short.session() as session:
+                session.prefill([1, 2, 3])
+                state(session)
+                with session.fork() as other:
+                    assert (other.ids, other.dropped) == (session.ids, session.dropped)
+                    session.step(9)
+                    session.rewind(1)
+                    assert np.array_equal(other.logits(), session.logits())
+                    assert other.generate_ids(9) == session.generate_ids(9)
+
+    def test_forks_close_in_any_order(self, short: Model) -> None:
+        for order in itertools.permutations(range(3)):
+            first = short.session()
+            first.prefill([1, 2])
+            second = first.fork()
+            sessions = [first, second, second.fork()]
+            for place in order:
+                sessions[place].close()
+                sessions[place].close()
+                for other in sessions:
+                    if not other.closed:
+                        other.step(3)
+                        assert np.array_equal(other.logits(), fresh(short, other.ids))
+        expected = short.logits([1, 2])
+        assert np.array_equal(short.logits([1, 2]), expected), "the model itself goes on"
+
+    def test_a_closed_one_says_so(self, short: Model) -> None:
+        session = short.session()
+        session.prefill([1])
+        session.close()
+        uses: list[Callable[[], Any]] = [
+            session.logits, session.probs, session.fork, lambda: session.step(1), lambda: session.rewind(0),
+            lambda: session.generate_ids(1), lambda: session.hold([1]),
+        ]  # fmt: skip
+        for use in uses:
+            with pytest.raises(ContextError, match=r"this session was closed; make another one with model\.session"):
+                use()
+
+    def test_sessions_of_a_closed_model_say_so(self, short: Model) -> None:
+        def use(session: DecodeSession) -> None:
+            session.step(2)
+            session.logits()
+
+        session, other = short.session(), short.session()
+        session.prefill([1])
+        other.prefill([1])
+        fork = other.fork()
+        other.close()
+        short.close()
+        for one in (session, fork):
+            with pytest.raises((PlanError, ContextError), match=r"was released; bind the plan again|was closed"):
+                use(one)
+            one.close()
+
+
+class TestCached:
+    """What only the fast plan does."""
+
+    def test_only_new_tokens_are_run_and_only_the_last_to_its_end(self, model: Model) -> None:
+        body, chunk, rest = FAST_SMALL_DRAWS - 2, 9 * 2 - 4, FAST_TAIL_DRAWS
+        with model.session() as session:
+            issued = []
+
+            def count() -> int:
+                issued.append(session.draws_issued)
+                return issued[-1] - (issued[-2] if len(issued) > 1 else 0)
+
+            session.prefill(PROMPT[:3])
+            assert count() == 2 * body, "so few go one by one"
+            session.rewind(3)
+            session.prefill(PROMPT)
+            assert len(PROMPT) == FEWEST + 1
+            assert count() == chunk, "more are one run, the last one with them but for the rest of its last block"
+            session.logits()
+            assert count() == rest - 1
+            session.step(5)
+            assert count() == 0
+            session.step(6)
+            assert count() == body
+            session.generate_ids(4)
+            assert count() == 4 * FAST_SMALL_DRAWS
+            session.rewind(3)
+            session.logits()
+            assert count() == body + 1
+            session.hold([*PROMPT, 5, 9])
+            session.logits()
+            assert count() == body + 1
+            with session.fork() as other:
+                other.step(3)
+                other.logits()
+                assert other.draws_issued == body + 1
+                other.prefill(range(FEWEST + 1))
+                assert other.draws_issued == body + 1 + chunk
+                with other.fork() as third:
+                    assert np.array_equal(third.logits(), other.logits())
+                    assert third.draws_issued == body + 1, "what is left of a token is not copied: it runs once more"
+                assert other.draws_issued == body + 1 + chunk + rest - 1
+            assert count() == 0
+
+    @tiered("size", [1, 2, 5, 64], keep=(3,))
+    def test_a_prompt_is_as_many_runs_as_it_has_chunks(self, small: Path, size: int) -> None:
+        with glinfer.load(small) as model:
+            kernels = dataclasses.replace(model.kernels, chunk=size)
+        with glinfer.load(small, kernels=kernels) as model, model.session() as session:
+            for tokens in (4, 6, 11, 64):
+                issued = session.draws_issued
+                session.hold([tokens] * tokens)
+                assert session.draws_issued - issued == -(-tokens // size) * (9 * 2 - 4)
+                issued = session.draws_issued
+                session.generate_ids(1)
+                assert session.draws_issued - issued == FAST_TAIL_DRAWS
+
+    def test_the_gpu_chooses_only_from_all_tokens_by_their_logits(self, model: Model) -> None:
+        with model.session() as session:
+            for plain in ({}, {"temperature": 0}, {"top_k": 300}, {"temperature": 3.0, "seed": 1}):
+                assert session.chooses(SamplingOptions(**plain))
+            for other in ({"top_k": 299}, {"top_p": 0.99}, {"min_p": 0.01}, {"repetition_penalty": 1.1}):
+                assert not session.chooses(SamplingOptions(**other))
+
+    @pytest.mark.parametrize("name", ["greedy", "plain", "filtered"])
+    def test_nothing_is_made_or_compiled_per_token(
+        self, model: Model, monkeypatch: pytest.MonkeyPatch, name: str
+    ) -> None:
+        made: list[str] = []
+        makers = ("texture", "framebuffer", "program", "vertex_array", "buffer", "renderbuffer", "sampler", "scope")
+        for maker in makers:
+            original = getattr(moderngl.Context, maker)
+            monkeypatch.setattr(
+                moderngl.Context, maker, lambda *a, _o=original, _n=maker, **k: made.append(_n) or _o(*a, **k)
+            )
+        with model.session() as session:
+            assert "texture" in made, "the spies work"
+            session.prefill(PROMPT)
+            assert isinstance(session, CachedSession)
+            session.generate_ids(2, Sampler(SAMPLERS[name]))
+            session.logits()
+            assert session._chunks is not None, "the chunk plan was bound with the first prompt"
+            alive, programs = model.device.live_objects(), model.bound.program_count
+            made.clear()
+            monkeypatch.setattr(ProgramCache, "get", None)
+            monkeypatch.setattr(Program, "__init__", None)
+            monkeypatch.setattr(Session, "texture", None)
+            monkeypatch.setattr(Session, "_framebuffer", None)
+            session.prefill([1, 2, 3, 4, 5])
+            session.generate_ids(10, Sampler(SAMPLERS[name]))
+            session.rewind(3)
+            session.logits()
+            for token in range(80):  # across a full context
+                session.step(token)
+                session.probs()
+            assert made == []
+            assert model.device.live_objects() == alive
+            assert model.bound.program_count == programs
+            assert session.dropped > 0
+            monkeypatch.undo()
+
+    def test_a_token_leaves_nothing_in_python_either(self, model: Model) -> None:
+        with model.session() as session:
+            session.prefill(PROMPT)
+
+            def one_token() -> None:
+                session.generate_ids(1)
+                session.rewind(1)
+
+            for _ in range(3):
+                one_token()
+            gc.collect()
+            before = len(gc.get_objects())
+            for _ in range(20):
+                one_token()
+            gc.collect()
+            assert len(gc.get_objects()) - before <= 5
+
+    def test_a_fork_shares_weights_and_programs_and_frees_what_is_its_own(self, model: Model) -> None:
+        model.logits(PROMPT)  # the chunk plan's programs and scratch textures are made once, for all sequences
+        alive, programs = model.device.live_objects(), model.bound.program_count
+        with model.session() as session:
+            session.prefill(PROMPT)
+            own = model.device.live_objects() - alive
+            assert own["program"] == 0
+            weights = len(model.plan.of_kind("weight"))
+            assert own["texture"] == len(model.plan.tensors) - weights
+            with session.fork() as other:
+                assert isinstance(session, CachedSession)
+                assert isinstance(other, CachedSession)
+                assert other._bound._owner is session._bound._owner is model.bound
+                other.prefill(PROMPT)
+                assert model.device.live_objects() - alive == own + own
+        assert model.device.live_objects() == alive
+        assert model.bound.program_count == programs
+
+    def test_a_session_that_is_forgotten_goes_with_its_model(self, small: Path) -> None:
+        with open_device() as device:
+            model = glinfer.load(small, device=device)
+            first = model.session()
+            first.prefill(PROMPT)
+            forgotten = model.session().fork()
+            forgotten.prefill([7, *PROMPT])
+            model.close()
+            assert sum(device.live_objects().values()) == 0
+            with pytest.raises(PlanError, match="was released; bind the plan again"):
+                forgotten.fork()
+            for ids in ([1, 2], [1, 2, 3, 4]):
+                with pytest.raises(PlanError, match="was released; bind the plan again"):
+                    forgotten.prefill(ids)
+            with pytest.raises(PlanError, match="was released; bind the plan again"):
+                first.prefill(PROMPT)
+            forgotten.close()
+            first.close()
+
+    def test_sessions_of_two_models_on_one_device(self, small: Path, tiny: Path) -> None:
+        with open_device() as device, glinfer.load(small, device=device) as one, glinfer.load(
+            tiny, device=device
+        ) as two:  # fmt: skip
+            expected = [fresh(one, PROMPT), fresh(two, [1, 2, 3])]
+            with one.session() as first, two.session() as second:
+                for token, other in itertools.zip_longest(PROMPT, [1, 2, 3]):
+                    first.step(token)
+                    if other is not None:
+                        second.step(other)
+                assert np.array_equal(first.logits(), expected[0])
+                assert np.array_equal(second.logits(), expected[1])
+                two.close()
+                assert np.array_equal(first.fork().logits(), expected[0])
+
+    def test_an_interrupt_leaves_what_is_true(self, model: Model, monkeypatch: pytest.MonkeyPatch) -> None:
+        """A Ctrl-C before any of the runs of a chunk; whatever is asked next is right."""
+
+        def step_and_generate(session: DecodeSession, sampler: Sampler) -> list[int]:
+            session.step(PROMPT[-1])
+            return session.generate_ids(6, sampler)
+
+        with model.session() as session:
+            session.prefill(PROMPT[:-1])
+            expected = step_and_generate(session, Sampler(SAMPLERS["plain"]))
+        run = Session.run
+        for fatal in range(7):
+            left = [fatal]
+
+            def interrupted(self: Session, *given: Any, _left: list[int] = left, **named: Any) -> int:
+                if _left[0] == 0:
+                    raise KeyboardInterrupt
+                _left[0] -= 1
+                return run(self, *given, **named)
+
+            with model.session() as session:
+                session.prefill(PROMPT[:-1])
+                sampler = Sampler(SAMPLERS["plain"])
+                monkeypatch.setattr(Session, "run", interrupted)
+                with pytest.raises(KeyboardInterrupt):
+                    step_and_generate(session, sampler)
+                monkeypatch.setattr(Session, "run", run)
+                session.hold(PROMPT)
+                assert sampler.step == 0
+                assert session.generate_ids(6, sampler) == expected
+
+    def test_output_that_is_no_number_is_an_error(self, model: Model) -> None:
+        with model.session() as session:
+            assert isinstance(session, CachedSession)
+            session.prefill(PROMPT)
+            session.generate_ids(1)
+            wrong = next(tensor for tensor in model.plan.of_kind("weight") if tensor.name == "lm_head.consts")
+            texture = model.bound.texture(wrong.name)
+            kept = texture.read()
+            texture.upload(np.full_like(kept, np.nan))
+            for sampler in (None, Sampler(SAMPLERS["plain"]), Sampler(SAMPLERS["filtered"])):
+                with pytest.raises(InputError, match="the model's output is broken"):
+                    session.generate_ids(3, sampler)
+            texture.upload(kept)
+            assert len(session.generate_ids(3)) == 3
+
+
+class TestChoices:
+    """The GPU's choices against the sampler's on the very logits that it saw."""
+
+    @tiered("name", ["tiny", "odd", "shakespeare"], keep=(2,))
+    def test_the_gpu_chooses_as_the_sampler_does(self, golden_model: ModelWriter, name: str) -> None:
+        path = name if name == "shakespeare" else golden_model(name)
+        with glinfer.load(path) as model:
+            check_choices(model)
+
+    @tiered("family", ["llama", "qwen3", "gemma", "gift_of_gab", "gpt2"])
+    def test_of_every_family(self, family: str) -> None:
+        with opened(of_family(family)) as model:
+            check_choices(model)
+
+    @tiered("family", ["llama", "gpt2"], keep=0)
+    def test_over_blocks_of_files(self, family: str) -> None:
+        with opened(mixed(family)) as model:
+            check_choices(model)
+
+    @tiered("weights", list(WEIGHT_FORMATS))
+    def test_in_every_weight_format(self, small: Path, weights: str) -> None:
+        with glinfer.load(small, weights=weights) as model, model.session() as session, model.session() as other:
+            session.prefill(PROMPT)
+            other.prefill(PROMPT)
+            for token in session.generate_ids(20):
+                assert int(other.logits().argmax()) == token
+                other.step(token)
+
+
+def check_choices(model: Model) -> None:
+    """Many tokens with one readback, none of which NumPy's sampler would not have chosen."""
+    reads: list[tuple[str, int]] = []
+    read_rows = Texture.read_rows
+
+    def spy(texture: Texture, first: int, rows: int) -> np.ndarray[Any, Any]:
+        reads.append((texture.name, rows))
+        return read_rows(texture, first, rows)
+
+    with model.session() as session, model.session() as other:
+        count = min(40, model.config.max_position_embeddings - 1)
+        for options in ("greedy", "plain", "cold", "hot"):
+            session.hold([1])
+            other.hold([1])
+            reads.clear()
+            with pytest.MonkeyPatch.context() as patch:
+                patch.setattr(Texture, "read", None)
+                patch.setattr(Texture, "read_rows", spy)
+                found = session.generate_ids(count, Sampler(SAMPLERS[options]))
+            assert reads == [("picks", count)]
+            sampler = Sampler(SAMPLERS[options])
+            for token in found:
+                logits, step = other.logits(), sampler.step
+                if sampler.sample(logits) != token:
+                    assert close_call(logits, sampler, step, token)
+                other.step(token)
+
+
+def close_call(logits: np.ndarray[Any, Any], sampler: Sampler, step: int, token: int) -> bool:
+    """Whether the sums of two tokens are as close together as noise may differ between renderers (2e-6)."""
+    scores = logits.astype(np.float64) * sampler.options.inverse_temperature
+    if not sampler.options.greedy:
+        scores = scores + gumbel(sampler.seed, step, scores.size)
+    return bool(scores.max() - scores[token] <= 4e-6)
+
+
+class TestBothPlans:
+    @pytest.mark.slow
+    def test_two_hundred_greedy_tokens_of_the_bundled_model_are_the_same(self) -> None:
+        """The reference plan's text is the same if, at each place of it, its likeliest token is the next one.
+
+        It computes all places of a given text in one run; one after the other would take minutes.
+        """
+        checkpoint = load_checkpoint(find_model("shakespeare"))
+        with glinfer.load("shakespeare", plan="fast", weights="f32") as model:
+            prompt = model.require_tokenizer().encode("ROMEO:\n")
+            ids = [*prompt, *model.generate(prompt, max_tokens=200, temperature=0)]
+            assert len(ids) == len(prompt) + 200
+            plan = reference_plan(checkpoint.config, all_rows=True)
+            session = Session(plan, checkpoint.tensors, model.device)
+            session.write(TOKENS, np.array(ids[:-1], dtype=np.int32)[:, None])
+            session.run({"rows": len(ids) - 1})
+            logits = session.read(LOGITS, rows=len(ids) - 1)[len(prompt) - 1 :]
+            session.release()
+        assert logits.argmax(axis=1).tolist() == ids[len(prompt) :]
+
+    def test_gabs_draws_a_token_are_39(self) -> None:
+        gab = ModelConfig.from_options("")
+        for weights in WEIGHT_FORMATS:
+            assert len(plan_for(gab, "fast", weights=weights).draws) == 39
+        assert len(plan_for(gab, "reference").draws) == 244
+
+    def test_chunks_streams_and_single_steps_give_the_same_text(self) -> None:
+        with glinfer.load("shakespeare") as model:
+            for options in ({"temperature": 0}, {"seed": 3}, {"seed": 3, "temperature": 0.7, "top_k": 40}):
+                whole = model.generate("JULIET:", max_tokens=12, **options)
+                assert "".join(model.stream("JULIET:", max_tokens=12, **options)) == whole
+
+    def test_a_stop_inside_a_chunk_leaves_no_surplus(self, small: Path) -> None:
+        checkpoint = load_checkpoint(small)
+        assert checkpoint.config.max_position_embeddings == 64
+        with glinfer.load(small) as model:
+            ids = model.generate(PROMPT, max_tokens=16, temperature=0)
+            place = next(place for place in range(2, 16) if ids[place] not in ids[:place])
+            assert model.generate(PROMPT, max_tokens=16, temperature=0, stop_ids=[ids[place]]) == ids[:place]
+            assert model._own.ids == [*PROMPT, *ids[: place + 1]]
+            assert model.generate(PROMPT, max_tokens=16, temperature=0) == ids

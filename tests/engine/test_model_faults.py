@@ -1,0 +1,708 @@
+"""Models on drivers that break: no memory, a lost context, shaders that are refused, small limits, wrong readbacks."""
+
+from __future__ import annotations
+
+import ctypes
+import os
+import subprocess
+import sys
+import warnings
+from collections.abc import Callable, Iterator, Mapping
+from functools import lru_cache
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+from broken_driver import GUILTY, INNOCENT, LOST, NO_NAME, REFUSED, UNKNOWN, BrokenDriver, mended
+from tiers import tiered
+
+import glinfer
+from glinfer.cli.app import run
+from glinfer.config import ModelConfig
+from glinfer.engine import loading
+from glinfer.engine.fallback import plainest
+from glinfer.engine.loading import bind, random_weights
+from glinfer.engine.model import Loaded, Model
+from glinfer.engine.requests import BatchRequest
+from glinfer.engine.sampler import Sampler, SamplingOptions
+from glinfer.errors import ContextError, GLError, GlinferError, GlinferWarning, PlanError, ShaderError
+from glinfer.families import FAMILIES
+from glinfer.formats import Checkpoint, random_checkpoint, save_checkpoint
+from glinfer.gl import memory
+from glinfer.gl.context import Device, Limits, open_device
+from glinfer.gl.layouts.matrix import Layout
+from glinfer.gl.program import Program
+from glinfer.gl.raw import RawGL
+from glinfer.inspect.verify.suite import CheckOptions, RendererChoice, verify_everywhere
+from glinfer.models import session as session_module
+from glinfer.models.choice import plan_for
+from glinfer.models.session import check_fits
+from glinfer.models.tuning import default_for
+from glinfer.ops.kernels import KernelOptions
+
+pytestmark = pytest.mark.gl
+
+ROOT = Path(__file__).resolve().parents[2]
+SHAPE = "vocab=48,dim=16,heads=2,blocks=1,context=96"
+SHAPES = {
+    "gab": SHAPE,
+    "llama": f"family=llama,{SHAPE},kv_heads=1,inner=24",
+}
+CASES = [("gab", "fast"), ("gab", "reference"), ("llama", "fast"), ("llama", "reference")]
+SHORT = [5, 6, 7]  # so few that they go one by one
+IDS = np.random.default_rng(3).integers(0, 48, 80).tolist()
+
+Array = np.ndarray[Any, Any]
+
+
+def checkpoint_of(family: str) -> Checkpoint:
+    return random_checkpoint(ModelConfig.from_options(SHAPES[family]), seed=1)
+
+
+def opened(
+    checkpoint: Checkpoint,
+    device: Device,
+    plan: str = "fast",
+    weights: str = "file",
+    kernels: KernelOptions | None = None,
+) -> Model:
+    """A model of a checkpoint that is in no file; the device stays."""
+    return Model(Loaded(bind(checkpoint, device, plan, weights, kernels), None, "none", (), False))
+
+
+def logits_of(family: str, plan: str, ids: list[int], **options: Any) -> Array:
+    with open_device(api="es") as device, opened(checkpoint_of(family), device, plan, **options) as model:
+        return model.logits(ids)
+
+
+@pytest.fixture
+def driver(monkeypatch: pytest.MonkeyPatch) -> BrokenDriver:
+    return BrokenDriver(monkeypatch)
+
+
+@pytest.fixture
+def device(driver: BrokenDriver) -> Iterator[Device]:
+    """A device over the driver that breaks, which works again before the audit looks at it."""
+    with open_device(api="es") as made:
+        yield mended(driver, made)
+
+
+# Memory that runs out
+
+
+def told(error: GlinferError) -> None:
+    """What is said when an allocation has failed: which texture, how large, and what to do."""
+    said = str(error)
+    assert "\n" not in said
+    assert isinstance(error, GLError)
+    assert said.startswith(("creating texture ", "creating the framebuffer of "))
+    assert "found no memory for " in said
+    assert "--context" in said
+
+
+@tiered(("family", "plan", "how"), [*((*case, REFUSED) for case in CASES), ("gab", "fast", NO_NAME)], keep=(0,))
+def test_every_allocation_that_fails_while_loading_leaves_nothing(
+    driver: BrokenDriver, device: Device, family: str, plan: str, how: str
+) -> None:
+    checkpoint = checkpoint_of(family)
+    with opened(checkpoint, device, plan) as model:
+        expected, textures = model.logits(SHORT), len(device.owned("texture"))
+    failures = 0
+    while True:
+        driver.fail_at(failures + 1, how)
+        try:
+            model = opened(checkpoint, device, plan)
+        except GlinferError as error:
+            failures += 1
+            assert driver.failed
+            told(error)
+            driver.mend()
+            assert not device.live_objects()
+        else:
+            break
+    assert failures >= textures
+    assert np.array_equal(model.logits(SHORT), expected)
+    model.close()
+
+
+def long_logits(model: Model) -> Any:
+    return model.logits(IDS[:70])
+
+
+def a_prompt(model: Model) -> Any:
+    with model.session() as session:
+        session.prefill(IDS[:40])
+        return session.logits()
+
+
+def a_filtered_token(model: Model) -> Any:
+    with model.session() as session:
+        session.prefill(IDS[:4])
+        found = session.generate_ids(2, Sampler(SamplingOptions(top_k=5, seed=1)))
+        assert session.logit_reads == 0
+        return np.array(found)
+
+
+def forks(model: Model) -> Any:
+    with model.session() as session:
+        session.prefill(SHORT)
+        session.logits()
+        with session.fork() as fork:
+            fork.step(1)
+            return fork.logits()
+
+
+def a_batch(model: Model) -> Any:
+    requests = [BatchRequest(IDS[:5], {"max_tokens": 3, "seed": seed}) for seed in range(3)]
+    results = sorted(model.batch(requests, slots=2), key=lambda result: result.request.options["seed"])
+    return np.array([result.ids for result in results])
+
+
+def scores(model: Model) -> Any:
+    return model.score([IDS[:9], IDS[9:14]])[0].logprobs
+
+
+@tiered(
+    ("family", "plan", "act", "how"),
+    [
+        *(("gab", "fast", act, REFUSED) for act in (a_prompt, forks, a_batch, scores)),
+        ("llama", "fast", a_prompt, NO_NAME),
+        *(("llama", "fast", act, REFUSED) for act in (forks, a_batch, scores)),
+        ("llama", "reference", long_logits, REFUSED),
+    ],
+    keep=(0,),
+    ids=lambda value: getattr(value, "__name__", value),
+)
+def test_every_allocation_that_fails_later_leaves_the_model_as_it_was(
+    driver: BrokenDriver, device: Device, family: str, plan: str, act: Callable[[Model], Any], how: str
+) -> None:
+    """While sequences, chunks of prompts, batches, scores and longer forms of the reference plan are bound."""
+    checkpoint = checkpoint_of(family)
+    with opened(checkpoint, device, plan) as model:
+        short, expected = model.logits(SHORT), act(model)
+        kept = device.live_objects()  # scratch of prompts and scores stays for the next ones
+    with opened(checkpoint, device, plan) as model:
+        failures = 0
+        while True:
+            driver.fail_at(failures + 1, how)
+            try:
+                found = act(model)
+            except GlinferError as error:
+                failures += 1
+                assert driver.failed
+                told(error)
+                driver.mend()
+                assert device.live_objects()["texture"] <= kept["texture"]
+                if failures % 8 == 1:
+                    assert np.array_equal(model.logits(SHORT), short)
+            else:
+                break
+        assert not driver.failed
+        assert failures >= 4
+        assert np.array_equal(found, expected)
+        assert np.array_equal(model.logits(SHORT), short)
+        assert device.live_objects() == kept
+    assert not device.live_objects()
+
+
+class TestTooLarge:
+    """A model that does not fit the memory is told before anything is made."""
+
+    @pytest.fixture(autouse=True)
+    def little(self, monkeypatch: pytest.MonkeyPatch) -> None:
+        monkeypatch.setattr(memory, "MIN_CHECKED_BYTES", 0)
+        monkeypatch.setattr(session_module, "MIN_CHECKED_BYTES", 0)
+        monkeypatch.setattr(memory, "available_bytes", lambda: 10_000)
+
+    @pytest.mark.parametrize(("family", "plan"), CASES)
+    def test_before_weights_are_folded_or_uploaded(
+        self, device: Device, monkeypatch: pytest.MonkeyPatch, family: str, plan: str
+    ) -> None:
+        if not device.in_main_memory:
+            pytest.skip("this GPU has memory of its own, and says itself when it has no more")
+        checkpoint = checkpoint_of(family)
+        monkeypatch.setattr(loading, "weights_for", None)  # nobody comes so far
+        with pytest.raises(PlanError) as caught:
+            opened(checkpoint, device, plan)
+        said = str(caught.value)
+        assert said.startswith(f"plan {plan} takes ")
+        assert "cache " in said or plan == "reference"
+        assert (
+            "of memory, and 10.0 kB are free here; take a shorter context (--context), fewer bits (--weights)" in said
+        )
+        assert "\n" not in said
+
+    def test_sequences_that_no_longer_fit(self, device: Device, monkeypatch: pytest.MonkeyPatch) -> None:
+        if not device.in_main_memory:
+            pytest.skip("this GPU has memory of its own, and says itself when it has no more")
+        monkeypatch.setattr(memory, "available_bytes", lambda: 10_000_000)
+        with opened(checkpoint_of("gab"), device) as model:
+            expected, before = model.logits(SHORT), device.live_objects()
+            monkeypatch.setattr(memory, "available_bytes", lambda: 10_000)
+            with pytest.raises(PlanError, match=r"^plan fast takes .* \(activation .*cache .*\) of memory"):
+                model.session()
+            assert device.live_objects() == before
+            assert np.array_equal(model.logits(SHORT), expected)
+
+
+def test_python_without_memory_is_told_too(device: Device, small: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """As under a limit on address space, where NumPy is refused."""
+
+    def refused(*_: Any) -> Any:
+        raise MemoryError("Unable to allocate 9.3 GiB for an array")
+
+    monkeypatch.setattr(Layout, "pack", refused)
+    with pytest.raises(GLError, match=r"^packing weight .*: found no memory for .*; close models"):
+        glinfer.load(small, device=device, plan="reference")
+    monkeypatch.setattr(loading, "weights_for", refused)
+    for options in ({"device": device}, {}):
+        with pytest.raises(PlanError, match=r"^Python has no memory left for this model \(Unable to allocate 9"):
+            glinfer.load(small, **options)
+    assert not device.live_objects()
+
+
+EXHAUSTED = """
+import resource, sys
+import glinfer
+from glinfer.errors import GLError
+from glinfer.gl.context import open_device
+
+device = open_device()
+with glinfer.load(sys.argv[1], device=device) as model:
+    expected = model.logits([1, 2, 3])
+    lines = open("/proc/self/status").read().splitlines()
+    used = next(int(line.split()[1]) * 1024 for line in lines if line.startswith("VmSize"))
+    resource.setrlimit(resource.RLIMIT_AS, (used + 60_000_000, -1))
+    sessions = []
+    try:
+        while len(sessions) < 2000:
+            sessions.append(model.session())
+    except GLError as error:
+        print(error)
+    for session in sessions:
+        session.close()
+    assert (model.logits([1, 2, 3]) == expected).all()
+    resource.setrlimit(resource.RLIMIT_AS, (-1, -1))
+with glinfer.load(sys.argv[1], device=device) as model:
+    assert (model.logits([1, 2, 3]) == expected).all()
+assert not device.live_objects()
+device.close()
+print(len(sessions) > 1)
+"""
+
+
+@pytest.mark.slow
+def test_memory_that_really_runs_out_is_told_and_survived(tmp_path: Path, device: Device) -> None:
+    """Under a limit on address space, llvmpipe itself reports GL_OUT_OF_MEMORY."""
+    if not device.in_main_memory:
+        pytest.skip("the memory of a GPU is no address space")
+    path = tmp_path / "long.gab"
+    save_checkpoint(random_checkpoint(ModelConfig.from_options("vocab=64,dim=64,heads=2,blocks=1,context=1024")), path)
+    done = subprocess.run(
+        [sys.executable, "-c", EXHAUSTED, path],
+        env={**os.environ, "PYTHONPATH": str(ROOT)},
+        capture_output=True,
+        text=True,
+        timeout=300,
+        check=False,
+    )
+    assert (done.returncode, done.stderr) == (0, "")
+    said, last = done.stdout.splitlines()
+    assert said.startswith("creating texture ")
+    assert said.endswith("reported GL_OUT_OF_MEMORY")
+    assert last == "True"
+
+
+@pytest.mark.parametrize(("family", "plan"), [("gab", "fast"), ("gab", "reference"), ("llama", "fast")])
+def test_large_shapes_are_refused_before_random_weights_are_made(
+    monkeypatch: pytest.MonkeyPatch, family: str, plan: str
+) -> None:
+    monkeypatch.setattr(memory, "available_bytes", lambda: 10**10)
+    monkeypatch.setattr(loading, "random_checkpoint", None)  # nobody comes so far
+    shape = "heads=16,dim=4096,inner=8192,blocks=30,vocab=16000,context=512"
+    config = ModelConfig.from_options(shape if family == "gab" else f"family={family},{shape}")
+    with pytest.raises(
+        PlanError, match=r"^random weights takes [0-9.]+ GB of memory, and 10\.0 GB are free here; take a"
+    ):
+        random_weights(config, plan)
+    with open_device(api="es") as device:
+        if device.in_main_memory:
+            with pytest.raises(PlanError, match=rf"^plan {plan} takes .* and 10\.0 GB are free here"):
+                check_fits(plan_for(config, plan, kernels=default_for(device)), device)
+
+
+@pytest.mark.parametrize("command", [["verify"], ["draws", "--measure"], ["bench"]], ids=" ".join)
+def test_commands_refuse_shapes_beyond_memory(
+    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str], command: list[str]
+) -> None:
+    monkeypatch.setattr(memory, "available_bytes", lambda: 10**10)
+    monkeypatch.setattr(loading, "random_checkpoint", None)  # nobody comes so far
+    assert run([*command, "--config", "heads=16,dim=4096,blocks=30,vocab=16000,context=512"]) == 2
+    said = capsys.readouterr().err
+    assert said.count("\n") == 1
+    assert "of memory, and 10.0 GB are free here; take a shorter context (--context)" in said
+
+
+@pytest.mark.slow
+def test_derivatives_are_not_relied_on_where_the_probe_is_refused(refuse: Callable[..., list[str]]) -> None:
+    refused = refuse("probe_quad")
+    with open_device(api="es") as device, opened(checkpoint_of("gab"), device) as model:
+        assert refused
+        assert not model.kernels.quad
+        assert np.allclose(model.logits(SHORT), usually("gab", "fast", short_logits), atol=1e-4)
+
+
+def test_random_weights_are_those_of_the_seed() -> None:
+    config = ModelConfig.from_options(SHAPE)
+    made, expected = random_weights(config, seed=4), random_checkpoint(config, 4)
+    assert made.source == expected.source
+    assert all(np.array_equal(made.tensors[name], expected.tensors[name]) for name in expected.tensors)
+
+
+# A context that is lost
+
+
+@tiered(
+    ("family", "plan", "status", "error"),
+    [
+        (*case, *lost)
+        for case, lost in zip(CASES, [(GUILTY, 0), (INNOCENT, LOST), (0, LOST), (UNKNOWN, 0)], strict=True)
+    ],
+)
+def test_a_lost_model_is_loaded_again_and_a_session_goes_on_from_its_tokens(
+    driver: BrokenDriver, family: str, plan: str, status: int, error: int
+) -> None:
+    checkpoint, options = checkpoint_of(family), SamplingOptions(seed=5)
+    sampler, again = Sampler(options), Sampler(options)
+    with open_device(api="es") as device, opened(checkpoint, device, plan) as model, model.session() as session:
+        session.prefill(IDS[:20])
+        written = session.generate_ids(12, sampler)
+
+    device = mended(driver, open_device(api="es"))
+    model = opened(checkpoint, device, plan)
+    session = model.session()
+    session.prefill(IDS[:20])
+    assert session.generate_ids(4, again) == written[:4]
+    driver.lose(status, error)
+    with pytest.raises(ContextError, match=r"the graphics context was lost .*session\.prefill\(old_session\.ids\)"):
+        session.generate_ids(4, again)
+    assert again.step == 4, "nothing was chosen"
+    for use in (lambda: model.logits(SHORT), lambda: model.generate(SHORT, max_tokens=1), session.logits):
+        with pytest.raises(ContextError, match=r"^the graphics context was lost") as caught:
+            use()
+        assert "\n" not in str(caught.value)
+    assert session.ids == IDS[:20] + written[:4]
+    session.close()
+    model.close()
+    device.close()
+    assert session.ids == IDS[:20] + written[:4]
+
+    with open_device(api="es") as other, opened(checkpoint, other, plan) as anew, anew.session() as follower:
+        follower.prefill(session.ids)
+        with anew.session() as unbroken:
+            unbroken.prefill(IDS[:20] + written[:4])
+            assert np.array_equal(follower.logits(), unbroken.logits())
+        assert follower.generate_ids(8, again) == written[4:]
+
+
+@tiered("act", [a_prompt, a_batch, scores, forks], ids=lambda act: act.__name__)
+def test_a_loss_in_the_middle_of_anything_closes_quietly(driver: BrokenDriver, act: Callable[[Model], Any]) -> None:
+    """At any of its readbacks; the model opened the device itself, and closes it."""
+    device = mended(driver, open_device(api="es"))
+    with opened(checkpoint_of("gab"), device) as model:
+        driver.mend()
+        act(model)
+        reads = driver.reads
+    device.close()
+    assert reads
+    for fatal in range(reads):
+        device = mended(driver, open_device(api="es"))
+        model = Model(Loaded(bind(checkpoint_of("gab"), device, "fast"), None, "none", (), True))
+        driver.mend()
+
+        def lose(*_: Any, at: int = fatal) -> None:
+            if driver.reads == at + 1:
+                driver.lose(GUILTY)
+
+        driver.after_read = lose
+        with pytest.raises(ContextError, match=r"the graphics context was lost \(guilty reset\)"):
+            act(model)
+        model.close()
+        model.close()
+        assert device.closed
+
+
+def test_a_stream_that_is_cut_off_by_a_loss_has_its_ids(driver: BrokenDriver, device: Device) -> None:
+    ended: list[str] = []
+    with opened(checkpoint_of("gab"), device) as model:
+        stream = model.stream(IDS[:10], seed=1, max_tokens=9, on_end=lambda: ended.append("told"))
+        ids = [next(stream), next(stream)]
+        driver.lose(GUILTY, 0)
+        with pytest.raises(ContextError, match=r"reading picks back: the graphics context was lost"):
+            next(stream)
+        assert (stream.ids, stream.stats.finish_reason, ended) == (ids, "error", ["told"])
+        assert list(stream) == []
+
+
+def test_a_lost_context_ends_a_run_of_verify(driver: BrokenDriver, monkeypatch: pytest.MonkeyPatch) -> None:
+    driver.after_read = lambda *_: driver.lose(GUILTY) if driver.reads == 3 else None
+    init = Device.__init__
+
+    def mending(device: Device, *given: Any, **named: Any) -> None:
+        init(device, *given, **named)
+        mended(driver, device)
+
+    monkeypatch.setattr(Device, "__init__", mending)
+    report = verify_everywhere(checkpoint_of("gab"), [RendererChoice()], ["f32"], CheckOptions(), plan="reference")
+    assert not report.passed
+    assert "the graphics context was lost (guilty reset)" in report.runs[0].problem
+
+
+# Shaders that the driver refuses
+
+
+@pytest.fixture
+def refuse(monkeypatch: pytest.MonkeyPatch) -> Callable[..., list[str]]:
+    """Have a shader refused, or only those forms of it whose defines have such values; gives what was refused."""
+    init = Program.__init__
+
+    def refuse(shader: str, **values: int) -> list[str]:
+        refused: list[str] = []
+
+        def refusing(
+            program: Program, device: Device, name: str, defines: Mapping[str, Any], *more: Any, **named: Any
+        ) -> None:
+            if name == shader and all(defines.get(key) == value for key, value in values.items()):
+                refused.append(name)
+                raise ShaderError(f"{name}.frag:7: 0:7(1): error: too clever")
+            init(program, device, name, defines, *more, **named)
+
+        monkeypatch.setattr(Program, "__init__", refusing)
+        return refused
+
+    return refuse
+
+
+def short_logits(model: Model) -> Any:
+    return model.logits(SHORT)
+
+
+@lru_cache
+def usually(family: str, plan: str, act: Callable[[Model], Any]) -> Array:
+    """What a model does where no shader is refused."""
+    with open_device(api="es") as device, opened(checkpoint_of(family), device, plan) as model:
+        return np.asarray(act(model))
+
+
+@tiered(
+    ("family", "plan", "shader", "values", "acts"),
+    [
+        ("gab", "fast", "gemv", {"QUAD": 1}, [short_logits, a_prompt, scores]),
+        ("gab", "fast", "pick", {"POINTS": 1}, [a_prompt]),
+        ("gab", "fast", "gemm", {"ROWS": 8}, [short_logits, a_prompt, a_batch, scores]),
+        ("gab", "fast", "pick", {"ROWS": 8}, [a_prompt, a_batch]),
+        ("gab", "fast", "tile_scores", {"LOOKUP_TEXTURE": 1}, [scores]),
+        ("gab", "fast", "store_rows", {"LOOKUP_TEXTURE": 1, "POINTS": 1}, [a_batch, a_prompt]),
+        ("llama", "fast", "gemm", {"ROWS": 8}, [short_logits, a_prompt, a_batch, scores]),
+        ("llama", "fast", "gemv", {"ROPE": 1, "QUAD": 1}, [short_logits, a_prompt]),
+        ("llama", "fast", "row_norms", {"LOOKUP_TEXTURE": 1}, [short_logits, scores]),
+        ("llama", "reference", "gate", {"LOOKUP_TEXTURE": 1}, [short_logits]),
+        ("gab", "fast", "shortlist", {"LOOKUP_TEXTURE": 1}, [a_filtered_token]),
+    ],
+    keep=(10,),
+    ids=lambda value: value if isinstance(value, str) else "",
+)
+def test_a_refused_shader_is_replaced_by_a_plainer_one_with_one_warning(
+    device: Device,
+    refuse: Callable[..., list[str]],
+    family: str,
+    plan: str,
+    shader: str,
+    values: dict[str, int],
+    acts: list[Callable[[Model], Any]],
+) -> None:
+    """At once, or when the plan that has it is bound first: of prompts, batches and scores."""
+    if "llvmpipe" not in device.renderer:
+        pytest.skip("these are forms that llvmpipe's kernels have")
+    expected = [usually(family, plan, act) for act in acts]
+    refused = refuse(shader, **values)
+    with warnings.catch_warnings(record=True) as caught:
+        warnings.simplefilter("always")
+        with opened(checkpoint_of(family), device, plan) as model:
+            for act, numbers in zip([*acts, acts[0]], [*expected, expected[0]], strict=True):
+                np.testing.assert_allclose(act(model), numbers, atol=1e-4)
+    assert refused
+    assert [warning.category for warning in caught] == [GlinferWarning]
+    said = str(caught[0].message)
+    assert "\n" not in said
+    assert f"{shader}.frag:7" in said
+    assert "lookup_texture=False" in said
+    assert not device.live_objects()
+
+
+@pytest.mark.slow
+def test_a_model_that_fell_back_is_that_of_the_plainer_kernels(
+    device: Device, refuse: Callable[..., list[str]]
+) -> None:
+    checkpoint = checkpoint_of("gab")
+    plain = plainest(default_for(device))
+    assert not plain.quad
+    with opened(checkpoint, device, kernels=plain) as model:
+        expected = a_prompt(model)
+    refuse("gemv", QUAD=1)
+    with pytest.warns(GlinferWarning, match="going on with plainer kernels"):
+        model = opened(checkpoint, device)
+    assert model.kernels == plain
+    assert np.array_equal(a_prompt(model), expected)
+    model.close()
+
+
+@tiered(("family", "plan"), CASES)
+def test_a_shader_that_is_refused_in_every_form_is_an_error_with_its_line(
+    device: Device, refuse: Callable[..., list[str]], family: str, plan: str
+) -> None:
+    last = {"gab": {"fast": "pick", "reference": "softmax"}, "llama": {"fast": "pick", "reference": "gate"}}
+    refused = refuse(last[family][plan])
+    with warnings.catch_warnings():
+        warnings.simplefilter("error")
+        with pytest.raises(ShaderError, match=rf"^{last[family][plan]}\.frag:7: "):
+            opened(checkpoint_of(family), device, plan)
+    assert len(refused) == 2, "the chosen one, and the plainest"
+    assert not device.live_objects()
+
+
+def test_later_plans_that_are_refused_in_every_form_leave_the_model_as_it_was(
+    device: Device, refuse: Callable[..., list[str]]
+) -> None:
+    with opened(checkpoint_of("gab"), device) as model:
+        expected, before = model.logits(SHORT), device.live_objects()
+        refuse("gemm")
+        for act in (a_prompt, a_batch, scores):
+            with pytest.raises(ShaderError, match=r"^gemm\.frag:7: "):
+                act(model)
+            assert device.live_objects()["texture"] == before["texture"]
+        assert np.array_equal(model.logits(SHORT), expected)
+
+
+def test_kernels_that_were_asked_for_are_not_replaced(
+    device: Device, refuse: Callable[..., list[str]], small: Path, tmp_path: Path
+) -> None:
+    kernels = default_for(device)
+    refuse("gemv", QUAD=1)
+    with pytest.raises(ShaderError, match=r"^gemv\.frag:7"):
+        opened(checkpoint_of("gab"), device, kernels=kernels)
+    refuse("gemm", ROWS=kernels.rows_per_draw)
+    with opened(checkpoint_of("gab"), device, kernels=kernels) as model, pytest.raises(ShaderError, match=r"^gemm"):
+        a_prompt(model)
+    with pytest.raises(ShaderError, match="no shader file"):
+        glinfer.load(small, device=device, shader_root=tmp_path)
+
+
+def test_the_plainest_kernels_ask_for_nothing_that_may_be_missing() -> None:
+    for kernels in (
+        KernelOptions(),
+        KernelOptions(16, 32, "points", True, True, 8, 16, True, True, 8, 8, 4, True, 64, 6, "llvmpipe"),
+    ):
+        plain = plainest(kernels)
+        assert (plain.cover, plain.quad, plain.lookup_texture, plain.unroll) == ("quads", False, False, 1)
+        assert (plain.part_steps, plain.split_values, plain.mantissa, plain.blends) == (0, False, False, False)
+        assert plain.rows_per_draw <= 4
+        kept = plainest(kernels, same_layouts=True)
+        assert (kept.quad, kept.tiles, kept.pitch) == (kernels.quad, kernels.tiles, kernels.pitch)
+        assert plainest(plain) == plain
+
+
+# Small limits
+
+
+@tiered("plan", ["fast", "reference"])
+@tiered("family", FAMILIES, keep=1)
+def test_the_least_that_webgl2_allows_gives_the_same_tokens(family: str, plan: str) -> None:
+    shape = "vocab=70,dim=32,heads=4,blocks=1,context=64"
+    more = "" if family in ("gab", "gpt2", "gift_of_gab") else ",kv_heads=2,inner=48"
+    checkpoint = random_checkpoint(ModelConfig.from_options(f"family={family},{shape}{more}"), seed=2)
+    found = []
+    for limits in (None, Limits.webgl2_minimum()):
+        with open_device(limits=limits) as device, opened(checkpoint, device, plan) as model:
+            found.append(model.generate(IDS[:20], max_tokens=6, seed=3))
+            assert device.limits.max_texture_size == (device.driver_limits.max_texture_size if limits is None else 2048)
+    assert found[0] == found[1]
+
+
+@pytest.mark.parametrize(("family", "plan"), CASES)
+def test_a_model_beyond_the_limits_says_so_in_one_line(family: str, plan: str) -> None:
+    checkpoint = checkpoint_of(family)
+    for limits in (Limits(8, 4, 16, 16384, 1.0), Limits(2048, 4, 1, 16384, 1.0)):
+        with open_device(limits=limits) as device:
+            with pytest.raises(PlanError, match=r"the largest texture here is 8×8|samples .* allows 1$") as caught:
+                opened(checkpoint, device, plan)
+            assert "\n" not in str(caught.value)
+            assert not device.live_objects()
+
+
+# Drivers that give back something else than they were given
+
+LIES: dict[str, tuple[str, str, Callable[[Array], Array]]] = {
+    # Plan and weights, and what becomes of the numbers that are read back.
+    "floats kept as halves": ("reference", "f32", lambda numbers: numbers.astype(np.float16).astype(np.float32)),
+    "the last bits lost": ("fast", "f32", lambda numbers: (numbers.view(np.uint32) & ~np.uint32(3)).view(np.float32)),
+    "small numbers flushed": ("fast", "f32", lambda numbers: np.where(np.abs(numbers) < 1e-3, 0, numbers)),
+    "red read as zero": ("reference", "f32", np.zeros_like),
+    "clamped to 0 to 1": ("fast", "f32", lambda numbers: np.clip(numbers, 0, 1)),
+    "words clamped to 31 bits": ("fast", "q8", lambda words: np.minimum(words, np.uint32(0x7FFFFFFF))),
+    "words as floats": ("fast", "q8", lambda words: words.astype(np.float32).astype(np.uint32)),
+}
+_FLOAT, _UNSIGNED = 0x1406, 0x1405
+_CHANNELS = {0x1903: 1, 0x8D94: 1, 0x1908: 4, 0x8D99: 4}
+
+
+def lie(driver: BrokenDriver, change: Callable[[Array], Array], dtype: Any) -> None:
+    def after_read(address: int, gl_format: int, size: tuple[int, int]) -> None:
+        count = size[0] * size[1] * _CHANNELS[gl_format]
+        integers = gl_format in (0x8D94, 0x8D99)
+        if integers is (dtype == np.uint32):
+            held = np.ctypeslib.as_array((ctypes.c_uint32 * count).from_address(address)).view(dtype)
+            with np.errstate(over="ignore", invalid="ignore"):
+                held[:] = change(held.copy())
+
+    driver.after_read = after_read
+
+
+@pytest.mark.parametrize("name", LIES)
+def test_verify_catches_a_driver_that_lies_about_a_format(driver: BrokenDriver, name: str) -> None:
+    plan, weights, change = LIES[name]
+    lie(driver, change, np.uint32 if weights == "q8" else np.float32)
+    checkpoint = checkpoint_of("gab")
+    report = verify_everywhere(checkpoint, [RendererChoice()], [weights], CheckOptions(), plan=plan)
+    bad = {check.name for check in report.runs[0].bad_textures}
+    assert not report.passed
+    embedding = "transformer.wte.weight" if plan == "reference" else "h.0.mlp.fc_in.weight"
+    assert {embedding, "lm_head.weight"} <= bad
+
+
+def test_the_command_says_which_textures_differ(
+    driver: BrokenDriver, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    path = tmp_path / "m.gab"
+    save_checkpoint(checkpoint_of("gab"), path)
+    assert run(["verify", str(path), "--plan", "reference"]) == 0
+    assert "DIFFER" not in capsys.readouterr().out
+    lie(driver, LIES["floats kept as halves"][2], np.float32)
+    assert run(["verify", str(path), "--plan", "reference"]) == 1
+    lines = capsys.readouterr().out.splitlines()
+    differing = [line.split()[0] for line in lines if line.endswith("DIFFER")]
+    assert {"transformer.wte.weight", "transformer.h.0.attn.q_proj.weight", "lm_head.weight"} <= set(differing)
+
+
+def test_single_channels_that_have_to_be_read_as_four_hold_their_bits(
+    driver: BrokenDriver, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A driver that offers no other readback than RGBA, as WebGL2 guarantees: that is no lie."""
+    integer = RawGL.integer
+    monkeypatch.setattr(RawGL, "integer", lambda raw, name: 0x1908 if name == 0x8B9B else integer(raw, name))
+    formats: set[int] = set()
+    driver.after_read = lambda address, gl_format, size: formats.add(gl_format)
+    report = verify_everywhere(checkpoint_of("gab"), [RendererChoice()], ["f32"], CheckOptions(), plan="reference")
+    assert report.passed
+    assert formats == {0x1908}

@@ -1,0 +1,581 @@
+"""Sequences that come and go while others run: each is as it is alone, prompts stall nobody, prefixes are kept."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from concurrent.futures import ThreadPoolExecutor
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+from agreement import agree
+from made_models import of_family, opened
+from tiers import tiered
+
+import glinfer
+from glinfer.engine.batch import sequence_bytes
+from glinfer.engine.model import Model
+from glinfer.engine.requests import BatchRequest, Running
+from glinfer.engine.scheduler import MIN_REUSED, Event, Scheduler
+from glinfer.errors import ContextError, InputError, NumbersError
+from glinfer.gl.context import Limits, open_device
+from glinfer.gl.readback import Readback
+from glinfer.models.session import Session
+
+pytestmark = pytest.mark.gl
+
+GREEDY: dict[str, Any] = {"temperature": 0}
+RANDOM = np.random.default_rng(3)
+SYSTEM = RANDOM.integers(0, 300, 25).tolist()
+
+
+@pytest.fixture
+def model(small: Path) -> Iterator[Model]:
+    """2 blocks, 4 heads, 300 tokens, a context of 64."""
+    with glinfer.load(small) as opened:
+        yield opened
+
+
+def ids_of(count: int, seed: int, vocab: int = 300) -> list[int]:
+    found: list[int] = np.random.default_rng(seed).integers(0, vocab, count).tolist()
+    return found
+
+
+def alone(model: Model, request: BatchRequest) -> list[int]:
+    """The ids of one request by itself, in a sequence that nobody has used."""
+    with model.session() as session:
+        kept, model._own = model._own, session
+        try:
+            return list(model.stream(request.prompt, **request.options))  # type: ignore[arg-type]
+        finally:
+            model._own = kept
+
+
+def finished(scheduler: Scheduler) -> list[Event]:
+    """All events until nothing is left to do."""
+    events = []
+    while len(scheduler):
+        events += scheduler.next()
+    return events
+
+
+@pytest.fixture
+def log(monkeypatch: pytest.MonkeyPatch) -> list[tuple[str, int]]:
+    """Every run of a plan with its rows, and every look at choices with the number of runs of the batch before it."""
+    found: list[tuple[str, int]] = []
+    run, read = Session.run, Readback.read
+
+    def running(self: Session, values: Any, **named: Any) -> int:
+        if "rows" in values:  # of the batch's own plans
+            found.append((self.plan.name, int(values["rows"])))
+        return run(self, values, **named)
+
+    def reading(self: Readback) -> Any:
+        found.append(("read", sum(name == "batch" for name, _ in found)))
+        return read(self)
+
+    monkeypatch.setattr(Session, "run", running)
+    monkeypatch.setattr(Readback, "read", reading)
+    return found
+
+
+class Schedule:
+    """Requests that come at random times, some of them cancelled, on one scheduler."""
+
+    def __init__(self, model: Model, seed: int, vocab: int, context: int) -> None:
+        self.model, self.vocab, self.context = model, vocab, context
+        self.random = np.random.default_rng(seed)
+        self.prompts: list[list[int]] = [[]]
+        self.pieces: dict[int, list[int]] = {}
+        self.ended: list[Running] = []
+
+    def request(self) -> BatchRequest:
+        """Sometimes the beginning of what was asked before, sometimes all of it and more."""
+        random, prompt = self.random, list(self.prompts[self.random.integers(len(self.prompts))])
+        prompt = prompt[: random.integers(len(prompt) + 1)] if random.random() < 0.5 else prompt
+        prompt += random.integers(0, self.vocab, random.integers(1, 40)).tolist()
+        del prompt[self.context :]
+        self.prompts.append(prompt)
+        options: dict[str, Any] = {"max_tokens": int(random.integers(1, 30)), "seed": int(random.integers(100))}
+        options |= [GREEDY, {}, {"temperature": 0.7}, {"top_k": 5}][random.choice(4, p=[0.5, 0.2, 0.2, 0.1])]
+        if random.random() < 0.5:
+            options["stop_ids"] = random.integers(0, self.vocab, self.vocab // 10).tolist()
+        return BatchRequest(prompt, options)
+
+    def run(self, scheduler: Scheduler, requests: int) -> None:
+        live: list[Running] = []
+        while requests or live:
+            for _ in range(min(requests, self.random.integers(3))):
+                requests -= 1
+                live.append(scheduler.insert(self.request()))
+                self.pieces[id(live[-1])] = []
+            assert len(scheduler) == len(live)
+            for event in scheduler.next():
+                assert event.sequence in live
+                self.pieces[id(event.sequence)] += event.ids
+                if event.result is not None:
+                    live.remove(event.sequence)
+                    self.ended.append(event.sequence)
+            if live and self.random.random() < 0.08:
+                cancelled = live.pop(self.random.integers(len(live)))
+                scheduler.cancel(cancelled)
+                self.ended.append(cancelled)
+            if self.random.random() < 0.1:  # others use the model meanwhile
+                self.model.logits([int(self.random.integers(self.vocab))])
+
+    def check(self) -> None:
+        for each in self.ended:
+            expected = alone(self.model, each.request)
+            assert self.pieces[id(each)] == each.ids, "event by event"
+            if each.stats.finish_reason == "cancelled":
+                assert each.ids == expected[: len(each.ids)]
+            else:
+                assert each.ids == expected
+
+
+class TestAsAlone:
+    @tiered("seed", range(12), keep=1)
+    def test_gab_whatever_comes_and_goes(self, model: Model, seed: int) -> None:
+        schedule = Schedule(model, seed, 300, 64)
+        with model.scheduler(slots=1 + seed % 5, piece=[None, 8, 17, 3][seed % 4]) as scheduler:
+            schedule.run(scheduler, 40)
+        reasons = {each.stats.finish_reason for each in schedule.ended}
+        assert {"length", "stop"} <= reasons <= {"length", "stop", "cancelled"}
+        assert any(each.stats.reused_tokens for each in schedule.ended)
+        assert any(each.stats.surplus for each in schedule.ended), (
+            "a stop id that came while the next step was under way"
+        )
+        assert any(each.stats.dropped for each in schedule.ended)
+        schedule.check()
+
+    @tiered("family", ["llama", "qwen3", "mistral", "gemma", "gpt2", "gift_of_gab", "qwen2"], keep=1)
+    @pytest.mark.parametrize("seed", [1, pytest.param(2, marks=pytest.mark.slow)])
+    def test_other_families(self, family: str, seed: int) -> None:
+        with opened(of_family(family, sliding_window=5 if family == "mistral" else 0)) as model:
+            schedule = Schedule(model, seed, 301, 48)
+            with model.scheduler(slots=3, piece=16) as scheduler:
+                schedule.run(scheduler, 15)
+            assert any(each.stats.reused_tokens for each in schedule.ended)
+            schedule.check()
+
+    @pytest.mark.slow
+    def test_within_the_limits_of_webgl2(self, small: Path) -> None:
+        with glinfer.load(small, limits=Limits.webgl2_minimum()) as model:
+            schedule = Schedule(model, 5, 300, 64)
+            with model.scheduler(slots=4) as scheduler:
+                schedule.run(scheduler, 15)
+            assert any(each.stats.reused_tokens for each in schedule.ended)
+            schedule.check()
+
+    @pytest.mark.parametrize("busy", [False, True], ids=["where it ended", "where it runs"])
+    @tiered("family", ["qwen3", "llama", "gab"], keep=1)
+    def test_logits_behind_a_prefix_that_was_reused(self, family: str, busy: bool) -> None:
+        """To the last bit, with rows that stay, and with rows copied from a sequence that runs."""
+        with opened(of_family(family)) as model, model.scheduler(slots=3) as scheduler:
+            scheduler.insert(
+                BatchRequest([9], {"max_tokens": 40})
+            )  # whose steps the place of the first takes no part in
+            first = scheduler.insert(BatchRequest(SYSTEM, {"max_tokens": 20 if busy else 3, **GREEDY}))
+            while not first.ended and first.stats.tokens < 5:
+                scheduler.next()
+            prompt = [*SYSTEM, *first.ids[:2], 5, 6, 7]
+            second = scheduler.insert(BatchRequest(prompt, {"max_tokens": 9, **GREEDY}))
+            while not second.ids:
+                scheduler.next()
+            chosen = 2 if scheduler._same_sums else -1
+            assert second.stats.reused_tokens == len(SYSTEM) + chosen, "what was chosen too, or only the prompt"
+            place = next(each.number for each in scheduler._places if each.running is second)
+            assert busy == (not first.ended)
+            logits = scheduler.batch._logits([place])[0]  # of the step that is under way
+            with model.session() as session:
+                session.prefill(second.held)
+                assert agree(session.logits(), logits)
+
+    def test_texts_come_in_pieces(self, model: Model) -> None:
+        options: dict[str, Any] = {"max_tokens": 12, "seed": 1}
+        expected = model.generate("Once upon", **options)
+        with model.scheduler(slots=2) as scheduler:
+            scheduler.insert(BatchRequest("Once upon", options, "mine"))
+            stopped = scheduler.insert(BatchRequest("Once upon", {**options, "stop": [expected[4:6]]}))
+            events = finished(scheduler)
+        mine = [event for event in events if event.sequence is not stopped]
+        assert len(mine) == 12
+        assert "".join(event.text for event in mine) == expected
+        assert [event.result is None for event in mine] == [True] * 11 + [False]
+        assert mine[-1].result is not None
+        assert (mine[-1].result.text, mine[-1].result.request.key) == (expected, "mine")
+        assert (
+            "".join(event.text for event in events if event.sequence is stopped)
+            == expected[: expected.index(expected[4:6])]
+        )
+
+
+class TestPieces:
+    @tiered("piece", [8, 16, 5], keep=1)
+    def test_a_long_prompt_stalls_nobody_for_more_than_a_piece(
+        self, model: Model, log: list[tuple[str, int]], piece: int
+    ) -> None:
+        with model.scheduler(slots=3, piece=piece) as scheduler:
+            running = scheduler.insert(BatchRequest([1], {"max_tokens": 40, **GREEDY}))
+            scheduler.next()
+            long = [scheduler.insert(BatchRequest(ids_of(60, seed), {"max_tokens": 2})) for seed in (1, 2)]
+            log.clear()
+            while not running.ended:
+                before = len(running.ids)
+                scheduler.next()
+                assert len(running.ids) == before + 1
+            assert all(each.ended for each in long)
+        rows: list[int] = []
+        for name, count in log:
+            if name == "read":
+                rows.append(0)
+            elif name == "chunk":
+                rows[-1:] = [*rows[-1:-1], (rows[-1] if rows else 0) + count] if rows else [count]
+        assert max(rows) <= max(piece, 8)
+        assert sum(rows) == 2 * 59, "each token of the prompts but the last, once"
+
+    def test_short_prompts_share_a_piece(self, model: Model, log: list[tuple[str, int]]) -> None:
+        with model.scheduler(slots=4, piece=16) as scheduler:
+            for seed in range(4):
+                scheduler.insert(BatchRequest(ids_of(7, seed), {"max_tokens": 1, **GREEDY}))
+            scheduler.next()
+            assert [entry for entry in log if entry[0] == "chunk"] == [("chunk", 6)] * 2, "eight rows are run together"
+            finished(scheduler)
+        assert [entry for entry in log if entry[0] == "chunk"] == [("chunk", 6)] * 4
+
+    def test_first_come_first_served(self, model: Model) -> None:
+        with model.scheduler(slots=4, piece=8) as scheduler:
+            inserted = [
+                scheduler.insert(BatchRequest(ids_of(count, count), {"max_tokens": 1})) for count in (40, 3, 20, 1)
+            ]
+            order = [event.sequence for event in finished(scheduler)]
+        assert order == inserted
+
+    def test_a_full_context_is_run_again_in_pieces_too(self, model: Model, log: list[tuple[str, int]]) -> None:
+        request = BatchRequest(ids_of(60, 3), {"max_tokens": 38, "seed": 5})
+        with model.scheduler(slots=2, piece=8) as scheduler:
+            each, other = scheduler.insert(request), scheduler.insert(BatchRequest([1], {"max_tokens": 60}))
+            while not each.ended:
+                before = len(other.ids)
+                scheduler.next()
+                assert len(other.ids) == before + 1 or not before or other.ended
+        assert max(count for name, count in log if name == "chunk") == 8
+        assert each.stats.dropped == 64, "twice"
+        assert each.ids == alone(model, request)
+
+
+class TestPrefixes:
+    def rows(self, log: list[tuple[str, int]]) -> int:
+        return sum(count for name, count in log if name == "chunk")
+
+    @pytest.mark.parametrize("slots", [4, 2, 1])
+    def test_a_system_prompt_is_run_once(self, model: Model, log: list[tuple[str, int]], slots: int) -> None:
+        """In places that are free again, and by copies from those that run."""
+        requests = [BatchRequest([*SYSTEM, *ids_of(6, seed)], {"max_tokens": 4, "seed": seed}) for seed in range(4)]
+        with model.scheduler(slots=slots) as scheduler:
+            each = [scheduler.insert(request) for request in requests]
+            finished(scheduler)
+        assert [one.stats.reused_tokens for one in each] == [0, 25, 25, 25]
+        assert self.rows(log) == 25 + 4 * 5
+        for one in each:
+            assert one.ids == alone(model, one.request)
+            assert one.stats.prompt_tokens == 31
+
+    def test_a_conversation_goes_on_in_its_place(self, model: Model, log: list[tuple[str, int]]) -> None:
+        """What was chosen is in the cache as if it had been a prompt's, where no sums are shared out."""
+        with model.scheduler(slots=3) as scheduler:
+            if not scheduler._same_sums:
+                pytest.skip("this renderer's kernels share sums out")
+            first = scheduler.insert(BatchRequest(SYSTEM, {"max_tokens": 9, **GREEDY}))
+            finished(scheduler)
+            log.clear()
+            again = scheduler.insert(BatchRequest([*SYSTEM, *first.ids, 4, 5], {"max_tokens": 3, **GREEDY}))
+            finished(scheduler)
+        assert again.stats.reused_tokens == 25 + 8, "the last one chosen was never run"
+        assert self.rows(log) == 2
+
+    @pytest.mark.slow
+    def test_only_what_prompts_left_where_sums_are_shared_out(self, small: Path) -> None:
+        with glinfer.load(small) as model:
+            kernels = replace(model.kernels, part_steps=1, split_values=True)
+        with glinfer.load(small, kernels=kernels) as model:
+            with model.scheduler(slots=2) as scheduler:
+                first = scheduler.insert(BatchRequest(SYSTEM, {"max_tokens": 9, **GREEDY}))
+                finished(scheduler)
+                again = scheduler.insert(BatchRequest([*SYSTEM, *first.ids, 4, 5], {"max_tokens": 3, **GREEDY}))
+                finished(scheduler)
+            assert again.stats.reused_tokens == 24
+
+    def test_the_place_unused_for_longest_is_given_away(self, model: Model) -> None:
+        prompts = [ids_of(20, seed) for seed in range(3)]
+        with model.scheduler(slots=2) as scheduler:
+
+            def reused(prompt: list[int]) -> int:
+                each = scheduler.insert(BatchRequest(prompt, {"max_tokens": 1}))
+                finished(scheduler)
+                return each.stats.reused_tokens
+
+            assert [reused(prompts[place]) for place in (0, 1)] == [0, 0]
+            assert reused(prompts[0]) == 19, "of the same prompt all but its last token"
+            assert reused(prompts[2]) == 0
+            assert reused(prompts[0]) == 19, "it was the other one's place"
+            assert reused(prompts[1]) == 0
+            few = MIN_REUSED
+            assert reused([*prompts[1][: few - 1], 1, 2, 3]) == 0
+            assert reused([*prompts[1][:few], 1, 2, 3]) == few
+
+    def test_what_a_place_without_a_part_stores_is_in_nobodys_way(self, model: Model) -> None:
+        """A prompt that fills its place, while another sequence runs on; then the same prompt again."""
+        prompt = ids_of(64, 9)
+        with model.scheduler(slots=2) as scheduler:
+            scheduler.insert(BatchRequest(prompt, {"max_tokens": 1, **GREEDY}))
+            finished(scheduler)
+            scheduler.insert(BatchRequest([7], {"max_tokens": 5}))
+            finished(scheduler)
+            again = scheduler.insert(BatchRequest(prompt, {"max_tokens": 4, **GREEDY}))
+            finished(scheduler)
+            assert again.stats.reused_tokens == 63
+            assert again.ids == alone(model, again.request)
+
+    @pytest.mark.slow
+    def test_copies_over_several_lines_of_a_texture(self, model: Model) -> None:
+        with opened(of_family("llama"), limits=Limits(512, 4, 16, 16384, 1.0)) as narrow:
+            with narrow.scheduler(slots=3) as scheduler:
+                caches = scheduler.batch.session.plan.of_kind("cache")
+                assert any(not tensor.layout.in_one_line for tensor in caches)  # type: ignore[union-attr]
+                each = [
+                    scheduler.insert(BatchRequest([*SYSTEM, token], {"max_tokens": 9, **GREEDY})) for token in range(3)
+                ]
+                finished(scheduler)
+            assert [one.stats.reused_tokens for one in each] == [0, 25, 25]
+            assert [one.ids for one in each] == [alone(narrow, one.request) for one in each]
+
+
+class TestAhead:
+    def test_the_next_step_is_issued_before_the_choices_are_looked_at(
+        self, model: Model, log: list[tuple[str, int]]
+    ) -> None:
+        requests = [BatchRequest([token], {"max_tokens": 6, "seed": token}) for token in (1, 2)]
+        requests[0].options.update(GREEDY)  # type: ignore[attr-defined]
+        results = list(model.batch(requests))
+        assert [entry for entry in log if entry[0] == "read"] == [("read", n) for n in (2, 3, 4, 5, 6, 6)]
+        assert sum(name == "batch" for name, _ in log) == 6, "none too many: how long they are is known before"
+        assert [result.stats.surplus for result in results] == [0, 0]
+        assert sorted(result.ids for result in results) == sorted(alone(model, request) for request in requests)
+
+    def test_one_step_is_wasted_on_an_end_that_nobody_could_know(
+        self, model: Model, log: list[tuple[str, int]]
+    ) -> None:
+        ids = alone(model, BatchRequest([1], {"max_tokens": 9, **GREEDY}))
+        stop = next(token for token in ids if token != ids[0])
+        log.clear()
+        (result,) = model.batch([BatchRequest([1], {"max_tokens": 9, "stop_ids": [stop], **GREEDY})])
+        place = ids.index(stop)
+        assert (result.ids, result.stats.tokens, result.stats.surplus) == (ids[:place], place + 1, 1)
+        assert sum(name == "batch" for name, _ in log) == place + 2
+        assert result.stats.draws == (place + 2) * 17
+
+    def test_where_one_is_chosen_by_the_sampler_each_step_is_looked_at_first(
+        self, model: Model, log: list[tuple[str, int]]
+    ) -> None:
+        with model.scheduler(slots=2) as scheduler:
+            plain = scheduler.insert(BatchRequest([1], {"max_tokens": 9, **GREEDY}))
+            scheduler.next()
+            filtered = scheduler.insert(BatchRequest([2], {"max_tokens": 3, "seed": 1, "top_k": 5}))
+            finished(scheduler)
+        runs = [number for name, number in log if name == "read"]
+        assert runs[0] == 2
+        at_once = sum(before == number + 1 for number, before in enumerate(runs))
+        assert at_once == 3 + 1, "as many as the other one has tokens, and the last of all"
+        assert plain.ids == alone(model, plain.request)
+        assert filtered.ids == alone(model, filtered.request)
+
+    def test_nothing_is_made_for_a_token(self, model: Model) -> None:
+        with model.scheduler(slots=2) as scheduler:
+            scheduler.insert(BatchRequest([1], {"max_tokens": 30}))
+            scheduler.next()
+            before = model.device.live_objects()
+            assert before["buffer"] == 2
+            for _ in range(20):
+                scheduler.next()
+            assert model.device.live_objects() == before
+
+
+class TestQueue:
+    def test_what_does_not_fit_waits(self, model: Model) -> None:
+        each = sequence_bytes(model.config, 64)
+        with model.scheduler(memory=2 * each) as scheduler:
+            assert scheduler.slots == 2
+            inserted = [scheduler.insert(BatchRequest([token], {"max_tokens": 3, **GREEDY})) for token in range(7)]
+            most = 0
+            while len(scheduler):
+                scheduler.next()
+                most = max(most, sum(place.running is not None for place in scheduler._places))
+            assert most == 2
+        assert all(one.ids == alone(model, one.request) for one in inserted)
+
+    @pytest.mark.slow
+    def test_what_never_fits_is_refused(self, model: Model) -> None:
+        with model.scheduler(slots=1, longest=30) as scheduler:
+            assert scheduler.capacity == 64, "whole groups"
+        with (
+            opened(of_family("llama", max_position_embeddings=200)) as longer,
+            longer.scheduler(longest=60) as scheduler,
+        ):
+            scheduler.insert(BatchRequest([1] * 60, {"max_tokens": 5}))
+            with pytest.raises(
+                InputError, match=r"a prompt of 60 tokens and 6 more need room for 65; a place holds 64; a"
+            ):
+                scheduler.insert(BatchRequest([1] * 60, {"max_tokens": 6}))
+            assert len(finished(scheduler)) == 5
+
+    def test_a_bad_request_leaves_the_others_alone(self, model: Model) -> None:
+        with model.scheduler(slots=2) as scheduler:
+            each = scheduler.insert(BatchRequest([1], {"max_tokens": 3, **GREEDY}))
+            for bad in (BatchRequest([300]), BatchRequest([]), "Once"):
+                with pytest.raises(InputError):
+                    scheduler.insert(bad)  # type: ignore[arg-type]
+            finished(scheduler)
+        assert each.ids == alone(model, each.request)
+
+    @tiered("when", ["waiting", "in line", "half taken in", "running"])
+    def test_cancelling(self, model: Model, when: str) -> None:
+        with model.scheduler(slots=1 if when == "in line" else 2, piece=8) as scheduler:
+            other = scheduler.insert(BatchRequest([5], {"max_tokens": 12, **GREEDY}))
+            scheduler.next()
+            each = scheduler.insert(BatchRequest(ids_of(30, 1), {"max_tokens": 12, **GREEDY}))
+            for _ in range({"waiting": 0, "in line": 2, "half taken in": 2, "running": 6}[when]):
+                scheduler.next()
+            assert (len(each.ids) > 0) == (when == "running")
+            scheduler.cancel(each)
+            assert len(scheduler) == 1
+            scheduler.cancel(each)  # harmless
+            assert each.stats.finish_reason == "cancelled"
+            assert each.result.ids == each.ids
+            third = scheduler.insert(BatchRequest(ids_of(30, 1), {"max_tokens": 4, **GREEDY}))
+            events = finished(scheduler)
+            assert each not in [event.sequence for event in events]
+            if when in ("half taken in", "running"):
+                assert third.stats.reused_tokens >= 8, "what was taken in of it"
+            scheduler.cancel(third)  # has ended
+            assert third.stats.finish_reason == "length"
+        for one in (other, third):
+            assert one.ids == alone(model, one.request)
+        assert each.ids == alone(model, each.request)[: len(each.ids)]
+
+    def test_cancelling_what_is_none_of_its_own(self, model: Model) -> None:
+        with model.scheduler(slots=1) as one, model.scheduler(slots=1) as other:
+            each = one.insert(BatchRequest([1], {"max_tokens": 3}))
+            with pytest.raises(InputError, match="there is no such sequence to cancel"):
+                other.cancel(each)
+            assert not each.ended
+
+    def test_nothing_to_do(self, model: Model) -> None:
+        with model.scheduler() as scheduler:
+            assert (len(scheduler), scheduler.next(), scheduler.slots) == (0, [], 32)
+
+    @pytest.mark.parametrize("name", ["slots", "memory", "longest", "piece"])
+    def test_bounds(self, model: Model, name: str) -> None:
+        with pytest.raises(InputError, match=f"{name} is 0; expected at least 1"):
+            model.scheduler(**{name: 0})
+        with pytest.raises(InputError, match=f"the number for {name} is 1.5"):
+            model.scheduler(**{name: 1.5})  # type: ignore[arg-type]
+
+    def test_the_reference_plan(self, small: Path) -> None:
+        words = "several prompts together need the fast plan"
+        with glinfer.load(small, plan="reference") as model, pytest.raises(InputError, match=words):
+            model.scheduler()
+
+
+class TestEnds:
+    def test_closing_leaves_nothing(self, model: Model) -> None:
+        with model.scheduler(slots=2) as scheduler:
+            list(model.batch([BatchRequest(SYSTEM, {"max_tokens": 2})]))  # programs are made
+        before = model.device.live_objects()
+        with model.scheduler(slots=2) as scheduler:
+            each = [
+                scheduler.insert(BatchRequest([*SYSTEM, token], {"max_tokens": 20, **GREEDY})) for token in range(3)
+            ]
+            for _ in range(3):
+                scheduler.next()
+            assert each[1].stats.reused_tokens, "a texture for copies was made"
+        assert model.device.live_objects() == before
+        assert [one.stats.finish_reason for one in each] == ["closed"] * 3
+        for use in (scheduler.next, lambda: scheduler.insert(BatchRequest([1]))):
+            with pytest.raises(ContextError, match=r"this scheduler was closed; make another one with model\.sched"):
+                use()
+        scheduler.close()
+
+    @tiered("at", range(1, 8), keep=(2,))
+    def test_an_interrupt(self, model: Model, monkeypatch: pytest.MonkeyPatch, at: int) -> None:
+        with model.scheduler(slots=2) as scheduler:
+            list(model.batch([BatchRequest(SYSTEM, {"max_tokens": 2})]))
+        before, run, left = model.device.live_objects(), Session.run, [at]
+
+        def interrupted(self: Session, *given: Any, **named: Any) -> int:
+            left[0] -= 1
+            if not left[0]:
+                raise KeyboardInterrupt
+            return run(self, *given, **named)
+
+        monkeypatch.setattr(Session, "run", interrupted)
+        scheduler = model.scheduler(slots=2)
+        for token in range(3):
+            scheduler.insert(BatchRequest([*SYSTEM, token], {"max_tokens": 9, **GREEDY}))
+        with pytest.raises(KeyboardInterrupt):
+            finished(scheduler)
+        assert model.device.live_objects() == before
+        with pytest.raises(ContextError, match="this scheduler was closed"):
+            scheduler.next()
+
+    @pytest.mark.parametrize("shared", [False, True], ids=["own device", "shared device"])
+    def test_a_model_that_is_closed_meanwhile(self, small: Path, shared: bool) -> None:
+        with open_device() as device:
+            model = glinfer.load(small, device=device if shared else None)
+            scheduler = model.scheduler(slots=2)
+            scheduler.insert(BatchRequest(SYSTEM, {"max_tokens": 9}))
+            scheduler.next()
+            model.close()
+            assert sum(device.live_objects().values()) == 0
+            for use in (scheduler.next, lambda: scheduler.insert(BatchRequest([1]))):
+                with pytest.raises(ContextError, match="this model was closed; load it again"):
+                    use()
+            scheduler.close()
+
+    @pytest.mark.parametrize("options", [GREEDY, {"seed": 1}, {"seed": 1, "top_k": 5}], ids=str)
+    def test_output_that_is_no_number(self, model: Model, options: dict[str, Any]) -> None:
+        texture = model.bound.texture("lm_head.consts")
+        kept = texture.read()
+        with model.scheduler(slots=2) as scheduler:
+            scheduler.insert(BatchRequest([1, 2], {"max_tokens": 30, **options}))
+            scheduler.next()
+            texture.upload(np.full_like(kept, np.nan))
+            with pytest.raises(NumbersError, match="the model's output is broken"):
+                finished(scheduler)
+            texture.upload(kept)
+            with pytest.raises(ContextError, match="this scheduler was closed"):
+                scheduler.next()
+        assert len(list(model.batch([BatchRequest([1], {"max_tokens": 2})]))) == 1
+
+    def test_another_thread_is_refused_and_leaves_it_as_it_was(self, model: Model) -> None:
+        with model.scheduler(slots=2) as scheduler:
+            each = scheduler.insert(BatchRequest([1], {"max_tokens": 6, **GREEDY}))
+            scheduler.next()
+            with ThreadPoolExecutor(1) as other:
+                for use in (scheduler.next, scheduler.close, lambda: scheduler.insert(BatchRequest([1]))):
+                    with pytest.raises(ContextError, match="belongs to the thread that opened it"):
+                        other.submit(use).result()
+            finished(scheduler)
+        assert each.ids == alone(model, each.request)
+
+    def test_two_at_once(self, model: Model) -> None:
+        requests = [BatchRequest(ids_of(20, seed), {"max_tokens": 9, "seed": seed}) for seed in range(4)]
+        with model.scheduler(slots=2) as one, model.scheduler(slots=1) as other:
+            each = [scheduler.insert(request) for request in requests for scheduler in (one, other)]
+            while len(one) or len(other):
+                one.next()
+                other.next()
+        assert [running.ids for running in each[::2]] == [running.ids for running in each[1::2]]
+        assert all(running.ids == alone(model, running.request) for running in each)

@@ -1,0 +1,522 @@
+"""ExportedSite sites: the plan's file says what the Python plan says, weights lie as uploaded, and folders are safe."""
+
+from __future__ import annotations
+
+import base64
+import contextlib
+import functools
+import json
+import re
+import signal
+import subprocess
+import sys
+import threading
+from collections.abc import Iterator
+from dataclasses import dataclass
+from http.client import HTTPConnection
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+from safetensors.numpy import load_file
+
+from glinfer.cli.app import run
+from glinfer.config import ModelConfig
+from glinfer.engine.random_model import demo_tokenizer
+from glinfer.errors import FormatError, GlinferError, InputError, PlanError
+from glinfer.export import site as module
+from glinfer.export.page import renamed
+from glinfer.export.serve import HOST, site_server
+from glinfer.export.site import LIMITS, export_web, web_kernels, web_root
+from glinfer.formats import load_checkpoint, random_checkpoint, save_checkpoint, write_bpe
+from glinfer.gl.layouts.blocks import BlockLayout
+from glinfer.gl.layouts.flat import FlatLayout
+from glinfer.gl.layouts.matrix import Layout
+from glinfer.gl.program import load_source, shader_root
+from glinfer.models.choice import plan_for, weights_for
+from glinfer.models.plan import Plan
+from glinfer.models.session import weight_matrix
+
+GAB = ModelConfig.from_options("blocks=2,heads=3,dim=36,vocab=300,context=40")
+LLAMA = ModelConfig.from_options("family=llama,blocks=2,heads=4,kv_heads=2,dim=48,inner=72,vocab=301,context=48")
+WIDE = ModelConfig.from_options("blocks=1,heads=1,dim=4,vocab=5000,context=16")  # wrapped, and a limit passed
+CASES = {
+    "fast": (GAB, "fast", "f32", "usual"),
+    "fast, q8": (GAB, "fast", "q8", "webgl2"),
+    "fast, f16": (GAB, "fast", "f16", "usual"),
+    "reference": (GAB, "reference", "file", "usual"),
+    "reference, wrapped": (WIDE, "reference", "file", "webgl2"),
+    "llama": (LLAMA, "fast", "file", "usual"),
+    "llama, q8": (LLAMA, "fast", "q8", "webgl2"),
+    "llama, reference": (LLAMA, "reference", "file", "usual"),
+}
+
+
+def written(folder: Path, config: ModelConfig, name: str = "model.gab") -> Path:
+    """A random model in a file, .safetensors where .gab cannot hold it."""
+    ending = ".gab" if config.model_type == "gab" else ".safetensors"
+    path = (folder / name).with_suffix(ending)
+    save_checkpoint(random_checkpoint(config, seed=1), path)
+    return path
+
+
+@pytest.fixture(scope="module")
+def site(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """A small model with a tokenizer, exported as it is by default."""
+    folder = tmp_path_factory.mktemp("site")
+    path = written(folder, GAB)
+    write_bpe(demo_tokenizer(GAB.vocab_size), path.with_suffix(".bpe"))
+    return export_web(path, folder / "out").folder
+
+
+@dataclass(frozen=True)
+class Case:
+    """What was exported, and what Python has: the plan's file and the plan, the site, the model, the texture size."""
+
+    found: dict[str, Any]
+    made: Plan
+    out: Path
+    path: Path
+    plan: str
+    weights: str
+    size: int
+
+
+def plan_of(folder: Path) -> dict[str, Any]:
+    found: dict[str, Any] = json.loads((folder / "plan.json").read_text())
+    return found
+
+
+@pytest.fixture(scope="module", params=CASES)
+def case(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory) -> Case:
+    config, plan, weights, limits = CASES[request.param]
+    folder = tmp_path_factory.mktemp("case")
+    path = written(folder, config)
+    out = export_web(path, folder / "out", plan=plan, weights=weights, limits=limits).folder
+    size, kernels = LIMITS[limits].max_texture_size, web_kernels(weights)
+    made = plan_for(config, plan, weights=weights, formats={}, kernels=kernels, max_texture_size=size)
+    return Case(plan_of(out), made, out, path, plan, weights, size)
+
+
+def test_caches_of_half_floats(tmp_path: Path) -> None:
+    """The page allocates textures by their format, and its passes round for them."""
+    path = written(tmp_path, LLAMA)
+    found = {cache: export_web(path, tmp_path / cache, cache=cache, limits="webgl2").plan for cache in ("f32", "f16")}
+    assert {cache: each["model"]["cache"] for cache, each in found.items()} == {"f32": "f32", "f16": "f16"}
+    assert found["f32"]["requires"] == found["f16"]["requires"]
+    for floats, halves in zip(found["f32"]["textures"], found["f16"]["textures"], strict=True):
+        half = floats["name"].endswith("attn.cache")
+        assert halves == (floats | {"format": "rgba16f"} if half else floats)
+    programs = found["f16"]["programs"]
+    rounding = [draw["name"] for draw in found["f16"]["draws"] if "OUT_HALF" in programs[draw["program"]]["defines"]]
+    assert rounding == ["h.0.attn.qkv", "h.1.attn.qkv"]
+    assert (tmp_path / "f16" / "shaders" / "common" / "half.glsl").is_file()
+    with pytest.raises(InputError, match="there is no cache format 'f8'"):
+        export_web(path, tmp_path / "f8", cache="f8")
+
+
+def test_the_exported_draws_are_those_of_the_plan(case: Case) -> None:
+    found, made = case.found, case.made
+    textures, programs = found["textures"], found["programs"]
+    assert len(found["draws"]) == len(made.draws) == found["model"]["draws_per_token"]
+    for entry, draw in zip(found["draws"], made.draws, strict=True):
+        program = programs[entry["program"]]
+        assert (entry["name"], entry["kind"]) == (draw.name, draw.kind)
+        assert program["fragment"] == f"{draw.shader}.frag"
+        assert program["samplers"] == [sampler for sampler, _ in draw.inputs]
+        assert [textures[index]["name"] for index in entry["inputs"]] == [made.root(name) for name in draw.reads]
+        assert [textures[index]["name"] for index in entry["outputs"]] == [made.root(name) for name in draw.outputs]
+        assert entry["uniforms"].items() >= dict(draw.uniforms).items()
+        assert entry["per_run"].items() >= dict(draw.per_run).items()
+        for key in ("cover", "instances", "points", "adds", "clears", "largest_cell"):
+            assert entry[key] == getattr(draw, key), key
+        assert entry["size"] == list(draw.size)
+        if draw.cover == "quads" and not draw.vertex:
+            assert program["vertex"] == "common/blocks.vert"
+            assert (entry["uniforms"] | entry["per_run"])["first_slot"] == draw.first
+        else:
+            assert program["vertex"] == (draw.vertex or "common/triangle.vert")
+
+
+def test_defines_make_the_same_source(case: Case) -> None:
+    found, made = case.found, case.made
+    for entry, draw in zip(found["draws"], made.draws, strict=True):
+        defines = found["programs"][entry["program"]]["defines"]
+        ours = load_source(f"{draw.shader}.frag", dict(draw.defines), api="es").text
+        spelt = {name: isinstance(value, str) for name, value in defines.items() if name in dict(draw.defines)}
+        assert spelt == {name: isinstance(value, float) for name, value in draw.defines}  # JSON has one kind of number
+        lines = [f"#define {name} {value}" for name, value in defines.items()]
+        assert lines == sorted(lines, key=lambda line: line.split()[1])
+        extra = {"POINTS", "CELLS", "WRAPPED", "OUT_WIDTH", "OUT_ROWS"} - dict(draw.defines).keys()
+        kept = [line for line in lines if line.split()[1] not in extra]
+        assert kept == [line for line in ours.splitlines() if line.startswith("#define ")][: len(kept)]
+        assert ("WRAPPED" in defines) == any(
+            found["textures"][index]["layout"].get("wrapped") for index in (*entry["inputs"], *entry["outputs"])
+        )
+
+
+def test_long_edges_are_wrapped(tmp_path: Path) -> None:
+    wrapped = [
+        limits
+        for limits in LIMITS
+        if _wraps(export_web(written(tmp_path, WIDE), tmp_path / limits, plan="reference", limits=limits).plan)
+    ]
+    assert wrapped == ["usual", "webgl2"]
+
+
+def _wraps(plan: dict[str, Any]) -> bool:
+    return any("WRAPPED" in program["defines"] for program in plan["programs"])
+
+
+def test_textures_and_layouts_are_those_of_the_plan(case: Case) -> None:
+    found, made = case.found, case.made
+    kinds = {Layout: "matrix", FlatLayout: "flat", BlockLayout: "block"}
+    names = [tensor.name for tensor in made.tensors if not tensor.view_of]
+    assert [texture["name"] for texture in found["textures"]] == names
+    for texture in found["textures"]:
+        tensor = made.table[texture["name"]]
+        layout = tensor.layout_within(case.size)
+        assert (texture["kind"], texture["format"]) == (tensor.kind, tensor.format)
+        assert (texture["width"], texture["height"]) == (layout.width, layout.height)
+        assert texture["layout"]["kind"] == kinds.get(type(layout), "packed")
+        for key, value in texture["layout"].items():
+            assert key == "kind" or value == getattr(layout, key), key
+        assert texture["tensor"] == (tensor.name if tensor.kind == "weight" else None)
+    for entry, draw in zip(found["draws"], made.draws, strict=True):
+        assert (entry["layout"]["rows"], entry["layout"]["cols"]) == made.table[draw.outputs[0]].shape
+
+
+def test_any_browser_can_run_it(case: Case) -> None:
+    found, needs = case.found, case.found["requires"]
+    assert needs["max_texture_size"] <= 4096
+    assert needs["draw_buffers"] <= 4
+    assert needs["texture_units"] <= 16
+    assert needs["point_size"] == 1
+    assert needs["extensions"] == ["EXT_color_buffer_float"]
+    assert {draw["cover"] for draw in found["draws"]} <= {"triangle", "quads", "scatter"}
+    assert not any(program["defines"].get("QUAD") for program in found["programs"])
+
+
+def test_shaders_are_copied_byte_for_byte_and_no_others(case: Case) -> None:
+    found, out = case.found, case.out
+    here = {path.relative_to(out / "shaders").as_posix() for path in (out / "shaders").rglob("*") if path.is_file()}
+    for name in here:
+        assert (out / "shaders" / name).read_bytes() == (shader_root() / name).read_bytes()
+    wanted = {name for program in found["programs"] for name in (program["fragment"], program["vertex"])}
+    for name in sorted(wanted):
+        wanted |= set(re.findall(r'#include "(.*)"', (shader_root() / name).read_text()))
+    assert wanted <= here
+    for name in here - wanted:  # an include of an include
+        assert any(f'"{name}"' in (shader_root() / other).read_text() for other in here)
+
+
+def test_weights_come_back_as_they_were(case: Case) -> None:
+    found, made, out = case.found, case.made, case.out
+    texels = load_file(out / "weights.safetensors")
+    arrays = weights_for(load_checkpoint(case.path), case.plan, case.weights)
+    uploaded = [texture["tensor"] for texture in found["textures"] if texture["kind"] == "weight"]
+    assert set(texels) == {*uploaded, "logits_order"}
+    header = json.loads((out / "weights.safetensors").read_bytes()[8:].split(b"}}", 1)[0] + b"}}")
+    places = [header[name]["data_offsets"][0] for name in (*uploaded, "logits_order")]
+    assert places == sorted(places)
+    for name in uploaded:
+        tensor = made.table[name]
+        layout = tensor.layout_within(case.size)
+        assert texels[name].shape == (layout.height, layout.width, layout.format.channels)
+        flat = texels[name][..., 0] if layout.format.channels == 1 else texels[name]
+        expected = weight_matrix(tensor, arrays)
+        np.testing.assert_array_equal(layout.unpack(flat, *tensor.shape), expected, err_msg=name)
+
+
+def test_logits_are_found_by_their_order(case: Case) -> None:
+    found, made = case.found, case.made
+    order = load_file(case.out / "weights.safetensors")["logits_order"]
+    logits = found["logits"]
+    assert found["textures"][logits["texture"]]["name"] == "logits"
+    layout = made.table["logits"].layout_within(case.size)
+    values = np.random.default_rng(2).normal(size=(1, layout.cols)).astype(np.float32)
+    texels = layout.pack(values)
+    assert texels.shape[:2] == (logits["height"], logits["width"])
+    rgba = np.zeros((*texels.shape[:2], 4), np.float32)  # as WebGL reads it: red alone where there is one channel
+    rgba[..., : layout.format.channels] = texels.reshape(*texels.shape[:2], -1)
+    assert order.shape == (layout.cols,)
+    np.testing.assert_array_equal(rgba.reshape(-1)[order], values[0])
+
+
+def test_what_the_drivers_need(case: Case) -> None:
+    found = case.found
+    tail = [draw["kind"] for draw in found["draws"]][len(found["draws"]) - found["head_draws"] :]
+    names = {value["name"] for value in found["run_values"]}
+    assert found["driver"] == case.plan
+    if found["driver"] == "fast":
+        assert tail == ["lm_head", "pick"]
+        assert found["input"] is None
+        assert {"position", "token", "score_slots", "noise", "inverse_temperature", "noise_key"} == names
+    else:
+        token = found["textures"][found["input"]]
+        assert (token["name"], token["kind"]) == ("tokens", "input")
+        assert names == ({"rows"} if token["layout"]["kind"] == "matrix" else {"last_row"})
+        assert tail == []
+        assert found["head_draws"] == 0
+    whole = {value["name"]: value["whole"] for value in found["run_values"]}
+    assert all(whole[name] == (name not in ("noise", "inverse_temperature")) for name in names)
+    for picture in found["pictures"]:
+        draw = found["draws"][picture["draw"]]
+        assert picture["name"] == draw["name"]
+        assert draw["outputs"] == [picture["texture"]]
+
+
+def test_pictures_are_of_every_block_and_head(tmp_path: Path) -> None:
+    path = written(tmp_path, GAB)
+    fast = export_web(path, tmp_path / "fast").plan["pictures"]
+    assert [picture["name"] for picture in fast] == ["h.0.attn.scores", "h.1.attn.scores"]
+    reference = export_web(path, tmp_path / "reference", plan="reference").plan["pictures"]
+    assert len(reference) == GAB.num_hidden_layers * GAB.num_attention_heads
+
+
+def test_the_site_has_page_tokenizer_and_facts(site: Path) -> None:
+    for name in ("index.html", "app.js", "style.css"):
+        assert (site / name).read_bytes() == (web_root() / name).read_bytes()
+    modules = {path.name for path in (web_root() / "glinfer").glob("*.js")}
+    assert modules
+    assert {path.name for path in (site / "glinfer").iterdir()} == modules
+    tokenizer = json.loads((site / "tokenizer.json").read_text())
+    model = demo_tokenizer(GAB.vocab_size)
+    assert tokenizer["kind"] == "bpe1"
+    assert [tuple(merge) for merge in tokenizer["merges"]] == list(model.merges)
+    assert tuple(base64.b64decode(piece) for piece in tokenizer["pieces"]) == model.vocabulary
+    facts = plan_of(site)["model"]
+    assert facts["name"] == "model"
+    assert facts["tokenizer"] is True
+    assert facts["config"] == GAB.to_dict()
+    assert facts["parameters"] == random_checkpoint(GAB).parameter_count
+    control = tokenizer["control"]
+    chat = {"user": control["<|user|>"], "assistant": control["<|assistant|>"], "end": control["<|end|>"]}
+    assert facts["chat"] == {**chat, "think": control.get("<|think|>")}
+    assert facts["stop_ids"] == [control["<|end|>"]]
+
+
+def test_without_a_tokenizer_there_are_ids_only(tmp_path: Path) -> None:
+    made = export_web(written(tmp_path, GAB), tmp_path / "out")
+    assert not (made.folder / "tokenizer.json").exists()
+    assert [note.partition(":")[0] for note in made.notes] == ["the site takes token ids only"]
+    assert made.plan["model"]["chat"] is None
+    assert made.plan["model"]["tokenizer"] is False
+
+
+def test_other_tokenizers_stay_out(tmp_path: Path) -> None:
+    library = {"model": {"type": "WordLevel", "vocab": {"a": 0, "b": 1}, "unk_token": "a"}, "added_tokens": []}
+    path = written(tmp_path, LLAMA)
+    (tmp_path / "tokenizer.json").write_text(json.dumps({"version": "1.0", **library}))
+    made = export_web(path, tmp_path / "out")
+    assert not (made.folder / "tokenizer.json").exists()
+    assert made.notes
+
+
+def test_an_earlier_export_is_replaced_and_nothing_else(tmp_path: Path) -> None:
+    path, out = written(tmp_path, GAB), tmp_path / "out"
+    out.mkdir()
+    export_web(path, out)
+    (out / "shaders" / "old.frag").write_text("left over")
+    export_web(path, out, plan="reference")
+    assert plan_of(out)["driver"] == "reference"
+    assert not (out / "shaders" / "old.frag").exists()
+    (out / "mine.txt").write_text("mine")
+    with pytest.raises(InputError, match=r"mine\.txt"):
+        export_web(path, out)
+    other = tmp_path / "other"
+    other.mkdir()
+    (other / "plan.json").write_text('{"format": "another"}')
+    with pytest.raises(InputError, match="no earlier export"):
+        export_web(path, other)
+    with pytest.raises(InputError, match="found a file"):
+        export_web(path, path)
+    with pytest.raises(InputError, match="there is no folder"):
+        export_web(path, tmp_path / "a" / "b")
+    assert (other / "plan.json").read_text() == '{"format": "another"}'
+
+
+def test_an_export_that_fails_leaves_the_earlier_one(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    path, out = written(tmp_path, GAB), tmp_path / "out"
+    export_web(path, out)
+    before = (out / "weights.safetensors").read_bytes()
+
+    def full(*_: object) -> None:
+        raise OSError(28, "No space left on device")
+
+    monkeypatch.setattr(module, "write_weights", full)
+    with pytest.raises(FormatError, match="No space left"):
+        export_web(path, out, plan="reference")
+    assert (out / "weights.safetensors").read_bytes() == before
+    assert plan_of(out)["driver"] == "fast"
+    assert sorted(entry.name for entry in tmp_path.iterdir()) == ["model.gab", "out"]
+
+
+def test_an_export_that_cannot_take_its_place_leaves_the_earlier_one(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    path, out = written(tmp_path, GAB), tmp_path / "out"
+    export_web(path, out)
+    rename = Path.rename
+
+    def refused(self: Path, target: Path) -> Path:
+        if self.suffix == ".tmp":
+            raise OSError(13, "Permission denied")
+        return rename(self, target)
+
+    monkeypatch.setattr(Path, "rename", refused)
+    with pytest.raises(FormatError, match="Permission denied"):
+        export_web(path, out, plan="reference")
+    assert plan_of(out)["driver"] == "fast"
+    assert sorted(entry.name for entry in tmp_path.iterdir()) == ["model.gab", "out"]
+
+
+def test_what_cannot_be_exported_is_said_in_one_line(tmp_path: Path) -> None:
+    path = written(tmp_path, GAB)
+    large = written(tmp_path, ModelConfig.from_options("blocks=1,heads=1,dim=4,vocab=300,context=5000"), "large.gab")
+    refusals: list[tuple[Path, dict[str, Any], type[GlinferError], str]] = [
+        (large, {"plan": "reference", "limits": "webgl2"}, PlanError, "does not fit a browser's textures"),
+        (path, {"weights": "auto"}, InputError, "auto"),
+        (path, {"limits": "none"}, InputError, "usual, webgl2"),
+        (path, {"plan": "reference", "weights": "q8"}, InputError, "leave weights out"),
+        (tmp_path / "missing.gab", {}, FormatError, "missing"),
+    ]
+    for model, options, kind, words in refusals:
+        with pytest.raises(kind, match=words) as caught:
+            export_web(model, tmp_path / "out", **options)
+        assert "\n" not in str(caught.value)
+        assert not (tmp_path / "out").exists()
+
+
+def test_weights_that_no_page_can_hold_are_refused(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(module, "MAX_SINGLE_FILE_BYTES", 1000)
+    with pytest.raises(InputError, match="leave --single-file out"):
+        export_web(written(tmp_path, GAB), tmp_path / "out", single=True)
+
+
+def test_a_single_file_has_everything(site: Path, tmp_path: Path) -> None:
+    model = site.parent / "model.gab"
+    out = export_web(model, tmp_path / "one", single=True).folder
+    assert [entry.name for entry in out.iterdir()] == ["index.html"]
+    page = (out / "index.html").read_text()
+    embedded: dict[str, bytes] = {}
+    for name, text in re.findall(r'<script type="text/plain" data-file="([^"]+)">([^<]*)</script>', page):
+        embedded[name] = embedded.get(name, b"") + base64.b64decode(text, validate=True)
+    files = {path.relative_to(site).as_posix(): path for path in site.rglob("*") if path.is_file()}
+    modules = {name for name in files if name.endswith(".js")}
+    assert set(embedded) == set(files) - modules - {"index.html", "style.css"}
+    assert all(content == files[name].read_bytes() for name, content in embedded.items())
+    (found,) = re.findall(r'<script type="importmap">(.*?)</script>', page, re.DOTALL)
+    imports = json.loads(found)["imports"]
+    assert set(imports) == {f"glinfer-site/{name}" for name in modules}
+    for name in modules:
+        text = base64.b64decode(imports[f"glinfer-site/{name}"].partition(",")[2]).decode()
+        assert text == renamed(name, files[name])
+        assert all(f"glinfer-site/{other}" in imports for other in re.findall(r'from "glinfer-site/([^"]+)"', text))
+    assert (site / "style.css").read_text() in page
+    assert not re.search(r'<(?:script|link|img)[^>]*(?:src|href)="(?!data:)', page)
+    export_web(model, out, single=True)  # such a page is an earlier export too
+    export_web(model, out)
+    assert (out / "plan.json").is_file()
+
+
+def test_imports_are_renamed_and_odd_ones_refused(tmp_path: Path) -> None:
+    source = tmp_path / "a.js"
+    source.write_text(
+        'import {\n  b,\n} from "./b.js";\nexport { c } from "../c.js";\nimport "./d.js";\nconst e = "./b.js";\n'
+    )
+    assert renamed("glinfer/a.js", source) == (
+        'import {\n  b,\n} from "glinfer-site/glinfer/b.js";\nexport { c } from "glinfer-site/c.js";\n'
+        'import "glinfer-site/glinfer/d.js";\nconst e = "./b.js";\n'
+    )
+    for odd in ('const b = await import("./b.js");\n', "fetch(new URL('x', import.meta.url));\n"):
+        source.write_text(odd)
+        with pytest.raises(FormatError, match=r"glinfer/a\.js:1"):
+            renamed("glinfer/a.js", source)
+
+
+@pytest.fixture(scope="module")
+def served(site: Path) -> Iterator[HTTPConnection]:
+    with site_server(site, 0) as server:
+        thread = threading.Thread(target=server.serve_forever, kwargs={"poll_interval": 0.02})
+        thread.start()
+        connection = HTTPConnection(HOST, server.server_address[1], timeout=300)
+        yield connection
+        connection.close()
+        server.shutdown()
+        thread.join()
+
+
+def get(connection: HTTPConnection, path: str) -> tuple[int, dict[str, str], bytes]:
+    connection.request("GET", path)
+    answer = connection.getresponse()
+    return answer.status, {name.lower(): value for name, value in answer.getheaders()}, answer.read()
+
+
+def test_a_site_is_served_with_types_and_headers(served: HTTPConnection, site: Path) -> None:
+    types = {
+        "/": "text/html; charset=utf-8",
+        "/app.js": "text/javascript; charset=utf-8",
+        "/style.css": "text/css; charset=utf-8",
+        "/plan.json": "application/json",
+        "/weights.safetensors": "application/octet-stream",
+        "/shaders/gemv.frag": "text/plain; charset=utf-8",
+        "/shaders/common/blocks.vert": "text/plain; charset=utf-8",
+    }
+    for path, expected in types.items():
+        status, headers, body = get(served, path)
+        assert (status, headers["content-type"]) == (200, expected), path
+        assert body == (site / (path[1:] or "index.html")).read_bytes()
+        assert headers["cache-control"] == "no-cache"
+        assert headers["x-content-type-options"] == "nosniff"
+        assert headers["cross-origin-opener-policy"] == "same-origin"
+
+
+@pytest.mark.parametrize("path", ["/shaders/", "/nothing.js", "/../model.gab", "/%2e%2e/model.gab"])
+def test_nothing_else_is_served(served: HTTPConnection, path: str) -> None:
+    assert get(served, path)[0] == 404
+
+
+def test_servers_refuse_what_they_cannot_serve(site: Path, tmp_path: Path) -> None:
+    with pytest.raises(InputError, match="no exported site"):
+        site_server(tmp_path)
+    with site_server(site) as server:
+        assert server.server_address[0] == "127.0.0.1"
+        with pytest.raises(InputError, match="--port"):
+            site_server(site, server.server_address[1])
+
+
+def test_ctrl_c_ends_the_server(site: Path) -> None:
+    command = [sys.executable, "-m", "glinfer", "serve-web", str(site), "--port", "0"]
+    # What is started in the background ignores Ctrl-C, and so would the server, as a child of such a test run.
+    heeds = functools.partial(signal.signal, signal.SIGINT, signal.default_int_handler)
+    pipes = {"stdout": subprocess.PIPE, "stderr": subprocess.PIPE}
+    with (
+        subprocess.Popen(command, **pipes, text=True, preexec_fn=heeds) as server,  # type: ignore[call-overload]
+        contextlib.ExitStack() as held,
+    ):
+        held.callback(server.kill)
+        assert server.stdout is not None
+        line = server.stdout.readline()
+        found = re.search(r"http://127\.0\.0\.1:(\d+)/ \(Ctrl-C ends it\)$", line)
+        assert found, line
+        connection = HTTPConnection(HOST, int(found[1]), timeout=300)
+        assert get(connection, "/plan.json")[0] == 200
+        connection.close()
+        server.send_signal(signal.SIGINT)
+        out, err = server.communicate(timeout=300)
+    assert (server.returncode, out, err) == (0, "", "")
+
+
+def test_the_commands_say_what_they_did(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    out = tmp_path / "out"
+    assert run(["export-web", "shakespeare", str(out), "--weights", "q8", "--context", "64", "--json"]) == 0
+    said = json.loads(capsys.readouterr().out)
+    assert (said["driver"], said["draws_per_token"], said["weights"]) == ("fast", 39, "q8")
+    assert plan_of(out)["model"]["config"]["max_position_embeddings"] == 64
+    assert run(["export-web", "shakespeare", str(tmp_path)]) == 2
+    assert run(["serve-web", str(tmp_path)]) == 2
+    errors = capsys.readouterr().err.splitlines()
+    assert len(errors) == 2
+    assert all(line.startswith("glinfer: ") for line in errors)

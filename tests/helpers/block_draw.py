@@ -1,0 +1,563 @@
+"""Plans of one draw over tensors in blocks, with random contents: what the tests of the fast plan's shaders run.
+
+Whatever a shader has no business to read is NaN: texels between blocks, slots that were never written, columns of a
+cache that belong to another pass, tokens that no window reaches; only rows of a cache after the position hold numbers,
+huge ones, as an earlier and longer run would leave them. The target is full of NaN as well, so that what a draw leaves
+unwritten shows, and what it writes beside its own slots.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, field
+from typing import Any
+
+import numpy as np
+
+from glinfer.gl.context import Device
+from glinfer.gl.layouts.blocks import BLOCK_FLOATS, BlockLayout, RowLayout, blocks_for
+from glinfer.gl.layouts.grouped import GroupedLayout
+from glinfer.gl.layouts.matrix import TexelLayout
+from glinfer.gl.layouts.packing import ConstantLayout, GemvLayout
+from glinfer.inspect.tune.kernels import ROW_FIELDS
+from glinfer.models.oracle import run_draw
+from glinfer.models.plan import Plan, PlanBuilder
+from glinfer.models.session import Session
+from glinfer.ops.fused.cached import MASKED, SLOT_TOKENS, Heads, cached_scores, cached_values, score_slots
+from glinfer.ops.fused.dense import Matrix, Turning, shared_parts
+from glinfer.ops.fused.embed import embed_token
+from glinfer.ops.fused.gemv import gemv
+from glinfer.ops.fused.rows import RowInterleaved
+from glinfer.ops.fused.sample import pick
+from glinfer.ops.fused.turn import turn_heads
+from glinfer.ops.kernels import KernelOptions
+from glinfer.ops.spec import DrawSpec, RunValue, TensorSpec
+from glinfer.quant.formats import GROUP_FORMS, WIDE, WORD_FORMATS, block_format
+from glinfer.quant.ggml import table_of, words_of
+from glinfer.quant.groups import wide_values, wide_words
+from glinfer.quant.words import FILE_INTEGERS, decode, encode, integer_words
+from qa.kernels.cases.embedding import random_blocks
+from qa.kernels.cases.embedding import whole_blocks as blocks_of_type
+
+Array = np.ndarray[Any, Any]
+Values = Mapping[str, int | float]
+OUT = "out"
+STALE = 3e38
+FLOATS_AND_ROWS = ("f32", "f16", "bf16", "q16", "q8", "i16", "i8")
+BLOCKS = (*GROUP_FORMS, WIDE)
+"""Formats of products: packed by output, and sorted by groups of 32 inputs."""
+POSITIONS = 70
+"""Rows of a table of rotary positions."""
+
+KERNELS: dict[str, KernelOptions] = {
+    "plain": KernelOptions(),
+    "llvmpipe": KernelOptions(tiles=4, cover="points", lookup_texture=True),
+    "GPU": KernelOptions(tiles=8, cover="points", unroll=2, part_steps=4, split_values=True, flush_every=6, fused=True),
+    "one by one": KernelOptions(tiles=4, pitch=20, quad=False, unroll=2),
+    "one by one, looked up": KernelOptions(quad=False, lookup_texture=True, part_steps=2, split_values=True),
+    "mantissa": KernelOptions(tiles=8, pitch=16, unroll=4, part_steps=4, mantissa=True),
+    "mantissa, one by one": KernelOptions(
+        cover="points", quad=False, unroll=4, mantissa=True, lookup_texture=True, fused=True
+    ),
+    "small points": KernelOptions(tiles=2, pitch=32, lookup_texture=True, split_values=True),
+}
+"""Every field of KernelOptions in two values or more, and all combinations that renderers get by default."""
+
+
+@dataclass
+class Case:
+    """One run: its run values, and the inputs that are others than the draw's own."""
+
+    values: Values
+    arrays: Mapping[str, Array] = field(default_factory=dict)
+
+
+@dataclass
+class BlockDraw:
+    """A plan of one draw into ``out``, with arrays for everything it reads, and what changes from run to run.
+
+    ``alter`` is given the arrays of one run to change some of them as its run values ask.
+    """
+
+    ranges: Mapping[str, tuple[float, float]] = field(default_factory=dict)
+    edge: int = 2048
+    arrays: dict[str, Array] = field(default_factory=dict)
+    alter: Callable[[dict[str, Array], Values], None] = lambda arrays, values: None
+
+    def __post_init__(self) -> None:
+        values = [RunValue(name, low, high) for name, (low, high) in self.ranges.items()]
+        self.builder = PlanBuilder("one draw", 1, values)
+
+    def blocks(self, name: str, array: Array, kernels: KernelOptions) -> TensorSpec:
+        """An input, a vector in blocks."""
+        self.arrays[name] = array
+        return self.builder.laid_out(name, "input", self.tiled(array.shape, kernels))
+
+    def cache(self, name: str, array: Array) -> TensorSpec:
+        """An input, many vectors, the same block of all of them together."""
+        self.arrays[name] = array
+        return self.builder.laid_out(name, "input", BlockLayout.by_block(array.shape, self.edge))
+
+    def weight(self, name: str, array: Array, layout: TexelLayout) -> TensorSpec:
+        self.arrays[name] = array
+        return self.builder.laid_out(name, "weight", layout)
+
+    def tiled(self, shape: tuple[int, ...], kernels: KernelOptions) -> BlockLayout:
+        return BlockLayout.of((shape[0], shape[1]), self.edge, tiles=kernels.tiles, pitch=kernels.pitch)
+
+    def out(self, layout: BlockLayout) -> TensorSpec:
+        return self.builder.laid_out(OUT, "cache", layout)
+
+    def draw(self, spec: DrawSpec) -> BlockDraw:
+        self.builder.draw(spec)
+        return self
+
+    @property
+    def plan(self) -> Plan:
+        return self.builder.build()
+
+    @property
+    def spec(self) -> DrawSpec:
+        return self.plan.draws[0]
+
+    def given(self, case: Case) -> dict[str, Array]:
+        """The arrays of one run."""
+        arrays = {name: array.copy() for name, array in {**self.arrays, **case.arrays}.items()}
+        self.alter(arrays, case.values)
+        return arrays
+
+    def expected(self, case: Case) -> Array:
+        """What float64 gives."""
+        return run_draw(self.spec, self.given(case), case.values)
+
+    def run(self, device: Device, *cases: Case, **options: Any) -> list[Array]:
+        """What the GPU writes in each run, one after the other in one session: the rows and columns of its extent."""
+        session = Session(self.plan, self.arrays, device, **options)
+        found = [self._run(session, case) for case in cases]
+        session.release()
+        return found
+
+    def _run(self, session: Session, case: Case) -> Array:
+        spec, target, values = self.spec, session.texture(OUT), case.values
+        layout = target.layout
+        assert isinstance(layout, BlockLayout)
+        arrays = self.given(case)
+        for tensor in self.plan.of_kind("input"):
+            texture = session.texture(tensor.name)
+            texture.gl.write(poisoned(texture.layout, arrays[tensor.name]))
+        target.fill(np.nan)
+        if spec.adds and not spec.clears:
+            target.gl.write(poisoned(layout, arrays[OUT]))
+        assert session.run(values) == 1
+        texels = target.framebuffer.read(0, layout.width, layout.height)
+        (rows, cols), first = spec.extent(values), spec.first_row(values)
+        x, y = layout.places(rows, first)
+        floats = texels[y, x].reshape(rows, -1)
+        assert np.array_equal(floats[:, cols:], np.zeros_like(floats[:, cols:])), "the padding of a vector is zero"
+        if not spec.adds:
+            texels[y, x] = np.nan
+            assert np.isnan(texels).all(), "something beside the pass's own slots was written"
+        return np.array(floats[:, :cols])
+
+
+def poisoned(layout: TexelLayout, matrix: Array) -> Array:
+    """Texels of a matrix in blocks, NaN wherever no block lies."""
+    assert isinstance(layout, BlockLayout)
+    texels = np.full((layout.height, layout.width, 4), np.nan, dtype=np.float32)
+    x, y = layout.places(layout.rows)
+    packed = layout.pack(matrix)
+    texels[y, x] = packed[y, x]
+    return texels
+
+
+def normal(seed: int, *shape: int, scale: float = 1.0) -> Array:
+    """Random numbers around 0."""
+    return (np.random.default_rng(seed).standard_normal(shape) * scale).astype(np.float32)
+
+
+def whole_blocks(weights: str, inputs: int) -> int:
+    """The next number of inputs that is a whole number of a format's blocks; a wide matrix has blocks of 32."""
+    return blocks_of_type("Q4_0" if weights == WIDE else weights, inputs)
+
+
+def large_and_small(outputs: int, inputs: int) -> Array:
+    """Weights with large, small and zero rows."""
+    matrix = normal(2, outputs, inputs, scale=inputs**-0.5)
+    matrix *= 10.0 ** np.random.default_rng(3).integers(-2, 2, (outputs, 1)).astype(np.float32)
+    matrix[np.random.default_rng(4).random(outputs) < 0.1] = 0
+    return matrix
+
+
+def random_words(weights: str, outputs: int, inputs: int) -> Array:
+    """The words of a matrix in GGML's blocks, random ones, and some rows of zeros; of a wide one, of all in turn."""
+    random = np.random.default_rng(2)
+    if weights == WIDE:
+        forms = [form for form in GROUP_FORMS if not form.endswith("_K") or not inputs % 256]
+        by_form = [wide_words(random_blocks(random, form, outputs, inputs), form) for form in forms]
+        return np.stack([by_form[row % len(forms)][row] for row in range(outputs)])
+    blocks = random_blocks(random, weights, outputs, inputs)
+    blocks[random.random(outputs) < 0.1] = 0
+    return words_of(blocks, weights)
+
+
+def matrix_of(
+    declare: Callable[[str, Array, TexelLayout], TensorSpec],
+    weights: str,
+    kernels: KernelOptions,
+    outputs: int,
+    inputs: int,
+    *,
+    gain: bool = False,
+    centred: bool = False,
+    gated: bool = False,
+    edge: int = 2048,
+) -> Matrix:
+    """A packed matrix ``w``, its constants ``c`` and the gain ``g`` of its inputs.
+
+    A gated matrix has a whole block of each of its two halves for each block of outputs, the rest of them zeros. The
+    sums of centred ones are those of the weights times the gain.
+    """
+    rows, scales = 2 * BLOCK_FLOATS * blocks_for(outputs) if gated else outputs, None
+    unused = gated & (np.arange(rows) // (2 * BLOCK_FLOATS) * BLOCK_FLOATS + np.arange(rows) % BLOCK_FLOATS >= outputs)
+    layout: TexelLayout
+    if weights in BLOCKS:
+        words = random_words(weights, rows, inputs)
+        words[unused] = 0
+        layout = GroupedLayout.of(rows, inputs, weights, kernels.quad, edge)
+    else:
+        floats = large_and_small(rows, inputs)
+        floats[unused] = 0
+        words, scales = encode_or_keep(floats, weights)
+        layout = GemvLayout.of(rows, inputs, weights, kernels.quad, edge)
+    factors = np.random.default_rng(10).uniform(-1.5, 2.0, (1, inputs)).astype(np.float32)
+    gains = declare("g", factors, RowLayout.of(factors.shape, "rgba32f", edge)) if gain else None
+    parts = [normal(5, rows, 1)]
+    parts[0][unused] = 0
+    weight = declare("w", words, layout)
+    consts = ConstantLayout.of(rows, scales is not None, kernels.quad, edge, sums=centred)
+    if centred:
+        numbers = weight_numbers(words, scales, weights, inputs) * (factors if gain else 1)
+        parts.insert(0, numbers.sum(axis=1, keepdims=True).astype(np.float32))
+    if scales is not None:
+        parts.insert(0, scales)
+    return Matrix(weight, declare("c", np.concatenate(parts, axis=1), consts), inputs, gains, gated)
+
+
+def encode_or_keep(floats: Array, weights: str) -> tuple[Array, Array | None]:
+    """The words and scales of weights; of formats that only files have, of whole numbers with a scale a row."""
+    if weights not in FILE_INTEGERS:
+        return encode(floats, weights)
+    largest = (1 << (WORD_FORMATS[weights].bits - 1)) - 1
+    steps = np.maximum(np.abs(floats).max(axis=1), np.float32(1e-9)) / np.float32(largest)
+    return integer_words(np.rint(floats / steps[:, None]).astype(np.int32), steps, weights)
+
+
+def weight_numbers(words: Array, scales: Array | None, weights: str, inputs: int) -> Array:
+    """The weights [rows, inputs] that words stand for, float64."""
+    if weights == WIDE:
+        return wide_values(words)
+    if weights in GROUP_FORMS:
+        return table_of(words, block_format(weights).number, inputs)
+    return decode(words, scales, weights, inputs)
+
+
+def rope_of(heads: Heads, edge: int = 2048) -> tuple[Array, RowLayout]:
+    """A table of rotary positions for heads, and its layout."""
+    angles = np.random.default_rng(11).uniform(-4, 4, (POSITIONS, heads.floats // 2))
+    table = np.stack([np.cos(angles), np.sin(angles)], axis=-1).reshape(POSITIONS, -1).astype(np.float32)
+    return table, RowLayout.of(table.shape, "rgba32f", edge)
+
+
+def gemv_draw(
+    weights: str,
+    kernels: KernelOptions,
+    outputs: int,
+    inputs: int,
+    *,
+    norm: bool = False,
+    gain: bool = False,
+    centred: bool = False,
+    gated: bool = False,
+    turn: Heads | None = None,
+    residual: bool = False,
+    activation: str = "none",
+    adds: bool = False,
+    slots: int = 0,
+    edge: int = 2048,
+) -> BlockDraw:
+    """A product. With ``slots``, into a cache; with ``adds``, in parts; with ``turn``, of a row of such heads."""
+    outputs = turn.cols if turn else outputs
+    one = BlockDraw({"position": (0, (slots or (POSITIONS if turn else 1)) - 1)}, edge)
+    x = one.blocks("x", normal(1, 1, inputs) + np.float32(0.25), kernels)
+    added = one.blocks("r", normal(6, 1, outputs), kernels) if residual else None
+    if adds:
+        one.arrays[OUT] = normal(7, 1, outputs)
+    aside = turn.aside if turn else 0
+    in_cache = BlockLayout.by_block((max(slots, 1), outputs), edge, aside=aside, every=max(slots, 1))
+    matrix = matrix_of(
+        one.weight, weights, kernels, outputs, inputs, gain=gain, centred=centred, gated=gated, edge=edge
+    )
+    turning = None
+    if turn is not None:
+        turning = Turning(one.weight("rope", *rope_of(turn, edge)), turn.kv_floats, turn.queries_at)
+    return one.draw(
+        gemv(
+            "draw",
+            "draw",
+            x,
+            matrix,
+            one.out(in_cache if slots else one.tiled((1, outputs), kernels)),
+            first="position" if slots else 0,
+            norm_eps=1e-5 if norm else None,
+            turning=turning,
+            residual=added,
+            activation=activation,
+            kernels=kernels,
+            adds=adds,
+            parts=shared_parts(matrix, kernels.part_steps) if adds else 1,
+        )
+    )
+
+
+def in_heads(seed: int, rows: int, heads: Heads, head_dim: int) -> Array:
+    """Rows k | v | q of heads of ``head_dim`` elements, zeros behind each head; NaN between values and queries."""
+    random = normal(seed, rows, heads.cols)
+    keys = random[:, : 2 * heads.kv_floats].reshape(rows, -1, heads.floats)
+    queries = random[:, heads.queries_at :].reshape(rows, -1, heads.floats)
+    keys[..., head_dim:], queries[..., head_dim:] = 0, 0
+    random[:, 2 * heads.kv_floats : heads.queries_at] = np.nan
+    return random
+
+
+def turn_draw(
+    kernels: KernelOptions, heads: Heads, head_dim: int, *, slots: int = 0, aside: bool = False, edge: int = 2048
+) -> BlockDraw:
+    """Keys and queries of one row normalised and turned, into a cache with ``slots``."""
+    one = BlockDraw({"position": (0, (slots or POSITIONS) - 1)}, edge)
+    row = np.nan_to_num(in_heads(1, 1, heads, head_dim))
+    x = one.blocks("x", row, kernels)
+    gains = np.zeros((2, heads.floats), dtype=np.float32)
+    gains[:, :head_dim] = 1 + normal(3, 2, head_dim, scale=0.3)
+    table = Turning(one.weight("rope", *rope_of(heads, edge)), heads.kv_floats, heads.queries_at)
+    kept = BlockLayout.by_block((max(slots, 1), heads.cols), edge, aside=heads.aside * aside, every=max(slots, 1))
+    return one.draw(
+        turn_heads(
+            "draw",
+            RowInterleaved((x,)),
+            one.weight("gains", gains, RowLayout.of(gains.shape, "rgba32f", edge)),
+            table,
+            RowInterleaved((one.out(kept if slots else one.tiled((1, heads.cols), kernels)),)),
+            head_dim=head_dim,
+            eps=1e-5,
+            rows=None,
+            first="position" if slots else 0,
+            kernels=kernels,
+        )
+    )
+
+
+def unseen(position: int, window: int) -> int:
+    """How many of the first tokens are in no group of 16 that a window reaches into."""
+    return max(0, position - window + 1) // 16 * 16 if window else 0
+
+
+@dataclass
+class Cached:
+    """Poisons the arrays of one query's attention, of its scores over ``keys`` or of the values that they weigh.
+
+    With ``aside`` the cache keeps one query alone.
+    """
+
+    heads: Heads
+    keys: bool
+    aside: bool
+
+    def __call__(self, arrays: dict[str, Array], values: Values) -> None:
+        """What other passes read; what is after the position, and what no window reaches.
+
+        In the cache there are huge numbers of an earlier run after the position, in the scores nothing ever written.
+        """
+        position, cache, heads = int(values["position"]), arrays["cache"], self.heads
+        first = unseen(position, heads.window)
+        cache[position + 1 :] = np.where(cache[position + 1 :] < 0, -STALE, STALE)
+        cache[:first] = np.nan
+        query = cache[position, heads.queries_at :].copy()
+        cache[:, heads.queries_at :] = np.nan
+        if self.keys:
+            cache[slice(None) if self.aside else position, heads.queries_at :] = query
+            cache[:, heads.kv_floats : heads.queries_at] = np.nan
+            return
+        cache[:, : heads.kv_floats] = np.nan
+        by_token = arrays["scores"].reshape(len(arrays["scores"]), -1, SLOT_TOKENS)
+        token = SLOT_TOKENS * np.arange(len(by_token))[:, None, None] + np.arange(SLOT_TOKENS)
+        token = np.broadcast_to(token, by_token.shape)
+        by_token[(token > position) | (heads.window > 0) & (token <= position - heads.window)] = MASKED
+        by_token[token < first] = np.nan
+        arrays["scores"][score_slots(position + 1) :] = np.nan
+
+
+def _cached(
+    heads: int, head_dim: int, context: int, kv: int, window: int, keys: bool, aside: bool
+) -> tuple[BlockDraw, TensorSpec, Heads]:
+    slots = score_slots(context)
+    one = BlockDraw({"position": (0, context - 1), "score_slots": (1, slots)})
+    made = Heads(heads, kv or heads, -(-head_dim // 16) * 16, float(head_dim) ** -0.5, window)
+    one.alter = Cached(made, keys, aside)
+    one.arrays["cache"] = in_heads(1, slots * SLOT_TOKENS, made, head_dim)
+    every = slots * SLOT_TOKENS
+    layout = BlockLayout.by_block((every, made.cols), one.edge, aside=made.aside * aside, every=every)
+    return one, one.builder.laid_out("cache", "input", layout), made
+
+
+def scores_draw(
+    kernels: KernelOptions,
+    heads: int,
+    head_dim: int,
+    context: int,
+    *,
+    kv: int = 0,
+    window: int = 0,
+    aside: bool = False,
+) -> BlockDraw:
+    """The scores of one query against a cache of ``context`` positions."""
+    one, cache, made = _cached(heads, head_dim, context, kv, window, True, aside)
+    out = one.out(one.tiled((score_slots(context), heads * BLOCK_FLOATS), kernels))
+    return one.draw(cached_scores("draw", cache, out, made, kernels=kernels))
+
+
+def values_draw(
+    kernels: KernelOptions,
+    heads: int,
+    head_dim: int,
+    context: int,
+    *,
+    kv: int = 0,
+    window: int = 0,
+    aside: bool = False,
+    spread: float = 3.0,
+) -> BlockDraw:
+    """The weighted sums over a cache of ``context`` positions."""
+    one, cache, made = _cached(heads, head_dim, context, kv, window, False, aside)
+    scores = one.blocks("scores", normal(2, score_slots(context), heads * BLOCK_FLOATS, scale=spread), kernels)
+    out = one.out(one.tiled((1, made.width), kernels))
+    return one.draw(cached_values("draw", scores, cache, out, made, kernels=kernels))
+
+
+def at(position: int, **arrays: Array) -> Case:
+    """A run at a position."""
+    return Case({"position": position, "score_slots": position // SLOT_TOKENS + 1}, arrays)
+
+
+def tables_of(
+    declare: Callable[[str, Array, TexelLayout], TensorSpec],
+    vocab: int,
+    context: int,
+    dim: int,
+    *,
+    quad: bool,
+    weights: str = "f32",
+    positions: bool = True,
+    edge: int = 2048,
+) -> tuple[TensorSpec, TensorSpec | None]:
+    """Tables of embeddings ``wte``, of floats, halves or GGML's blocks, and of positions ``wpe``."""
+    tables: list[TensorSpec] = []
+    for seed, (name, rows) in enumerate((("wte", vocab), ("wpe", context))[: 1 + positions]):
+        layout: TexelLayout
+        if name == "wte" and weights in GROUP_FORMS:
+            table: Array = words_of(random_blocks(np.random.default_rng(8), weights, vocab, dim), weights)
+            layout = GroupedLayout.of(vocab, dim, weights, quad, edge)
+        else:
+            halves = weights == "f16"
+            table = normal(seed, rows, dim).astype(np.float16 if halves else np.float32)
+            layout = RowLayout.of(table.shape, "rgba16f" if halves else "rgba32f", edge)
+        tables.append(declare(name, table, layout))
+    return tables[0], tables[1] if positions else None
+
+
+def embed_draw(
+    kernels: KernelOptions,
+    vocab: int,
+    context: int,
+    dim: int,
+    *,
+    weights: str = "f32",
+    scale: float = 1.0,
+    positions: bool = True,
+    edge: int = 2048,
+) -> BlockDraw:
+    """One token's embedding; the candidates of each position are random, with ties."""
+    one = BlockDraw({"token": (-1, vocab - 1), "position": (0, context - 1)}, edge)
+    tables = tables_of(
+        one.weight, vocab, context, dim, quad=kernels.quad, weights=weights, positions=positions, edge=edge
+    )
+    candidates = np.zeros((context, 16, 4), dtype=np.float32)
+    random = np.random.default_rng(9)
+    candidates[..., 0] = random.integers(-3, 3, (context, 16))
+    candidates[..., 1] = random.integers(0, vocab, (context, 16))
+    picks = one.cache("picks", candidates.reshape(context, 64))
+    out = one.out(one.tiled((1, dim), kernels))
+    return one.draw(embed_token("draw", *tables, picks, out, scale=scale, kernels=kernels))
+
+
+def pick_draw(kernels: KernelOptions, vocab: int, scale: float = 3.0) -> BlockDraw:
+    """The choice of a token, into one of three slots."""
+    ranges = {"noise": (0.0, 1.0), "inverse_temperature": (0.0, 1e9), "noise_key": (0, 2**32 - 1)}
+    one = BlockDraw({**ranges, "position": (0, 2)})
+    logits = one.blocks("logits", normal(1, 1, vocab, scale=scale), kernels)
+    out = one.out(BlockLayout.by_block((3, BLOCK_FLOATS), 2048))
+    return one.draw(pick("draw", logits, out, vocab=vocab, first="position", kernels=kernels))
+
+
+GQA = Heads(4, 2, 16)
+PADDED = Heads(3, 1, 32, window=20)
+"""Two heads of queries to each of keys; three to one, of up to 32 elements."""
+
+
+def every_form() -> dict[str, Callable[[], BlockDraw]]:
+    """Every op with every define that its builder can set or leave out, by a name for messages."""
+    forms: dict[str, Callable[[], BlockDraw]] = {}
+    options: dict[str, dict[str, Any]] = {
+        "plain": {"norm": True, "activation": "gelu_new"},
+        "llvmpipe": {"residual": True},
+        "GPU": {"adds": True},
+        "one by one": {"norm": True, "slots": 3},
+        "one by one, looked up": {"norm": True, "gain": True, "centred": True, "turn": GQA, "slots": 3},
+        "mantissa": {"adds": True},
+        "mantissa, one by one": {"gated": True, "activation": "silu", "norm": True, "gain": True},
+        "small points": {"activation": "gelu", "residual": True},
+    }
+    for number, (name, kernels) in enumerate(KERNELS.items()):
+        for weights in FLOATS_AND_ROWS:
+            forms[f"gemv {weights}, {name}"] = lambda kernels=kernels, weights=weights, form=options[name]: gemv_draw(
+                weights, kernels, 70, 130, **form
+            )
+        for place, weights in enumerate(BLOCKS):
+            form = list(options.values())[(number + place) % len(options)]
+            forms[f"gemv {weights}, {name}"] = lambda kernels=kernels, weights=weights, form=form: gemv_draw(
+                weights, kernels, 70, whole_blocks(weights, 160), **form
+            )
+        window = 20 * (number % 2)
+        forms[f"cached_scores, {name}"] = lambda kernels=kernels, window=window: scores_draw(
+            kernels, 2, 17, 65, kv=1, window=window, aside=window > 0
+        )
+        forms[f"cached_values, {name}"] = lambda kernels=kernels, window=window: values_draw(
+            kernels, 2, 17, 65, kv=1, window=window, aside=window > 0
+        )
+        forms[f"turn_heads, {name}"] = lambda kernels=kernels: turn_draw(kernels, GQA, 10, slots=5, aside=True)
+        forms[f"embed_token, {name}"] = lambda kernels=kernels: embed_draw(kernels, 7, 5, 70)
+        packed = list(GROUP_FORMS)[number % len(GROUP_FORMS)]
+        forms[f"embed_token {packed}, {name}"] = lambda kernels=kernels, packed=packed: embed_draw(
+            kernels, 7, 5, whole_blocks(packed, 96), weights=packed, positions=False, scale=1.5
+        )
+        forms[f"pick, {name}"] = lambda kernels=kernels: pick_draw(kernels, 70)
+    return forms
+
+
+def varied_fields() -> dict[str, int]:
+    """How many values each field of Kernels that shapes the passes of a single row of a model takes in the table."""
+    return {
+        field.name: len({getattr(kernels, field.name) for kernels in KERNELS.values()})
+        for field in dataclasses.fields(KernelOptions)
+        if field.name not in (*ROW_FIELDS, "product_table")
+    }

@@ -1,0 +1,456 @@
+"""``glinfer bench``: what is timed is what is told, and warm-ups are no samples."""
+
+from __future__ import annotations
+
+import dataclasses
+import importlib
+import json
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+from agreement import agree
+from made_models import of_family, opened
+from scripted_models import SMALL_DRAWS, random_file
+from tiers import tiered
+
+import glinfer
+from glinfer.cli.app import run
+from glinfer.config import ModelConfig
+from glinfer.engine.batch import MAX_CACHE_BYTES, sequence_bytes
+from glinfer.engine.prefill import Chunks
+from glinfer.errors import InputError
+from glinfer.gl.context import Device
+from glinfer.gl.replay import Draw, replay
+from glinfer.inspect import ceiling
+from glinfer.inspect.bench import turns as timing
+from glinfer.inspect.bench.decoding import (
+    DecodeReport,
+    EngineReport,
+    batch_context,
+    bench_decoding,
+    load_fast,
+    weight_bytes,
+)
+from glinfer.inspect.bench.engines import BatchDecoder, FastDecoder, room_for, rotated
+from glinfer.inspect.bench.reference import bench
+from glinfer.inspect.ceiling import CeilingReport, FetchRate, ProductRate, measure_ceilings, measure_products
+from glinfer.inspect.draws import example_ids
+from glinfer.inspect.report import Spread
+
+pytestmark = pytest.mark.gl
+
+Capture = pytest.CaptureFixture[str]
+Patch = pytest.MonkeyPatch
+CONFIG = ModelConfig.from_options("vocab=300,dim=32,heads=4,blocks=2,context=64")
+FAST_DRAWS = 6 * 2 + 3
+CEILING = CeilingReport("renderer", (FetchRate("rgba32ui", 1 << 24, "texture", 1e9),), 2e9, 10.0, 5.0, 20.0)
+
+
+def ran(capsys: Capture, *arguments: str | Path, status: int = 0) -> str:
+    found = run([str(argument) for argument in arguments])
+    said = capsys.readouterr()
+    assert found == status, said.err
+    return said.out if status == 0 else said.err
+
+
+class Clock:
+    """Stands still but for what the engines say that they take."""
+
+    def __init__(self, patch: Patch) -> None:
+        self.now = 0.0
+        patch.setattr(timing.time, "perf_counter", lambda: self.now)
+        patch.setattr(timing.time, "sleep", lambda seconds: None)
+
+
+class Scripted:
+    """An engine that notes what it is asked, and takes known milliseconds: ten times as many for what is new to it."""
+
+    def __init__(
+        self, clock: Clock, label: str, token_ms: float, prefill_ms: float, log: list[str] | None = None
+    ) -> None:
+        self.clock, self.label, self.log = clock, label, [] if log is None else log
+        self.token_ms, self.prefill_ms = token_ms, prefill_ms
+        self.length, self.blocks = 0, list[tuple[int, int]]()
+        self.prefilled = list[int]()
+        self.warm = set[str]()
+
+    def take(self, what: str, milliseconds: float) -> None:
+        self.clock.now += milliseconds / 1000.0 * (1 if what in self.warm else 10)
+        self.warm.add(what)
+
+    def prefill(self, ids: Sequence[int]) -> None:
+        self.length = len(ids)
+        self.prefilled.append(len(ids))
+        self.take("prefill", self.prefill_ms)
+
+    def decode_greedy(self, token: int, count: int) -> list[int]:
+        self.take("block" if count > 1 else "token", self.token_ms * count)
+        self.blocks.append((self.length, count))
+        self.log.append(self.label)
+        self.length += count
+        return [0] * count
+
+    def rewind(self, length: int) -> None:
+        assert 0 <= length <= self.length, "an engine can only be cut back"
+        self.length = length
+
+
+class ScriptedBatch:
+    """A batch that does the same; the first block is ten times as slow too."""
+
+    def __init__(self, clock: Clock, log: list[str], sequences: int, step_ms: float) -> None:
+        self.clock, self.log, self.sequences, self.step_ms = clock, log, sequences, step_ms
+        self.filled, self.blocks = 0, list[tuple[int, int]]()
+
+    def prefill(self, ids: Sequence[int]) -> None:
+        self.filled = len(ids)
+
+    def decode_greedy(self, start: int, count: int) -> list[list[int]]:
+        assert start + count <= self.filled, "beyond what was taken in"
+        first = not any(each > 1 for _, each in self.blocks)
+        self.clock.now += self.step_ms * count / 1000.0 * (10 if first else 1)
+        self.blocks.append((start, count))
+        self.log.append(f"batch of {self.sequences}")
+        return []
+
+
+def timed(
+    engines: list[Scripted],
+    contexts: list[int],
+    runs: int,
+    batches: dict[str, list[Any]] | None = None,
+    batches_at: int = 0,
+) -> DecodeReport:
+    both = [(engine, EngineReport(engine.label)) for engine in engines]
+    return bench_decoding(both, CONFIG, contexts, runs, renderer="none", batches=batches, batches_at=batches_at)
+
+
+class TestTiming:
+    def test_rows_are_taken_at_the_end_of_a_context_that_is_full(self, monkeypatch: Patch) -> None:
+        engine = Scripted(Clock(monkeypatch), "one", 2.0, 5.0)
+        timed([engine], [64, 20], 1)
+        assert set(engine.prefilled) == {20, 64}
+        assert {start + count for start, count in engine.blocks if count > 1} == {20, 64}
+        assert {count for start, count in engine.blocks} == {1, timing.BLOCK_TOKENS}
+
+    @pytest.mark.parametrize("context", [1, 2, 3, 16, 17, 18, 64])
+    def test_any_context_ends_exactly_where_it_is_full(self, monkeypatch: Patch, context: int) -> None:
+        engine = Scripted(Clock(monkeypatch), "one", 2.0, 5.0)
+        (row,) = timed([engine], [context], 2).rows
+        assert max(start + count for start, count in engine.blocks) == context
+        assert row.context == context
+
+    def test_warm_ups_are_no_samples(self, monkeypatch: Patch) -> None:
+        clock = Clock(monkeypatch)
+        engines = [Scripted(clock, "one", 2.0, 5.0), Scripted(clock, "two", 4.0, 7.0)]
+        report = timed(engines, [40], 3)
+        assert [row.label for row in report.rows] == ["one", "two"]
+        for row, token_ms, prefill_ms in zip(report.rows, (2.0, 4.0), (5.0, 7.0), strict=True):
+            assert (row.decode.samples, row.prefill.samples) == (3, 3)
+            assert row.decode.slowest == pytest.approx(token_ms)
+            assert row.prefill.slowest == pytest.approx(prefill_ms)
+            assert row.pipelined is None
+            assert row.tokens_per_second == pytest.approx(1000 / token_ms)
+            assert row.prefill_tokens_per_second == pytest.approx(40_000 / prefill_ms)
+
+    def test_a_slow_prefill_is_counted_once(self, monkeypatch: Patch) -> None:
+        clock = Clock(monkeypatch)
+        slow, fast = Scripted(clock, "slow", 1.0, 2000.0), Scripted(clock, "fast", 1.0, 1.0)
+        rows = timed([slow, fast], [32], 4).rows
+        assert [row.prefill.samples for row in rows] == [1, 4]
+        assert rows[0].prefill.median == pytest.approx(2000.0), "its warm-up is no sample either"
+        assert (len(slow.prefilled), len(fast.prefilled)) == (2, 5)
+
+    def test_batches_take_turns_at_one_context(self, monkeypatch: Patch) -> None:
+        clock, log = Clock(monkeypatch), list[str]()
+        engines = [Scripted(clock, "one", 2.0, 5.0, log), Scripted(clock, "two", 4.0, 7.0, log)]
+        batches = [ScriptedBatch(clock, log, size, 3.0) for size in (1, 8)]
+        report = timed(engines, [40, 64], 3, {"one": list(batches)}, 40)
+        assert [(row.label, row.context, row.sequences) for row in report.batch] == [("one", 40, 1), ("one", 40, 8)]
+        # A token that warms up, and the block.
+        turn = [name for name in ("one", "batch of 1", "batch of 8", "two") for _ in range(2)]
+        assert log[: 4 * len(turn)] == 4 * turn
+        assert "batch of 1" not in log[4 * len(turn) :]
+        for row, batch in zip(report.batch, batches, strict=True):
+            assert set(batch.blocks) == {(24, 1), (24, 16)}
+            assert (row.step.samples, row.step.slowest) == (3, pytest.approx(3.0))
+            assert row.tokens_per_second == pytest.approx(1000 * row.sequences / 3)
+            assert row.times_single == pytest.approx(row.sequences * 2 / 3)
+
+    def test_the_context_of_batches(self) -> None:
+        assert batch_context([32, 128, 512], 128) == 128
+        assert batch_context([32, 64], 128) == 64
+        assert batch_context([8, 20], 5) == 8
+
+    def test_what_lies_outside_the_context_is_left_out(self, monkeypatch: Patch) -> None:
+        report = timed([Scripted(Clock(monkeypatch), "one", 1.0, 1.0)], [8, 65, 8, 2000], 1)
+        assert [row.context for row in report.rows] == [8]
+        assert len(report.notes) == 2
+        assert "65 tokens is left out: this model holds 64" in report.notes[0]
+
+    @pytest.mark.parametrize(("contexts", "runs"), [([65], 1), ([], 1), ([0, 8], 1), ([8], 0)])
+    def test_nothing_to_time(self, monkeypatch: Patch, contexts: list[int], runs: int) -> None:
+        with pytest.raises(InputError):
+            timed([Scripted(Clock(monkeypatch), "one", 1.0, 1.0)], contexts, runs)
+
+    def test_a_spread(self) -> None:
+        spread = Spread.of([3.0, 1.0, 2.0, 5.0, 4.0])
+        assert (spread.fastest, spread.lower_quartile, spread.median, spread.upper_quartile, spread.slowest) == (
+            *(1.0, 2.0, 3.0, 4.0, 5.0),
+        )
+
+
+def test_the_fast_engine_decodes_what_the_model_generates(small: Path, device: Device) -> None:
+    ids = [int(token) for token in example_ids(CONFIG, 30)]
+    model, engine, about = load_fast(small, "f32", device, opening_seconds=1.0)
+    programs = model.bound.program_count
+    with model:
+        assert isinstance(engine, FastDecoder)
+        assert np.allclose(engine.prefill(ids), model.logits(ids), rtol=0, atol=1e-5)
+        engine.rewind(20)
+        expected = model.generate(ids[:21], max_tokens=10, temperature=0)
+        assert engine.decode_greedy(ids[20], 10) == expected
+        engine.rewind(20)
+        assert engine.decode_pipelined(ids[20], 10) == expected
+        assert np.allclose(engine.prefill(ids), model.logits(ids), rtol=0, atol=1e-5), "prefill begins anew"
+        assert about.first_token_seconds > 1.0 + about.load_seconds > 1.0
+        assert (about.draws, about.programs) == (FAST_DRAWS, programs)
+        assert model.bound.program_count > programs, "a prompt is taken in by programs of its own"
+        assert about.weight_bytes == sum(weight_bytes(model.plan, device.limits.max_texture_size).values())
+
+
+def test_a_prompt_is_taken_in_by_chunks(small: Path, device: Device, monkeypatch: Patch) -> None:
+    ids = [int(token) for token in example_ids(CONFIG, 60)]
+    model, engine, _ = load_fast(small, "f32", device)
+    chunks = list[int]()
+    run_chunk = Chunks.run
+    monkeypatch.setattr(Chunks, "run", lambda *given: chunks.append(run_chunk(*given)) or chunks[-1])
+    with model:
+        found = engine.prefill(ids)
+        assert isinstance(found, np.ndarray)
+        assert found.shape == (300,)
+        assert len(chunks) == 1
+        assert chunks[0] in (59, 60), "the decoding plan runs the last one, or goes on with it"
+        token_by_token = model.session()
+        for token in ids:
+            token_by_token.step(token)
+        assert np.allclose(found, token_by_token.logits(), rtol=0, atol=1e-5)
+
+
+def test_a_batch_decodes_what_each_prompt_does_alone(small: Path, device: Device) -> None:
+    ids = [int(token) for token in example_ids(CONFIG, 40)]
+    with glinfer.load(small, device=device, plan="fast") as model:
+        batch = BatchDecoder(model, 3, room_for(CONFIG, [3], 40, 1 << 14))
+        batch.prefill(ids)
+        found = batch.decode_greedy(24, 16)
+        assert found == [model.generate(rotated(ids, place)[:25], max_tokens=16, temperature=0) for place in range(3)]
+        assert len({tuple(each) for each in found}) > 1, "or this test shows little"
+        assert batch.decode_greedy(23, 1) == [each[:1] for each in batch.decode_greedy(23, 2)]
+        assert batch.decode_greedy(24, 16) == found
+        batch.close()
+        assert np.isfinite(model.logits(ids)).all(), "the model goes on"
+
+
+def test_batches_share_what_memory_there_is() -> None:
+    each = sequence_bytes(CONFIG, 64)
+    most = MAX_CACHE_BYTES // each
+    assert room_for(CONFIG, [8, 32], 40, 1 << 20) == 64
+    with pytest.raises(InputError, match="found a batch of 0 sequences"):
+        room_for(CONFIG, [0], 40, 1 << 14)
+    with pytest.raises(InputError, match=f"found room for {most - 10} sequences of 64 tokens, expected {most - 9}"):
+        room_for(CONFIG, [10, most - 9], 40, 1 << 20)
+    with pytest.raises(InputError, match="the cache of one sequence of 64 tokens takes"):
+        room_for(CONFIG, [1], 40, 32)
+
+
+def test_weight_bytes_are_whole_matrices_and_one_row_of_each_table(small: Path, device: Device) -> None:
+    with glinfer.load(small, device=device, plan="fast", weights="q8") as model:
+        edge = device.limits.max_texture_size
+        found = weight_bytes(model.plan, edge)
+        tables = {name: model.plan.table[name].layout_within(edge).nbytes for name in ("wte", "wpe")}
+        rows = tables["wte"] // 300 + tables["wpe"] // 64
+        assert sum(found.values()) == model.plan.texture_bytes(edge, "weight") - sum(tables.values()) + rows
+        assert max(found, key=lambda name: found[name]) == "rgba32ui"
+
+
+def test_the_reference_plan_is_run_anew_each_time(small: Path) -> None:
+    with glinfer.load(small, plan="reference") as model:
+        before = model.bound.draws_issued
+        report = bench(model, [5], 3, load_seconds=0.0)
+        assert model.bound.draws_issued - before == 4 * SMALL_DRAWS
+        assert report.rows[0].runs == 3
+
+
+class TestCommand:
+    def test_json(self, small: Path, capsys: Capture) -> None:
+        arguments = ["--weights", "f32, q8,f32", "--contexts", "1,24,100", "--runs", "2", "--json"]
+        told = json.loads(ran(capsys, "bench", small, *arguments))
+        assert [(row["label"], row["context"]) for row in told["rows"]] == [
+            *[("glinfer f32", 1), ("glinfer q8", 1), ("glinfer f32", 24), ("glinfer q8", 24)],
+        ]
+        assert [about["weights"] for about in told["engines"]] == ["f32", "q8"]
+        assert told["engines"][1]["weight_bytes"] < told["engines"][0]["weight_bytes"] / 2
+        assert (told["runs"], told["block_tokens"], told["plan"], told["ceiling"]) == (2, 16, "fast", None)
+        assert len(told["notes"]) == 1
+        for row in told["rows"]:
+            assert 0 < row["decode"]["fastest"] <= row["decode"]["median"] <= row["decode"]["slowest"]
+            best = min(row["decode"]["median"], row["pipelined"]["median"])
+            assert row["bytes_per_second"] == pytest.approx(1000 * row["weight_bytes"] / best)
+            assert row["decode"]["samples"] == row["pipelined"]["samples"] == 2
+
+    @pytest.mark.slow
+    def test_json_of_batches(self, small: Path, capsys: Capture) -> None:
+        arguments = ["--weights", "f32,q8", "--contexts", "24,8", "--runs", "2", "--batch", "3,1,3", "--json"]
+        told = json.loads(ran(capsys, "bench", small, *arguments))
+        assert [(row["label"], row["context"], row["sequences"]) for row in told["batch"]] == [
+            (f"glinfer {name}", 24, size) for name in ("f32", "q8") for size in (3, 1)
+        ]
+        single = {row["label"]: row["tokens_per_second"] for row in told["rows"] if row["context"] == 24}
+        for row in told["batch"]:
+            assert row["step"]["samples"] == 2
+            assert row["single_tokens_per_second"] == single[row["label"]]
+            assert row["tokens_per_second"] == pytest.approx(1000 * row["sequences"] / row["step"]["median"])
+            assert row["times_single"] == pytest.approx(row["tokens_per_second"] / single[row["label"]])
+
+    def test_tables(self, small: Path, capsys: Capture) -> None:
+        out = ran(capsys, "bench", small, "--runs", "1", "--batch", "2")
+        decoding, prefill, batch = out.split("\n\n")[:3]
+        assert "ms/token" in decoding
+        assert [line.split()[:3] for line in prefill.splitlines()] == [
+            *[["prompt", "to", "logits"], ["glinfer", "f32", "32"]],
+        ]
+        assert batch.splitlines()[1].split()[:4] == ["glinfer", "f32", "32", "2"], "128 tokens are more than it holds"
+        assert "× one alone" not in ran(capsys, "bench", small, "--runs", "1", "--contexts", "8")
+
+    def test_table_with_ceiling(self, small: Path, capsys: Capture, monkeypatch: Patch) -> None:
+        monkeypatch.setattr(importlib.import_module("glinfer.cli.bench"), "measure_ceilings", lambda *_, **__: CEILING)
+        out = ran(capsys, "bench", small, "--weights", "q8", "--contexts", "8,99", "--runs", "1", "--ceiling")
+        assert any(line.startswith("glinfer q8 ") and line.endswith("%") for line in map(str.strip, out.splitlines()))
+        assert f"{FAST_DRAWS} draws/token" in out
+        assert "RGBA32UI  16.8 MB        1.00  16.0" in out
+        (product,) = (line.split() for line in out.splitlines() if " h.0.mlp.fc_in " in line)
+        assert product[:6] == ["glinfer", "q8", "h.0.mlp.fc_in", "64", "32", "128"]
+        assert product[-1].endswith("%")
+        assert "note: a context of 99 tokens is left out: this model holds 64" in out
+
+    @pytest.mark.parametrize(
+        ("arguments", "words"),
+        [
+            (["--lengths", "3"], "--lengths belongs to --plan reference"),
+            (["--plan", "reference", "--contexts", "3"], "--contexts belongs to --plan fast"),
+            (["--plan", "reference", "--weights", "q8"], "--weights belongs to --plan fast"),
+            (["--plan", "reference", "--ceiling"], "--ceiling belongs to --plan fast"),
+            (["--plan", "reference", "--batch", "8"], "--batch belongs to --plan fast"),
+            (["--batch", "0"], "found '0' for --batch; expected numbers of sequences of at least 1"),
+            (["--batch", "8,-1"], "found '8,-1' for --batch"),
+            (["--batch", ""], "found '' for --batch"),
+            (["--batch", "x"], "found 'x' in the batch sizes"),
+            (["--batch", "1,99999999"], "expected 99999999: "),
+            (["--contexts", "0"], "found a context of 0 tokens"),
+            (["--contexts", "1,x"], "found 'x' in the contexts"),
+            (["--contexts", ""], "no context is left"),
+            (["--contexts", "65"], "expected some within 1 to 64"),
+            (["--weights", "f7"], "there is no weight format 'f7'"),
+            (["--weights", ","], "name at least one weight format"),
+        ],
+    )
+    def test_what_does_not_go_together(self, small: Path, capsys: Capture, arguments: list[str], words: str) -> None:
+        err = ran(capsys, "bench", small, *arguments, status=2)
+        assert words in err
+        assert err.count("\n") == 1
+
+
+class TestCeiling:
+    @tiered("lookup", [False, True])
+    @pytest.mark.parametrize("format_name", ceiling.FETCHED)
+    def test_every_texel_is_fetched_as_often_as_is_claimed(
+        self, device: Device, format_name: str, lookup: bool
+    ) -> None:
+        with ceiling._Resources(device) as bench_:
+            source = bench_.texture(64, 256, format_name)
+            shape = (256, 64) if source.layout.format.channels == 1 else (256, 64, 4)
+            texels = np.random.default_rng(2).integers(0, 7, shape).astype(source.layout.format.dtype)
+            source.gl.write(np.ascontiguousarray(texels), alignment=4)
+            target = bench_.texture(64, 32)
+            draws = bench_.fetching(source, [target], 8, rounds=4, lookup=lookup)
+            replay(device, draws, {})
+            sums = target.framebuffer.read(0, 64, 32).sum(axis=(0, 1))
+            wanted = 4 * np.atleast_1d(texels.astype(np.float64).sum(axis=(0, 1)))
+            assert np.array_equal(sums[: wanted.size], wanted)
+
+    @pytest.mark.slow
+    def test_everything_is_measured(self, device: Device, monkeypatch: Patch) -> None:
+        monkeypatch.setattr(ceiling, "FETCHED", ("rgba32ui", "r32f"))
+        monkeypatch.setattr(ceiling, "_EDGES", (128,))
+        steps: list[tuple[int, int]] = []
+        report = measure_ceilings(
+            device,
+            [("rgba32ui", 10), ("rgba32f", 30_000_000)],
+            sample_seconds=1e-5,
+            on_progress=lambda done, total: steps.append((done, total)),
+        )
+        assert [(rate.format, rate.texture_bytes) for rate in report.fetches] == [
+            *[("rgba32ui", 1 << 24), ("r32f", 1 << 24), ("rgba32f", 1 << 25)],
+        ]
+        assert all(rate.texels_per_second > 0 for rate in report.fetches)
+        assert report.multiply_adds_per_second > 0
+        assert min(report.pass_us, report.issue_us, report.readback_us) > 0
+        assert steps[-1] == (5, 5)
+        assert device.live_objects() == {}
+
+    def test_products_are_timed_alone_over_a_full_chunk(self, small: Path, device: Device, monkeypatch: Patch) -> None:
+        issued = list[tuple[str, int]]()
+        replay_ = ceiling.replay
+
+        def noted(device: Device, draws: Sequence[Draw], values: dict[str, int | float], **options: int) -> int:
+            issued.extend((draw.name, int(values["row_slots"])) for draw in draws)
+            assert options == {"flush_every": 1}, "or a tiler keeps its caches from draw to draw"
+            return replay_(device, draws, values, **options)
+
+        monkeypatch.setattr(ceiling, "replay", noted)
+        with glinfer.load(small, device=device, plan="fast", weights="q8") as model:
+            expected = model.logits(range(41))
+            model.logits([*range(40), 7])
+            owned = device.live_objects()
+            found = measure_products(model, "here", sample_seconds=1e-5)
+            assert device.live_objects()["Texture"] == owned["Texture"]
+            found_again = model.logits(range(41))  # 40 of them are in the model's caches
+            assert agree(found_again, expected)
+            slots = -(-64 // model.kernels.rows_per_draw)
+        assert [(each.label, each.draw, each.rows, each.inputs, each.outputs) for each in found] == [
+            *[("here", "h.0.mlp.fc_in", 64, 32, 128), ("here", "h.0.mlp.fc_out", 64, 128, 32)],
+        ]
+        assert set(issued) == {(each.draw, slots) for each in found}
+        assert all(each.milliseconds > 0 for each in found)
+
+    def test_a_gate_is_part_of_the_product(self) -> None:
+        with opened(of_family("llama")) as model:
+            first, second = measure_products(model, "here", sample_seconds=1e-5)
+            inner, width = model.config.intermediate_size, model.config.hidden_size
+        assert (first.inputs, first.outputs, second.inputs, second.outputs) == (width, 2 * inner, inner, width)
+
+    def test_the_last_block_of_a_chunk_has_no_products(self, tmp_path: Path, device: Device) -> None:
+        path = random_file(tmp_path / "one.gab", "vocab=300,dim=32,heads=4,blocks=1,context=64")
+        with glinfer.load(path, device=device, plan="fast") as model:
+            assert measure_products(model, "here") == ()
+
+    def test_a_product_is_a_share_of_the_multiply_adds(self) -> None:
+        product = ProductRate("here", "h.0.mlp.fc_in", 100, 200, 500, 20.0)
+        assert product.multiply_adds_per_second == pytest.approx(5e8)
+        report = dataclasses.replace(CEILING, products=(product,))
+        assert report.of_multiply_adds(product) == pytest.approx(0.25)
+        (told,) = report.to_json()["products"]
+        assert (told["of_multiply_adds"], told["multiply_adds_per_second"]) == (0.25, 5e8)
+        assert CEILING.to_json()["products"] == []
+
+    def test_the_nearest_size_is_compared_with(self) -> None:
+        rates = tuple(FetchRate("rgba32ui", 1 << power, "texture", power * 1e9) for power in (24, 26))
+        report = CeilingReport("renderer", (*rates, FetchRate("r32f", 1, "texture", 1.0)), 1.0, 1.0, 1.0, 1.0)
+        assert report.fetch("rgba32ui", 20_000_000) == rates[0]
+        assert report.fetch("rgba32ui", 50_000_000) == rates[1]
+        assert report.fetch("rgba32ui", 1) == rates[0]
+        told: dict[str, Any] = report.to_json()
+        assert told["fetches"][0]["bytes_per_second"] == 16 * 24e9

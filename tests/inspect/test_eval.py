@@ -1,0 +1,109 @@
+"""``glinfer eval`` against float64 and against the figure of PyTorch, and what it refuses."""
+
+from __future__ import annotations
+
+import json
+import math
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+from goldens import recorded
+from goldens.given import VERSE
+from tiers import tiered
+
+from glinfer.cli.app import run
+from glinfer.engine.score import windows
+from glinfer.formats import load_checkpoint
+from glinfer.inspect.evaluate import log_likelihoods
+from glinfer.models.oracle import final_tensors
+from glinfer.models.reference.gab import LOGITS, TOKENS, reference_plan
+from glinfer.text.tokenizer import Tokenizer
+
+pytestmark = pytest.mark.gl
+
+
+@pytest.fixture
+def text_file(tmp_path: Path) -> Path:
+    path = tmp_path / "text.txt"
+    path.write_text(VERSE, encoding="utf-8")
+    return path
+
+
+def evaluated(capsys: pytest.CaptureFixture[str], *arguments: str | Path) -> dict[str, Any]:
+    assert run(["eval", *map(str, arguments), "--json"]) == 0
+    report: dict[str, Any] = json.loads(capsys.readouterr().out)
+    return report
+
+
+@tiered("stride", [1, 32, 64], keep=(1,))
+def test_it_agrees_with_float64(small: Path, text_file: Path, capsys: pytest.CaptureFixture[str], stride: int) -> None:
+    report = evaluated(capsys, small, "--text", text_file, "--stride", str(stride), "--bytes", "100")
+    checkpoint, tokenizer = load_checkpoint(small), Tokenizer.from_file(small.with_suffix(".bpe"))
+    ids = tokenizer.encode(VERSE.encode()[:100].decode())
+    plan = reference_plan(checkpoint.config, all_rows=True)
+    nats = 0.0
+    for start, stop, scored in windows(len(ids), 64, stride):
+        tokens = np.array(ids[start:stop], np.int32)[:, None]
+        logits = final_tensors(plan, checkpoint.tensors, {TOKENS: tokens}, {"rows": stop - start})[LOGITS]
+        nats -= float(log_likelihoods(logits[scored - 1 - start :], ids[scored : stop + 1]).sum())
+    size = 100 - len(tokenizer.token_bytes(ids[0]))
+    assert report["bits_per_byte"] == pytest.approx(nats / math.log(2) / size, abs=1e-5)
+    assert report["perplexity"] == pytest.approx(math.exp(nats / (len(ids) - 1)), rel=1e-5)
+    assert (report["tokens"], report["bytes"], report["stride"]) == (len(ids) - 1, size, stride)
+
+
+def test_the_bundled_model_gives_pytorchs_number(text_file: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    theirs = recorded("score")
+    report = evaluated(capsys, theirs["model"], "--text", text_file)
+    assert report["bits_per_byte"] == pytest.approx(theirs["bits_per_byte"], abs=1e-4)
+    text_file.write_text(VERSE.replace("east", "west"), encoding="utf-8")
+    assert (
+        abs(evaluated(capsys, theirs["model"], "--text", text_file)["bits_per_byte"] - report["bits_per_byte"]) > 0.01
+    )
+
+
+def test_the_last_part_of_a_text(small: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    whole, part = tmp_path / "whole.txt", tmp_path / "part.txt"
+    whole.write_text("x" * 900 + VERSE[:100], encoding="utf-8")
+    part.write_text(VERSE[:100], encoding="utf-8")
+    from_whole = evaluated(capsys, small, "--text", whole, "--last", "0.1")
+    from_part = evaluated(capsys, small, "--text", part)
+    assert from_whole["bits_per_byte"] == from_part["bits_per_byte"]
+
+
+@pytest.mark.parametrize(
+    ("options", "words"),
+    [
+        (["--stride", "0"], "the stride is 0; expected 1 to 64"),
+        (["--stride", "65"], "the stride is 65; expected 1 to 64"),
+        (["--last", "0"], "--last is 0.0; expected a fraction above 0"),
+        (["--last", "nan"], "--last is nan; expected a fraction above 0"),
+        (["--text", "missing.txt"], "missing.txt: cannot read it"),
+        (["--tokenizer", "missing.bpe"], "missing.bpe: cannot read it"),
+    ],
+)
+def test_bad_options(
+    small: Path, text_file: Path, capsys: pytest.CaptureFixture[str], options: list[str], words: str
+) -> None:
+    assert run(["eval", str(small), "--text", str(text_file), *options]) == 2
+    errors = capsys.readouterr().err
+    assert words in errors
+    assert errors.count("\n") == 1
+
+
+@pytest.mark.parametrize(
+    ("content", "words"),
+    [(b"", "the text has 0 tokens"), (b"x", "the text has 1 tokens"), (b"abc\xff", "is not UTF-8 (byte 3)")],
+)
+def test_bad_texts(small: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str], content: bytes, words: str) -> None:
+    path = tmp_path / "text.txt"
+    path.write_bytes(content)
+    assert run(["eval", str(small), "--text", str(path)]) == 2
+    assert words in capsys.readouterr().err
+
+
+def test_a_model_without_a_tokenizer(bare: Path, text_file: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    assert run(["eval", str(bare), "--text", str(text_file)]) == 2
+    assert "no tokenizer was given" in capsys.readouterr().err

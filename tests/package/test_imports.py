@@ -1,0 +1,364 @@
+"""The house rules that can be read off the source: who imports whom, where OpenGL lives, no GLSL in Python.
+
+Every rule is a function from (path inside glinfer/, source text) to a list of complaints. It runs over the
+real package, and over planted bad source, which it has to complain about.
+"""
+
+from __future__ import annotations
+
+import ast
+import os
+import re
+import subprocess
+import sys
+from collections.abc import Callable, Iterator, Mapping
+from pathlib import Path, PurePosixPath
+
+import pytest
+
+from glinfer.families import FAMILIES
+
+ROOT = Path(__file__).resolve().parents[2]
+PACKAGE = ROOT / "glinfer"
+
+PUBLIC = "__init__"  # glinfer/__init__.py: load(), generate(), stream()
+# A room may import itself and every room to its left.
+ORDER = (
+    *("errors", "limits", "families", "config", "quant", "gl", "ops", "models", "tensors", "engine"),
+    *(PUBLIC, "inspect", "export", "batch", "cli", "__main__"),
+)
+ALLOWED = {room: set(ORDER[: place + 1]) for place, room in enumerate(ORDER)}
+# formats stands beside ops: it knows files and shapes, never OpenGL, and the rooms from models on may use it.
+for later in ORDER[ORDER.index("models") :]:
+    ALLOWED[later].add("formats")
+ALLOWED["formats"] = {"errors", "limits", "families", "config", "quant", "formats"}
+# text stands beside models: tokenizers and templates, never OpenGL.
+for later in ORDER[ORDER.index("engine") :]:
+    ALLOWED[later].add("text")
+ALLOWED["text"] = {"errors", "limits", "families", "config", "quant", "formats", "text"}
+# families are records: data that know nothing else.
+ALLOWED["families"] = {"families"}
+
+# Where "gpt2" and "llama" are GGUF's names of two kinds of tokenizers.
+TOKENIZER_KINDS = ("formats/gguf/vocabulary.py", "text/tokenizers/gguf.py")
+GL_LIBRARIES = {"moderngl", "glcontext", "ctypes"}
+GLSL = re.compile(r"#version 3|gl_FragCoord|texelFetch\(")
+BESIDE = {"qa", "tests"}
+MAX_LINES = 700
+
+
+def room_of(path: PurePosixPath) -> str:
+    """``gl/texture.py`` → ``gl``, ``errors.py`` → ``errors``."""
+    return path.parts[0].removesuffix(".py")
+
+
+def imported_names(tree: ast.Module) -> Iterator[tuple[int, str]]:
+    """Line and dotted name of every absolute import; ``from a import b`` gives ``a.b``.
+
+    ``importlib.import_module("a.b")`` and ``__import__("a.b")`` count too when the name is written out.
+    """
+    for node in ast.walk(tree):
+        if isinstance(node, ast.Import):
+            for alias in node.names:
+                yield node.lineno, alias.name
+        elif isinstance(node, ast.ImportFrom) and node.level == 0 and node.module:
+            for alias in node.names:
+                yield node.lineno, f"{node.module}.{alias.name}"
+        elif isinstance(node, ast.Call) and node.args:
+            called = ast.unparse(node.func).rpartition(".")[2]
+            name = node.args[0]
+            if called in {"import_module", "__import__"} and isinstance(name, ast.Constant):
+                yield node.lineno, str(name.value)
+
+
+def imported_room(name: str) -> str | None:
+    """The room that a dotted name lies in: ``glinfer.gl.texture`` → ``gl``; None outside glinfer.
+
+    What glinfer itself offers (``import glinfer``, ``from glinfer import load``) is the room PUBLIC.
+    """
+    top, *rest = name.split(".")
+    if top != "glinfer":
+        return None
+    return rest[0] if rest and rest[0] in ALLOWED else PUBLIC
+
+
+def wrong_direction(path: PurePosixPath, source: str) -> list[str]:
+    """Imports of a room that this file's room may not know, and files in no known room."""
+    room = room_of(path)
+    if room not in ALLOWED:
+        return [f"glinfer/{path}: {room!r} is no room of this house; give it a place in ORDER first"]
+    return [
+        f"glinfer/{path}:{line}: {room} may not import {name}"
+        for line, name in imported_names(ast.parse(source))
+        if (target := imported_room(name)) is not None and target not in ALLOWED[room]
+    ]
+
+
+def builders_imported(path: PurePosixPath, source: str) -> list[str]:
+    """Imports of what lies beside the package in the checkout, and is not in the wheel."""
+    return [
+        f"glinfer/{path}:{line}: imports {name}, which is not in the wheel"
+        for line, name in imported_names(ast.parse(source))
+        if name.split(".")[0] in BESIDE
+    ]
+
+
+def relative_imports(path: PurePosixPath, source: str) -> list[str]:
+    """Imports that begin with a dot."""
+    return [
+        f"glinfer/{path}:{node.lineno}: relative import"
+        for node in ast.walk(ast.parse(source))
+        if isinstance(node, ast.ImportFrom) and node.level > 0
+    ]
+
+
+def gl_outside_its_room(path: PurePosixPath, source: str) -> list[str]:
+    """Imports of the OpenGL libraries, or of ctypes, anywhere but in glinfer/gl."""
+    if room_of(path) == "gl":
+        return []
+    return [
+        f"glinfer/{path}:{line}: imports {name}; only glinfer/gl may"
+        for line, name in imported_names(ast.parse(source))
+        if name.split(".")[0] in GL_LIBRARIES
+    ]
+
+
+def glsl_in_python(path: PurePosixPath, source: str) -> list[str]:
+    """Shader source inside a Python file; it belongs in shaders/."""
+    return [
+        f"glinfer/{path}:{number}: GLSL: {line.strip()}"
+        for number, line in enumerate(source.splitlines(), 1)
+        if GLSL.search(line)
+    ]
+
+
+def family_named(path: PurePosixPath, source: str) -> list[str]:
+    """The name of a family, or its record, outside the room of families: what is known of one is in its record."""
+    if room_of(path) == "families" or str(path) in TOKENIZER_KINDS:
+        return []
+    tree = ast.parse(source)
+    found = [
+        (node.lineno, repr(node.value))
+        for node in ast.walk(tree)
+        if isinstance(node, ast.Constant) and isinstance(node.value, str) and node.value in FAMILIES
+    ]
+    records = {f"glinfer.families.{name}" for name in FAMILIES}
+    found += [(line, name) for line, name in imported_names(tree) if any(name.startswith(each) for each in records)]
+    return [f"glinfer/{path}:{line}: {name}; ask the record of the family" for line, name in found]
+
+
+def name_of_a_room(path: PurePosixPath, source: str) -> list[str]:
+    """Names in glinfer/__init__.py that a room replaces when it is imported, as ``inspect`` would be."""
+    if str(path) != "__init__.py":
+        return []
+    bound = [
+        (node.lineno, alias.asname or alias.name)
+        for node in ast.walk(ast.parse(source))
+        if isinstance(node, (ast.Import, ast.ImportFrom))
+        for alias in node.names
+    ]
+    return [
+        f"glinfer/{path}:{line}: {name} is also the name of a room; import what is in it"
+        for line, name in bound
+        if name in ALLOWED
+    ]
+
+
+def too_long(path: PurePosixPath, source: str) -> list[str]:
+    """Files of more than MAX_LINES lines."""
+    lines = len(source.splitlines())
+    return [f"glinfer/{path}: {lines} lines; split it (at most {MAX_LINES})"] if lines > MAX_LINES else []
+
+
+def module_of(path: PurePosixPath) -> str:
+    """``gl/texture.py`` → ``glinfer.gl.texture``, ``gl/__init__.py`` → ``glinfer.gl``."""
+    parts = ("glinfer", *path.with_suffix("").parts)
+    return ".".join(parts[:-1] if parts[-1] == "__init__" else parts)
+
+
+def import_graph(sources: Mapping[str, str]) -> dict[str, set[str]]:
+    """The modules among ``sources`` that each of them imports: at the top, late, or for type checkers alone."""
+    graph: dict[str, set[str]] = {}
+    for module, source in sources.items():
+        graph[module] = set()
+        for _, name in imported_names(ast.parse(source)):
+            while name and name not in sources:
+                name = name.rpartition(".")[0]  # ``from a import b``: b may be a module, or lie in a
+            if name and name != module:
+                graph[module].add(name)
+    return graph
+
+
+def cycles(graph: Mapping[str, set[str]]) -> list[list[str]]:
+    """Strongly connected components of more than one module (Tarjan 1972)."""
+    found: list[list[str]] = []
+    numbers: dict[str, int] = {}
+    lowest: dict[str, int] = {}
+    stack: list[str] = []
+
+    def visit(module: str) -> None:
+        numbers[module] = lowest[module] = len(numbers)
+        stack.append(module)
+        for other in graph[module]:
+            if other not in numbers:
+                visit(other)
+            if other in stack:
+                lowest[module] = min(lowest[module], lowest[other])
+        if lowest[module] == numbers[module]:
+            place = stack.index(module)
+            component = sorted(stack[place:])
+            del stack[place:]
+            if len(component) > 1:
+                found.append(component)
+
+    for module in graph:
+        if module not in numbers:
+            visit(module)
+    return sorted(found)
+
+
+def test_no_module_imports_itself_through_others() -> None:
+    files = sorted(PACKAGE.rglob("*.py"))
+    sources = {
+        module_of(PurePosixPath(file.relative_to(PACKAGE).as_posix())): file.read_text("utf-8") for file in files
+    }
+    assert "glinfer.errors" in sources, "the package was not found: nothing would be checked"
+    assert cycles(import_graph(sources)) == []
+
+
+def test_a_planted_cycle_is_found() -> None:
+    sources = {
+        "glinfer.gl": "from glinfer.gl.texture import Texture",
+        "glinfer.gl.texture": "if TYPE_CHECKING:\n    from glinfer.gl.context import Device",
+        "glinfer.gl.context": "def late():\n    from glinfer.gl import memory",
+        "glinfer.gl.memory": "import glinfer.gl.texture\nfrom glinfer.errors import GLError",
+        "glinfer.errors": "import json",
+    }
+    assert cycles(import_graph(sources)) == [["glinfer.gl.context", "glinfer.gl.memory", "glinfer.gl.texture"]]
+    sources["glinfer.gl.memory"] = "from glinfer.errors import GLError"
+    assert cycles(import_graph(sources)) == []
+
+
+Rule = Callable[[PurePosixPath, str], list[str]]
+RULES: tuple[Rule, ...] = (
+    wrong_direction,
+    builders_imported,
+    relative_imports,
+    gl_outside_its_room,
+    glsl_in_python,
+    family_named,
+    name_of_a_room,
+    too_long,
+)
+
+
+@pytest.mark.parametrize("rule", RULES, ids=lambda rule: rule.__name__)
+def test_the_package_keeps_the_rule(rule: Rule) -> None:
+    files = sorted(PACKAGE.rglob("*.py"))
+    assert PACKAGE / "errors.py" in files, "the package was not found: nothing would be checked"
+    complaints = [
+        complaint
+        for file in files
+        for complaint in rule(PurePosixPath(file.relative_to(PACKAGE).as_posix()), file.read_text("utf-8"))
+    ]
+    assert not complaints, "\n".join(complaints)
+
+
+@pytest.mark.parametrize(
+    ("rule", "path", "source"),
+    [
+        (wrong_direction, "errors.py", "import glinfer.config"),
+        (wrong_direction, "config.py", "from glinfer.gl.context import Limits"),
+        (wrong_direction, "families/llama.py", "from glinfer.config import ModelConfig"),
+        (wrong_direction, "families/llama.py", "from glinfer.errors import ConfigError"),
+        (wrong_direction, "gl/texture.py", "from glinfer.ops import linear"),
+        (wrong_direction, "gl/texture.py", "from glinfer import ops"),
+        (wrong_direction, "gl/texture.py", "import glinfer"),
+        (wrong_direction, "gl/texture.py", "import glinfer.formats.gab.file"),
+        (wrong_direction, "quant/ggml.py", "from glinfer.formats.packed import F16"),
+        (wrong_direction, "quant/groups.py", "from glinfer.gl.layouts.packing import GemvLayout"),
+        (wrong_direction, "formats/packed.py", "from glinfer.text.stops import default_stops"),
+        (wrong_direction, "ops/published/linear.py", "from glinfer import formats"),
+        (wrong_direction, "ops/published/linear.py", "def late():\n    from glinfer.models import gab"),
+        (wrong_direction, "formats/gab/file.py", "from glinfer.gl.layouts.matrix import pack"),
+        (wrong_direction, "formats/gab/file.py", "from glinfer.ops import linear"),
+        (wrong_direction, "formats/gab/file.py", "from glinfer.models import plan"),
+        (wrong_direction, "models/session.py", "from glinfer import load"),
+        (wrong_direction, "engine/stream.py", "import glinfer.inspect.draws as draws"),
+        (wrong_direction, "__init__.py", "def load():\n    from glinfer.inspect import verify"),
+        (wrong_direction, "inspect/bench/reference.py", "import importlib\nimportlib.import_module('glinfer.cli')"),
+        (wrong_direction, "attic/old.py", "import math"),
+        (builders_imported, "inspect/bench/engines.py", "from qa.peers.peer import open_peers"),
+        (builders_imported, "cli/bench.py", "def late():\n    import qa.bench"),
+        (builders_imported, "cli/app.py", "import_module('tests.counting')"),
+        (relative_imports, "models/session.py", "from . import plan"),
+        (relative_imports, "models/session.py", "from ..gl import texture"),
+        (gl_outside_its_room, "models/session.py", "import moderngl"),
+        (gl_outside_its_room, "formats/gab/file.py", "from ctypes import util"),
+        (gl_outside_its_room, "cli/__init__.py", "def late():\n    import glcontext as backend"),
+        (gl_outside_its_room, "inspect/bench/reference.py", "__import__('moderngl')"),
+        (glsl_in_python, "gl/program.py", 'HEADER = "#version 300 es"'),
+        (glsl_in_python, "ops/published/linear.py", 'BODY = """\nvec4 x = texelFetch(weights, at, 0);\n"""'),
+        (glsl_in_python, "ops/published/linear.py", "# gl_FragCoord.xy is the output element"),
+        (family_named, "models/choice.py", "published = config.model_type == 'gpt2'"),
+        (family_named, "formats/gguf/model.py", "KNOWN = ['qwen3']"),
+        (family_named, "formats/gguf/model.py", "from glinfer.families.llama import GGUF"),
+        (family_named, "formats/gguf/model.py", "from glinfer.families import llama"),
+        (name_of_a_room, "__init__.py", "import inspect"),
+        (too_long, "ops/published/linear.py", "x = 1\n" * (MAX_LINES + 1)),
+    ],
+)
+def test_the_rule_catches(rule: Rule, path: str, source: str) -> None:
+    assert len(rule(PurePosixPath(path), source)) == 1
+
+
+@pytest.mark.parametrize(
+    ("path", "source"),
+    [
+        ("config.py", "from glinfer.errors import ConfigError\nfrom glinfer.families import FAMILIES\nimport json"),
+        ("gl/context.py", "import ctypes, moderngl\nfrom glinfer.errors import ContextError"),
+        ("ops/published/linear.py", "import numpy as np\nfrom glinfer.gl import layout\nfrom glinfer.ops import spec"),
+        ("formats/gab/file.py", "from glinfer.config import ModelConfig\nfrom glinfer.formats.tokens import read"),
+        ("models/reference/gab.py", "from glinfer import formats, gl\nfrom glinfer.ops.published.linear import Linear"),
+        ("__init__.py", "def load():\n    from glinfer.engine.model import Model"),
+        ("inspect/verify/suite.py", "import glinfer\nfrom glinfer import load\nimport glinfer.formats"),
+        ("cli/__init__.py", "from glinfer import __version__\nfrom glinfer.inspect import draws"),
+        ("__main__.py", "from glinfer.cli import main"),
+        ("families/gpt2.py", "from glinfer.families.gab import NAMES\nFAMILY = Family('gpt2')"),
+        ("ops/published/linear.py", "x = 1\n" * MAX_LINES),
+    ],
+)
+def test_the_rules_let_good_source_pass(path: str, source: str) -> None:
+    assert [complaint for rule in RULES for complaint in rule(PurePosixPath(path), source)] == []
+
+
+def opened_by(statement: str) -> str:
+    """Run ``statement`` in a fresh Python and return which OpenGL libraries it has loaded."""
+    code = f"import sys\n{statement}\nprint(*sorted({{'moderngl', 'glcontext'}} & set(sys.modules)))"
+    path = os.pathsep.join(filter(None, (str(ROOT), os.environ.get("PYTHONPATH"))))
+    done = subprocess.run(
+        [sys.executable, "-c", code],
+        env={**os.environ, "PYTHONPATH": path},
+        capture_output=True,
+        text=True,
+        timeout=300,
+        check=False,
+    )
+    assert done.returncode == 0, done.stderr
+    return done.stdout.strip()
+
+
+@pytest.mark.parametrize("module", ["glinfer", "glinfer.config", "glinfer.formats"])
+def test_importing_opens_no_gl(module: str) -> None:
+    assert opened_by(f"import {module}") == ""
+
+
+def test_tensors_bring_gl_along_when_they_are_first_asked_for() -> None:
+    assert opened_by("import glinfer\nassert {'Device', 'Tensor'} <= set(dir(glinfer)) & set(glinfer.__all__)") == ""
+    for name in ("Device", "Tensor"):
+        assert "moderngl" in opened_by(f"import glinfer\nassert glinfer.{name} is glinfer.{name}")
+        assert "moderngl" in opened_by(f"from glinfer import {name}")
+
+
+def test_opened_by_notices_gl() -> None:
+    assert opened_by("import moderngl, glcontext") == "glcontext moderngl"

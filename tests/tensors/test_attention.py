@@ -1,0 +1,122 @@
+"""Attention on tensors: heads that share keys, masks, and the fused form, against float64."""
+
+from __future__ import annotations
+
+import dataclasses
+from typing import Any
+
+import numpy as np
+import pytest
+from tiers import tiered
+
+from glinfer.errors import InputError
+from glinfer.gl.context import Limits
+from glinfer.models.oracle import relative_error
+from glinfer.tensors.device import Device
+from qa.kernels.cases.attention import attended
+
+pytestmark = pytest.mark.gl
+
+Array = np.ndarray[Any, Any]
+TOLERANCE = 2e-6
+
+# (leading axes, heads, heads of keys, queries, keys, width of keys, width of values, keys before query 0)
+SHAPES = [
+    ((), 1, 1, 1, 1, 1, 1, 0),
+    ((), 4, 2, 5, 5, 8, 8, 0),
+    ((2,), 6, 2, 3, 9, 12, 5, 6),
+    ((3, 2), 2, 1, 7, 7, 33, 70, 0),
+    ((), 4, 2, 3, 150, 20, 18, 100),  # so many keys for so few queries that they are split into parts
+    ((), 1, 1, 2, 67, 3, 3, 1),  # parts of which no query sees the last
+]
+
+
+def operands(shape: tuple[Any, ...], seed: int = 0) -> tuple[Array, Array, Array]:
+    leading, heads, kv_heads, queries, keys, width, value_width, _ = shape
+    rng = np.random.default_rng(seed)
+    shapes = (heads, queries, width), (kv_heads, keys, width), (kv_heads, keys, value_width)
+    q, k, v = (rng.standard_normal((*leading, *each)).astype(np.float32) for each in shapes)
+    return q, k, v
+
+
+@pytest.mark.parametrize("causal", [False, True], ids=["all", "causal"])
+@tiered("shape", SHAPES, keep=(1,), ids=str)
+def test_in_steps_and_fused_it_agrees_with_float64(dev: Device, shape: tuple[Any, ...], causal: bool) -> None:
+    q, k, v = operands(shape)
+    options: dict[str, Any] = {"causal": causal, "offset": shape[-1]}
+    _, weights, mixed = attended(q, k, v, shape[-1] if causal else None)
+    with dev.tensor(q) as a, dev.tensor(k) as b, dev.tensor(v) as c:
+        with (
+            dev.ops.attention_scores(a, b, **options) as scores,
+            dev.ops.softmax(scores) as probs,
+            dev.ops.attention_values(probs, c) as y,
+        ):
+            assert relative_error(probs.numpy(), weights) <= TOLERANCE
+            assert relative_error(y.numpy(), mixed) <= TOLERANCE
+        with dev.ops.attention(a, b, c, **options) as y:
+            assert y.shape == mixed.shape
+            assert relative_error(y.numpy(), mixed) <= TOLERANCE
+    assert dev.memory().tensors == 0
+
+
+def test_masked_scores_are_exactly_the_mask(dev: Device) -> None:
+    q, k, _ = operands(SHAPES[1])
+    with dev.tensor(q) as a, dev.tensor(k) as b, dev.ops.attention_scores(a, b, causal=True) as scores:
+        found = scores.numpy()
+    above = np.triu(np.ones((5, 5), dtype=bool), 1)
+    assert (found[:, above] == np.float32(-1e30)).all()
+    assert (np.abs(found[:, ~above]) < 100).all()
+
+
+def test_large_scores_do_not_overflow(dev: Device) -> None:
+    q, k, v = operands(SHAPES[1])
+    mixed = attended(1e4 * q, k, v, 0)[2]
+    with dev.tensor(1e4 * q) as a, dev.tensor(k) as b, dev.tensor(v) as c, dev.ops.attention(a, b, c, causal=True) as y:
+        # Scores of 10⁴ carry errors of 10⁻³, which exp makes as large in the weights.
+        assert relative_error(y.numpy(), mixed) <= 5e-3
+
+
+def test_rows_that_no_query_sees_may_hold_anything(dev: Device) -> None:
+    q, k, v = operands(((), 2, 2, 3, 7, 6, 6, 0))
+    mixed = attended(q, k[:, :3], v[:, :3], 0)[2]
+    k[:, 3:], v[:, 3:] = np.nan, np.inf
+    with dev.tensor(q) as a, dev.tensor(k) as b, dev.tensor(v) as c, dev.ops.attention(a, b, c, causal=True) as y:
+        assert relative_error(y.numpy(), mixed) <= TOLERANCE
+
+
+def test_it_runs_within_what_webgl2_guarantees() -> None:
+    shape = SHAPES[2]
+    q, k, v = operands(shape)
+    limits = dataclasses.replace(Limits.webgl2_minimum(), max_texture_size=32)
+    with (
+        Device(limits=limits) as dev,
+        dev.tensor(q) as a,
+        dev.tensor(k) as b,
+        dev.tensor(v) as c,
+        dev.ops.attention(a, b, c, causal=True, offset=6) as y,
+    ):
+        assert relative_error(y.numpy(), attended(q, k, v, 6)[2]) <= TOLERANCE
+
+
+def test_bad_shapes_are_named(dev: Device) -> None:
+    with dev.tensor(np.zeros((4, 3, 8), np.float32)) as q, dev.tensor(np.zeros((3, 5, 8), np.float32)) as k:
+        with pytest.raises(
+            InputError, match=r"^attention_scores: found \[4, 3, 8\] and \[3, 5, 8\]; expected \[\.\.\., heads, "
+        ):
+            dev.ops.attention_scores(q, k)
+        with pytest.raises(InputError, match=r"^attention: found \[4, 3, 8\] and \[3, 5, 8\]; "):
+            dev.ops.attention(q, k, k)
+    with dev.tensor(np.zeros((4, 3, 8), np.float32)) as q, dev.tensor(np.zeros((2, 5, 6), np.float32)) as k:
+        with pytest.raises(
+            InputError, match=r"^attention_scores: q is \[4, 3, 8\] and k is \[2, 5, 6\]; their last axes differ$"
+        ):
+            dev.ops.attention_scores(q, k)
+        with pytest.raises(
+            InputError, match=r"^attention_values: probs is \[4, 3, 8\] and v is \[2, 5, 6\]; they differ"
+        ):
+            dev.ops.attention_values(q, k)
+        with pytest.raises(
+            InputError, match=r"^attention: offset is -1; expected how many keys come before that of query 0"
+        ):
+            dev.ops.attention(q, q, q, causal=True, offset=-1)
+    assert dev.memory().tensors == 0

@@ -1,0 +1,242 @@
+"""embedding_backward by both methods: sums within rounding, counts exact, nothing added twice or in another place."""
+
+from __future__ import annotations
+
+import dataclasses
+from typing import Any
+
+import numpy as np
+import pytest
+from tiers import tiered
+
+from glinfer.errors import InputError, PlanError
+from glinfer.models.oracle import relative_error, run_plan
+from glinfer.models.plan import PlanBuilder
+from glinfer.models.session import Session
+from glinfer.ops.flat.scatter import METHODS, add_gradients
+from glinfer.ops.kernels import KernelOptions
+from glinfer.ops.spec import DrawSpec, TensorSpec
+from glinfer.tensors.device import Device
+from qa.kernels.cases.backward import CASES, expected
+from qa.kernels.cases.case import normal
+
+pytestmark = pytest.mark.gl
+
+Array = np.ndarray[Any, Any]
+EPSILON = float(np.finfo(np.float32).eps)
+
+
+def backward(device: Device, ids: Array, grad: Array, vocab: int, method: str | None = None) -> tuple[Array, Array]:
+    """Sums and counts, of which nothing stays behind."""
+    with device.tensor(ids) as places, device.tensor(grad) as gradients:
+        sums, counts = device.ops.embedding_backward(places, gradients, vocab, method=method)
+        with sums, counts:
+            assert sums.shape == counts.shape == (vocab, grad.shape[-1])
+            assert (sums.dtype, counts.dtype) == ("float32", "float32")
+            return sums.numpy(), counts.numpy()
+
+
+def assert_within_rounding(found: tuple[Array, Array], ids: Array, grad: Array, vocab: int) -> None:
+    """Sums within n·eps·Σ|g| of float64, counts exact."""
+    sums, counts = expected(ids, grad, vocab)
+    amounts, _ = expected(ids, np.abs(grad), vocab)
+    np.testing.assert_array_equal(found[1], counts)
+    assert (np.abs(found[0] - sums) <= counts * EPSILON * amounts).all()
+
+
+@tiered(("rows", "cols"), [(1, 1), (3, 5), (31, 64), (1009, 7), (2, 1027), (1, 70001)], keep=(1, 4))
+@tiered("form", CASES[0].forms)
+def test_the_cases(dev: Device, rows: int, cols: int, form: str) -> None:
+    (case,) = CASES
+    for found, wanted in case.check(dev, np.random.default_rng(rows * cols), rows, cols, form):
+        assert found.shape == wanted.shape
+        assert relative_error(found, wanted) <= case.tolerance
+    assert dev.memory().tensors == 0
+
+
+@pytest.mark.parametrize("times", [1, 10, 512])
+@pytest.mark.parametrize("method", METHODS)
+def test_one_token_many_times(dev: Device, method: str, times: int) -> None:
+    ids = np.full(512, 90, np.int32)
+    ids[times:] = np.arange(512 - times) % 90
+    ids = np.random.default_rng(1).permutation(ids)
+    grad = normal(np.random.default_rng(2), 512, 37, offset=0.5)
+    found = backward(dev, ids, grad, 97, method)
+    assert_within_rounding(found, ids, grad, 97)
+    assert (found[1][90] == times).all()
+    assert not found[0][91:].any()
+
+
+@pytest.mark.parametrize("method", METHODS)
+def test_whole_numbers_add_up_exactly(dev: Device, method: str) -> None:
+    ids = np.random.default_rng(3).integers(0, 50, (7, 33)).astype(np.int32)
+    grad = np.random.default_rng(4).integers(-1000, 1000, (7, 33, 10)).astype(np.float32)
+    sums, counts = backward(dev, ids, grad, 50, method)
+    wanted = np.zeros((50, 10))
+    np.add.at(wanted, ids, grad)
+    np.testing.assert_array_equal(sums, wanted)
+    np.testing.assert_array_equal(counts, np.repeat(np.bincount(ids.reshape(-1), minlength=50)[:, None], 10, axis=1))
+
+
+@pytest.mark.parametrize("method", METHODS)
+def test_what_is_not_finite_is_skipped_element_by_element(dev: Device, method: str) -> None:
+    ids = np.array([2, 2, 2, 0], np.int32)
+    grad = np.ones((4, 5), np.float32)
+    grad[0, 1], grad[1, 1], grad[2, 4], grad[3] = np.nan, np.inf, -np.inf, np.nan
+    grad[1, 0] = 3e38
+    sums, counts = backward(dev, ids, grad, 3, method)
+    assert counts.tolist() == [[0] * 5, [0] * 5, [3, 1, 3, 3, 2]]
+    np.testing.assert_array_equal(sums, np.float32([[0] * 5, [0] * 5, [3e38, 1, 3, 3, 2]]))
+    odd = np.array([0x7F800001, 0xFFFFFFFF, 0x7F7FFFFF, 0x00800000], np.uint32).view(np.float32)[None, :]
+    sums, counts = backward(dev, np.array([0], np.int32), odd, 1, method)
+    assert counts.tolist() == [[0, 0, 1, 1]]
+    assert sums[0, 2:].tolist() == odd[0, 2:].tolist()
+
+
+@pytest.mark.parametrize("method", METHODS)
+def test_ids_that_are_no_row_are_skipped(dev: Device, method: str) -> None:
+    ids = np.array([[0, -1, 6, 7], [-(1 << 31), (1 << 31) - 1, 1 << 30, 3]], np.int32)
+    grad = normal(np.random.default_rng(5), 2, 4, 9)
+    sums, counts = backward(dev, ids, grad, 7, method)
+    wanted = np.zeros((7, 9), np.float32)
+    wanted[0], wanted[6], wanted[3] = grad[0, 0], grad[0, 2], grad[1, 3]
+    np.testing.assert_array_equal(sums, wanted)
+    np.testing.assert_array_equal(counts, wanted != 0)
+
+
+@pytest.mark.parametrize("vocab", [1, 3001])
+def test_every_point_hits_its_texel(dev: Device, vocab: int) -> None:
+    ids = np.random.default_rng(6).permutation(vocab).astype(np.int32)
+    grad = np.arange(1, vocab * 150 + 1, dtype=np.float32).reshape(vocab, 150)
+    sums, counts = backward(dev, ids, grad, vocab, "scatter")
+    np.testing.assert_array_equal(sums[ids], grad)
+    assert (counts == 1).all()
+
+
+@pytest.mark.parametrize("method", METHODS)
+def test_small_textures(small: Device, method: str) -> None:
+    ids = np.random.default_rng(7).integers(0, 101, (3, 67)).astype(np.int32)
+    grad = normal(np.random.default_rng(8), 3, 67, 70)
+    assert_within_rounding(backward(small, ids, grad, 101, method), ids, grad, 101)
+
+
+def test_a_single_id_and_half_floats(dev: Device) -> None:
+    sums, _ = backward(dev, np.array(1, np.int32), np.float16([1.5, 65504]), 2)
+    assert sums.tolist() == [[0, 0], [1.5, 65504]]
+
+
+@pytest.mark.parametrize("method", METHODS)
+def test_padding_stays_zero(dev: Device, method: str) -> None:
+    with dev.tensor([0, 1, 1]) as ids, dev.tensor(np.ones((3, 5), np.float32)) as grad:
+        for result in dev.ops.embedding_backward(ids, grad, 2, method=method):
+            layout = result.layout
+            texels = result.storage.texture().framebuffer.read(0, layout.width, layout.height).reshape(-1, 4)
+            assert texels[: 2 * 2].reshape(2, 8).tolist() == [[1] * 5 + [0] * 3, [2] * 5 + [0] * 3]
+
+
+def test_a_device_that_cannot_blend_gathers(dev: Device, monkeypatch: pytest.MonkeyPatch) -> None:
+    drawn: list[str] = []
+    make = add_gradients
+
+    def remember(*arguments: Any, **options: Any) -> DrawSpec:
+        drawn.append(options["method"])
+        return make(*arguments, **options)
+
+    monkeypatch.setattr("glinfer.tensors.backward.add_gradients", remember)
+    ids, grad = np.array([1, 1], np.int32), np.ones((2, 3), np.float32)
+    dev.blends_floats = True
+    backward(dev, ids, grad, 2)
+    dev.blends_floats = False
+    assert backward(dev, ids, grad, 2)[0].tolist() == [[0, 0, 0], [2, 2, 2]]
+    assert drawn == ["scatter", "gather"]
+    with pytest.raises(
+        InputError, match="method is 'scatter', but this device cannot blend 32-bit floats; take 'gather'"
+    ):
+        backward(dev, ids, grad, 2, "scatter")
+
+
+@pytest.mark.parametrize(
+    ("ids", "shape", "options", "message"),
+    [
+        (
+            [1, 2],
+            (3, 4),
+            {},
+            r"ids is \[2\] of int32 and grad is \[3, 4\]; expected ids \[...\] of int32 and grad \[..., D\]",
+        ),
+        ([1.0, 2.0], (2, 4), {}, r"ids is \[2\] of float32 and grad is \[2, 4\]; expected ids"),
+        ([[1, 2]], (2, 4), {}, r"ids is \[1, 2\] of int32 and grad is \[2, 4\]"),
+        (1, (), {}, r"ids is \[\] of int32 and grad is \[\]"),
+        ([1, 2], (2, 4), {"vocab": 0}, "vocab is 0; expected how many rows the table has"),
+        ([1, 2], (2, 4), {"vocab": 2.0}, "vocab is 2.0; expected how many rows the table has"),
+        ([1, 2], (2, 4), {"method": "sort"}, "there is no method 'sort'; known: scatter, gather"),
+    ],
+)
+def test_calls_that_do_not_fit(dev: Device, ids: Any, shape: Any, options: dict[str, Any], message: str) -> None:
+    with dev.tensor(ids) as places, dev.tensor(np.zeros(shape, np.float32)) as grad:
+        with pytest.raises(InputError, match=f"embedding_backward: {message}"):
+            dev.ops.embedding_backward(places, grad, **{"vocab": 5, **options})
+        assert dev.memory().tensors == 2
+
+
+@dataclasses.dataclass
+class OneDraw:
+    """A plan of one draw that adds the gradients [2 × 21, 6] of ids [2, 21] to a table of 11 rows."""
+
+    method: str = "scatter"
+    kernels: KernelOptions = dataclasses.field(default_factory=KernelOptions)
+    grads: int = 42
+    counts_cols: int = 6
+    edge: int = 2048
+
+    def __post_init__(self) -> None:
+        self.builder = PlanBuilder("add", 1, ())
+        ids, grad = self._flat("ids", "input", 2, 21, "rgba32i"), self._flat("grad", "input", self.grads, 6)
+        sums, counts = self._flat("sums", "activation", 11, 6), self._flat("counts", "activation", 11, self.counts_cols)
+        self.draw = add_gradients("add", "add", ids, grad, sums, counts, method=self.method, kernels=self.kernels)
+
+    def _flat(self, name: str, kind: str, rows: int, cols: int, form: str = "rgba32f") -> TensorSpec:
+        return self.builder.flat(name, kind, rows, cols, form, self.edge)
+
+    def refused(self, draw: DrawSpec, message: str) -> None:
+        self.builder.draw(draw)
+        with pytest.raises(PlanError, match=message):
+            self.builder.build()
+
+
+@pytest.mark.parametrize("method", METHODS)
+def test_a_plan_begins_at_zero_in_every_run_and_agrees_with_its_oracle(dev: Device, method: str) -> None:
+    one = OneDraw(method, dev.kernels, edge=dev.context.limits.max_texture_size)
+    one.builder.draw(one.draw)
+    plan = one.builder.build()
+    assert plan.draws[0].cover == ("scatter" if method == "scatter" else "triangle")
+    session = Session(plan, {}, dev.context, programs=dev.programs)
+    for seed in (9, 10):
+        rng = np.random.default_rng(seed)
+        inputs = {"ids": rng.integers(-1, 12, (2, 21)).astype(np.int32), "grad": normal(rng, 42, 6)}
+        inputs["grad"][5] = np.nan
+        for name, array in inputs.items():
+            session.write(name, array)
+        ((_, wanted),) = run_plan(plan, {}, inputs, {})
+        for _ in range(2):
+            assert session.run({}) == 1
+            assert np.abs(session.read("sums") - wanted[0]).max() < 1e-5
+            np.testing.assert_array_equal(session.read("counts"), wanted[1])
+    session.release()
+
+
+def test_draws_that_do_not_fit_are_refused() -> None:
+    one = OneDraw(grads=41)
+    one.refused(one.draw, r"draw add: grad is \[41, 6\]; expected \[42, 6\]")
+    one = OneDraw(counts_cols=5)
+    one.refused(one.draw, "draw add: its targets sums and counts differ in shape")
+    one = OneDraw()
+    one.refused(
+        dataclasses.replace(one.draw, vertex=""), "draw add: scattered points need a number and a vertex shader"
+    )
+    one = OneDraw()
+    one.refused(dataclasses.replace(one.draw, points=0), "draw add: scattered points need a number and a vertex shader")
+    one = OneDraw()
+    one.refused(dataclasses.replace(one.draw, clears=False), "draw add adds to sums, which no earlier draw has written")
+    with pytest.raises(PlanError, match="draw add: gradients are added by 'sort'; known: scatter, gather"):
+        OneDraw("sort")

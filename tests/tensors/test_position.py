@@ -1,0 +1,327 @@
+"""rope: every way to pair and place, angles of far positions, scalings as the field computes them, and its tables."""
+
+from __future__ import annotations
+
+import math
+from typing import Any
+
+import numpy as np
+import pytest
+from tiers import tiered
+
+from glinfer.errors import InputError, PlanError
+from glinfer.models.oracle import relative_error, run_plan
+from glinfer.models.plan import PlanBuilder
+from glinfer.models.session import Session
+from glinfer.ops.flat.rotate import rotate
+from glinfer.ops.kernels import KernelOptions
+from glinfer.ops.rotary import rope_frequencies, rope_table
+from glinfer.ops.spec import RunValue
+from glinfer.tensors.device import Device
+from qa.kernels.cases.case import normal
+from qa.kernels.cases.position import CASES, expected
+
+pytestmark = pytest.mark.gl
+
+Array = np.ndarray[Any, Any]
+
+
+def rope(device: Device, x: Array, **options: Any) -> Array:
+    """rope of an array, with nothing left behind but the tables."""
+    with device.tensor(x) as tensor, device.ops.rope(tensor, **options) as y:
+        assert (y.shape, y.dtype) == (x.shape, "float32")
+        return y.numpy()
+
+
+@tiered(("rows", "cols"), [(1, 1), (3, 5), (7, 16), (5, 66), (300, 24), (1, 5257)], keep=(1, 3))
+@tiered("form", CASES[0].forms)
+def test_the_cases(dev: Device, rows: int, cols: int, form: str) -> None:
+    (case,) = CASES
+    for found, wanted in case.check(dev, np.random.default_rng(rows * cols), rows, cols, form):
+        assert found.shape == wanted.shape
+        assert relative_error(found, wanted) <= case.tolerance
+
+
+@pytest.mark.parametrize("interleaved", [False, True])
+@tiered(("heads", "dim", "rotary"), [(1, 16, 16), (2, 16, 8), (3, 6, 4), (2, 5, 2), (2, 12, 6), (1, 8, 4)], keep=(1, 3))
+def test_every_way_to_lie_in_texels(dev: Device, heads: int, dim: int, rotary: int, interleaved: bool) -> None:
+    x = normal(np.random.default_rng(1), 2, 11, heads * dim)
+    found = rope(dev, x, heads=heads, rotary_dim=rotary, interleaved=interleaved, offset=3)
+    for head in range(heads):
+        own = slice(head * dim, (head + 1) * dim)
+        wanted = expected(x[..., own], 3 + np.arange(11), rotary, interleaved=interleaved)
+        assert np.abs(found[..., own] - wanted).max() < 1e-6
+        assert np.array_equal(found[..., own][..., rotary:], x[..., own][..., rotary:])
+
+
+def test_a_pair_turns_by_hand(dev: Device) -> None:
+    x = np.array([[1, 0, 0, 2], [1, 0, 0, 2]], np.float32)
+    cos, sin = math.cos(1), math.sin(1)
+    slow_cos, slow_sin = math.cos(0.1), math.sin(0.1)
+    halves = [[1, 0, 0, 2], [cos, -2 * slow_sin, sin, 2 * slow_cos]]
+    pairs = [[1, 0, 0, 2], [cos, sin, -2 * slow_sin, 2 * slow_cos]]
+    np.testing.assert_allclose(rope(dev, x, theta=100.0), halves, atol=1e-7)
+    np.testing.assert_allclose(rope(dev, x, theta=100.0, interleaved=True), pairs, atol=1e-7)
+
+
+def test_far_positions_keep_their_digits(dev: Device) -> None:
+    x = normal(np.random.default_rng(2), 4, 32)
+    found = rope(dev, x, offset=100_000, length=100_004)
+    assert np.abs(found - expected(x, 100_000 + np.arange(4), 32)).max() < 5e-7
+
+
+def test_positions_row_by_row(dev: Device) -> None:
+    x = normal(np.random.default_rng(3), 3, 7, 24)
+    places = np.array([5, 0, 1000, 1000, 3, 77, 2], np.int32)
+    with dev.tensor(places) as at:
+        found = rope(dev, x, positions=at)
+        assert np.array_equal(found, rope(dev, x, positions=at, length=1001))
+    assert np.abs(found - expected(x, places, 24)).max() < 1e-6
+    with dev.tensor(np.arange(40, 47, dtype=np.int32)) as at:
+        assert np.array_equal(rope(dev, x, positions=at), rope(dev, x, offset=40))
+
+
+def test_what_is_no_number_stays_in_its_pair_and_padding_is_zero(dev: Device) -> None:
+    x = np.ones((3, 6), np.float32)
+    x[0, 1], x[1, 2], x[2, 0] = np.nan, np.inf, -np.inf
+    with dev.tensor(x) as tensor, dev.ops.rope(tensor) as y:
+        found, layout = y.numpy(), y.layout
+        texels = y.storage.texture().framebuffer.read(0, layout.width, layout.height).reshape(-1, 4)
+    assert np.isfinite(found).tolist() == [[True, False, True] * 2, [True, True, False] * 2, [False, True, True] * 2]
+    assert not texels[:6].reshape(3, 8)[:, 6:].any()
+
+
+def test_out_and_views(dev: Device) -> None:
+    x = normal(np.random.default_rng(4), 2, 5, 4, 8)
+    with dev.tensor(x) as tensor, dev.tensor(np.zeros((2, 5, 32), np.float32)) as out:
+        beside = tensor.reshape(2, 5, 32)
+        assert dev.ops.rope(beside, heads=4, out=out) is out
+        by_head = expected(x.swapaxes(1, 2), np.arange(5), 8).swapaxes(1, 2)
+        assert np.abs(out.numpy().reshape(x.shape) - by_head).max() < 1e-6
+        beside.release()
+
+
+def test_a_table_is_kept_grown_and_let_go(dev: Device) -> None:
+    x = dev.tensor(normal(np.random.default_rng(5), 6, 64))
+
+    def after(**options: Any) -> tuple[int, int]:
+        dev.ops.rope(x, **options).release()
+        memory = dev.memory()
+        return memory.tensors - 1, memory.bytes - x.nbytes
+
+    first = after()
+    assert first[0] == 1
+    assert after(offset=5) == first, "the same table"
+    grown = after(offset=5000)
+    assert grown[0] == 1, "the table that was too small is released"
+    assert grown[1] == 8192 * 64 * 4
+    assert after() == grown
+    assert [after(theta=100.0 * step)[0] for step in range(1, 10)] == [2, 3, 4, 5, 6, 7, 8, 8, 8]
+    dynamic = {"rope_type": "dynamic", "factor": 2.0, "original_max_position_embeddings": 4}
+    assert after(scaling=dynamic)[0] == 8
+
+
+@pytest.mark.parametrize(("rows", "dim"), [(200, 68), (128, 128), (1, 10000)])
+def test_small_textures(small: Device, rows: int, dim: int) -> None:
+    x = normal(np.random.default_rng(6), rows, dim)
+    assert np.abs(rope(small, x) - expected(x, np.arange(rows), dim)).max() < 1e-6
+    if rows == 1:  # the table has one row then
+        with small.tensor([0]) as first:
+            assert np.array_equal(rope(small, x, positions=first), x)
+
+
+def test_a_table_that_fits_no_texture(small: Device) -> None:
+    with small.tensor(np.zeros((1, 64), np.float32)) as x:
+        with pytest.raises(InputError, match=r"rope: the angles of 258 positions do not fit: a tensor \[258, 64\]"):
+            small.ops.rope(x, offset=257)
+        assert small.memory().tensors == 1
+
+
+# What transformers 5.23 gives (modeling_rope_utils.py), pairs 0, 1, 9, 16 and 31 of 32, rounded to float32.
+SHOWN = [0, 1, 9, 16, 31]
+LLAMA3 = {"factor": 8.0, "low_freq_factor": 1.0, "high_freq_factor": 4.0, "original_max_position_embeddings": 8192}
+YARN = {"factor": 4.0, "original_max_position_embeddings": 32768}
+MSCALE = {"factor": 40.0, "original_max_position_embeddings": 4096, "mscale": 1.0, "mscale_all_dim": 0.8}
+GPT_OSS = {"factor": 32.0, "original_max_position_embeddings": 4096, "beta_fast": 32, "beta_slow": 1, "truncate": False}
+DYNAMIC = {"factor": 4.0, "original_max_position_embeddings": 2048}
+REFERENCE = [
+    ("linear", 1e4, {"factor": 4.0}, 10, 1.0, [0.25, 0.187473552, 0.0187473552, 0.0025, 3.33380358e-05]),
+    ("dynamic", 1e4, DYNAMIC, 2048, 1.0, [1.0, 0.749894209, 0.0749894209, 0.01, 0.000133352143]),
+    ("dynamic", 1e4, DYNAMIC, 5000, 1.0, [1.0, 0.705043436, 0.0430469971, 0.00372781277, 1.97102475e-05]),
+    ("llama3", 5e5, LLAMA3, 10, 1.0, [1.0, 0.663601238, 0.0249554087, 0.000524846161, 3.76732269e-07]),
+    ("yarn", 1e6, YARN, 10, 1.138629436, [1.0, 0.649381632, 0.0205352503, 0.000583333333, 3.84981632e-07]),
+    ("yarn", 1e4, MSCALE, 10, 1.056966256, [1.0, 0.749894209, 0.0749894209, 0.0055, 3.33380358e-06]),
+    ("yarn", 1.5e5, GPT_OSS, 10, 1.346573590, [1.0, 0.689044306, 0.0317056962, 0.000456483919, 3.02351143e-07]),
+]
+
+
+@pytest.mark.parametrize(("kind", "theta", "settings", "length", "attention", "angles"), REFERENCE)
+def test_scalings_as_the_field_has_them(
+    kind: str, theta: float, settings: dict[str, Any], length: int, attention: float, angles: list[float]
+) -> None:
+    found, factor = rope_frequencies(length, 64, theta, {"rope_type": kind, **settings})
+    np.testing.assert_allclose(found[SHOWN], angles, rtol=1e-6)
+    assert math.isclose(factor, attention, rel_tol=1e-8)
+
+
+def test_longrope_takes_its_factors_by_the_length() -> None:
+    short, long = np.linspace(1.0, 2.0, 32), np.linspace(4.0, 40.0, 32)
+    settings = {"type": "longrope", "short_factor": short, "long_factor": list(long), "factor": 32.0}
+    settings["original_max_position_embeddings"] = 4096
+    plain, one = rope_frequencies(1, 64, 1e4, None)
+    assert one == 1.0
+    near, factor = rope_frequencies(4096, 64, 1e4, settings)
+    far, same = rope_frequencies(4097, 64, 1e4, settings)
+    np.testing.assert_allclose(near * short, plain, rtol=1e-12)
+    np.testing.assert_allclose(far * long, plain, rtol=1e-12)
+    assert factor == same
+    assert math.isclose(factor, 1.1902380714238083, rel_tol=1e-12)
+    del settings["factor"]
+    settings["max_position_embeddings"] = 131072
+    assert rope_frequencies(1, 64, 1e4, settings)[1] == factor
+
+
+def test_a_scaling_reaches_the_elements(dev: Device) -> None:
+    x = normal(np.random.default_rng(7), 9, 64)
+    scaling = {"rope_type": "yarn", **YARN}
+    frequencies, factor = rope_frequencies(9, 64, 1e6, scaling)
+    table, same = rope_table(9, 64, 1e6, scaling)
+    assert (table.dtype, table.shape, same) == (np.dtype(np.float32), (9, 64), factor)
+    turned = (x[:, :32] + 1j * x[:, 32:]) * np.exp(1j * np.arange(9)[:, None] * frequencies) * factor
+    found = rope(dev, x, theta=1e6, scaling=scaling)
+    assert np.abs(found - np.concatenate([turned.real, turned.imag], axis=1)).max() < 1e-6
+    dynamic = {"rope_type": "dynamic", **DYNAMIC}
+    longer, _ = rope_frequencies(5000, 64, 1e4, dynamic)
+    turned = (x[:, :32] + 1j * x[:, 32:]) * np.exp(1j * (4991 + np.arange(9))[:, None] * longer)
+    found = rope(dev, x, offset=4991, scaling=dynamic)
+    assert np.abs(found - np.concatenate([turned.real, turned.imag], axis=1)).max() < 1e-6
+
+
+@pytest.mark.parametrize(
+    ("scaling", "message"),
+    [
+        (
+            {"rope_type": "ntk"},
+            "rope: there is no scaling of type 'ntk'; known: default, linear, dynamic, llama3, yarn,",
+        ),
+        ({"type": "linear"}, "rope scaling of type 'linear' has no 'factor'; add it to the settings"),
+        ({"type": "linear", "factor": None}, "rope scaling of type 'linear' has no 'factor'"),
+        ({"type": "linear", "factor": -2}, "rope scaling of type 'linear' has factor -2; expected a number above 0"),
+        ({"type": "linear", "factor": "2"}, "rope scaling of type 'linear' has factor '2'; expected a number above 0"),
+        (
+            {"type": "linear", "factor": True},
+            "rope scaling of type 'linear' has factor True; expected a number above 0",
+        ),
+        ({"type": "dynamic", "factor": 2}, "'dynamic' has no 'original_max_position_embeddings'; add it"),
+        ({"type": "llama3", "factor": 2}, "'llama3' has no 'original_max_position_embeddings'; add it"),
+        ({"type": "llama3", **LLAMA3, "low_freq_factor": 4}, "low_freq_factor 4 and high_freq_factor 4; expected the"),
+        ({"type": "yarn", "original_max_position_embeddings": 8}, "'yarn' has no 'factor'; add it"),
+        ({"type": "longrope", **YARN}, "'longrope' has no 'short_factor'; add it"),
+        (
+            {"type": "longrope", **YARN, "short_factor": [1.0, 2.0]},
+            "rope scaling of type 'longrope': short_factor needs 4 numbers above 0, one a pair",
+        ),
+        ({"type": "linear", "factor": 10**400}, "expected a number above 0"),
+        (
+            {"type": "longrope", "factor": 2, "original_max_position_embeddings": 1}
+            | {"short_factor": [1.0] * 4, "long_factor": [1.0] * 4},
+            "rope scaling of type 'longrope': its settings give no numbers; expected those of the model",
+        ),
+        ({"rope_theta": 5e5}, "rope: theta is 10000.0 and the scaling has rope_theta 500000.0; expected one theta"),
+        ("linear", "rope: scaling is 'linear'; expected settings such as {'rope_type': 'linear', 'factor': 2}"),
+    ],
+)
+def test_scalings_that_are_none(scaling: Any, message: str) -> None:
+    with pytest.raises(InputError) as refused:
+        rope_table(4, 8, 10000.0, scaling)
+    assert message in str(refused.value)
+    assert "\n" not in str(refused.value)
+
+
+@pytest.mark.parametrize(
+    ("shape", "options", "message"),
+    [
+        ((8,), {}, r"rope: x is \[8\]; expected \[..., sequence, 1 heads × their elements\]"),
+        ((3, 8), {"heads": 3}, r"rope: x is \[3, 8\]; expected \[..., sequence, 3 heads × their elements\]"),
+        ((3, 8), {"heads": 0}, "rope: heads is 0; expected a whole number from 1 on"),
+        ((3, 7), {}, r"rope: 7 elements of each head of x \[3, 7\] are to turn in pairs; expected an even rotary_dim"),
+        ((3, 8), {"rotary_dim": 10}, "rope: 10 elements of each head .* expected an even rotary_dim from 2 to 8"),
+        ((3, 8), {"offset": -1}, "rope: offset is -1; expected a whole number from 0 on"),
+        ((3, 8), {"offset": 1.5}, "rope: offset is 1.5; expected a whole number from 0 on"),
+        ((3, 8), {"offset": 7, "length": 9}, "rope: x has positions 7 to 9; expected them from 0 to 8, below length"),
+        ((3, 8), {"theta": 1.0}, "rope: theta is 1.0; expected a number above 1, such as 10000.0"),
+        ((3, 8), {"theta": math.nan}, "rope: theta is nan; expected a number above 1"),
+        ((3, 2), {"scaling": {"type": "dynamic", **DYNAMIC}}, "'dynamic' needs rotary_dim of at least 4; found 2"),
+    ],
+)
+def test_calls_that_do_not_fit(dev: Device, shape: tuple[int, ...], options: dict[str, Any], message: str) -> None:
+    with dev.tensor(np.zeros(shape, np.float32)) as x:
+        with pytest.raises(InputError, match=message):
+            dev.ops.rope(x, **options)
+        assert dev.memory().tensors == 1
+
+
+def test_positions_that_do_not_fit(dev: Device) -> None:
+    with dev.tensor(np.zeros((3, 8), np.float32)) as x, dev.tensor([0, 1, 2]) as good:
+        for bad, message in (
+            ([0, 1], r"rope: positions is \[2\] of int32, with offset 0; expected \[3\] of int32, one position a row"),
+            ([0.0, 1.0, 2.0], r"rope: positions is \[3\] of float32, with offset 0; expected \[3\] of int32"),
+            ([0, -1, 2], "rope: x has positions -1 to 2; expected them from 0 on"),
+        ):
+            with dev.tensor(bad) as positions, pytest.raises(InputError, match=message):
+                dev.ops.rope(x, positions=positions)
+        with pytest.raises(InputError, match=r"positions is \[3\] of int32, with offset 2; .* and no offset"):
+            dev.ops.rope(x, positions=good, offset=2)
+    with (
+        dev.tensor([[1, 2], [3, 4]]) as whole,
+        pytest.raises(InputError, match=r"x is \[2, 2\] of int32; expected float32"),
+    ):
+        dev.ops.rope(whole)
+
+
+def decoding(dev: Device, x: Array, table: Array, **options: Any) -> tuple[PlanBuilder, Session]:
+    """A bound plan of one draw whose position and rows are run values."""
+    edge, (most, cols) = dev.context.limits.max_texture_size, x.shape
+    values = [RunValue("at", 0, len(table) - 1), RunValue("rows", 1, most, lambda tokens: tokens)]
+    plan = PlanBuilder("decode", most, values)
+    source = plan.flat("x", "input", most, cols, "rgba32f", edge)
+    angles = plan.flat("table", "weight", *table.shape, "rgba32f", edge)
+    out = plan.flat("y", "activation", most, cols, "rgba32f", edge)
+    plan.draw(rotate("r", "r", source, angles, out, kernels=dev.kernels, position="at", rows="rows", **options))
+    session = Session(plan.build(), {"table": table}, dev.context, programs=dev.programs)
+    session.write("x", x)
+    return plan, session
+
+
+@pytest.mark.parametrize("interleaved", [False, True])
+@pytest.mark.parametrize(("dim", "rotary"), [(16, 16), (10, 4)])
+def test_a_plan_moves_the_position_by_a_run_value(dev: Device, dim: int, rotary: int, interleaved: bool) -> None:
+    x, table = normal(np.random.default_rng(8), 6, 3 * dim), rope_table(50, rotary)[0]
+    plan, session = decoding(dev, x, table, heads=3, interleaved=interleaved)
+    for at, rows in ((0, 6), (17, 1), (44, 6), (49, 1)):
+        values = {"at": at, "rows": rows}
+        session.run(values)
+        ((_, wanted),) = run_plan(plan.build(), {"table": table}, {"x": x}, values)
+        found = session.read("y", rows)
+        assert found.shape == wanted.shape == (rows, 3 * dim)
+        assert np.abs(found - wanted).max() < 1e-6
+        by_head = x[:rows].reshape(rows, 3, dim).swapaxes(0, 1)
+        turned = expected(by_head, at + np.arange(rows), rotary, interleaved=interleaved)
+        assert np.abs(wanted - turned.swapaxes(0, 1).reshape(rows, -1)).max() < 1e-6
+    session.release()
+
+
+def test_draws_that_do_not_fit_are_refused() -> None:
+    def refuses(message: str, x: tuple[int, int], table: tuple[int, int], **options: Any) -> None:
+        plan = PlanBuilder("p", 1, ())
+        source = plan.flat("x", "input", *x, "rgba32f", 64)
+        angles = plan.flat("table", "input", *table, "rgba32f", 64)
+        out = plan.flat("y", "activation", *x, "rgba32f", 64)
+        plan.draw(rotate("d", "d", source, angles, out, kernels=KernelOptions(), **options))
+        with pytest.raises(PlanError, match=message):
+            plan.build()
+
+    refuses(r"draw d: x is \[4, 9\]; expected \[any, 8\]", (4, 9), (10, 4), heads=2)
+    refuses("draw d: heads of 4 elements have no 6 that turn in pairs", (4, 8), (10, 6), heads=2)
+    refuses("draw d: 4 rows are no whole number of sequences of 3", (4, 8), (10, 8), sequence=3)
+    refuses("draw d: position 10 is not in a table of 10 positions", (4, 8), (10, 8), position=10)

@@ -1,0 +1,180 @@
+"""Windows of attention over tensors, and of scores in the products of reference plans, against NumPy."""
+
+from __future__ import annotations
+
+import itertools
+from collections.abc import Callable, Iterator
+from typing import Any
+
+import numpy as np
+import pytest
+from tiers import tiered
+
+from glinfer.errors import PlanError
+from glinfer.gl.context import Limits, open_device
+from glinfer.models.plan import Plan, PlanBuilder
+from glinfer.models.session import Session
+from glinfer.ops.flat.attend import attend
+from glinfer.ops.flat.matmul import matmul
+from glinfer.ops.flat.product import Finish, Product, Strategy
+from glinfer.ops.kernels import KernelOptions
+from glinfer.ops.spec import RunValue, TensorSpec
+
+pytestmark = pytest.mark.gl
+
+Array = np.ndarray[Any, Any]
+TOLERANCE = 2e-6
+POSITIONS = 23
+RUN_VALUES = [RunValue("position", 0, POSITIONS - 1)]
+
+
+class Bench:
+    """A plan of some draws over random inputs, its textures filled before it runs."""
+
+    def __init__(self, device: Any, kernels: KernelOptions, edge: int) -> None:
+        self.device, self.kernels, self.edge = device, kernels, edge
+        self.builder = PlanBuilder("bench", 1, RUN_VALUES)
+        self.arrays: dict[str, Array] = {}
+        self.rng = np.random.default_rng(0)
+
+    def input(self, name: str, rows: int, cols: int) -> TensorSpec:
+        return self.given(name, self.rng.standard_normal((rows, cols)).astype(np.float32))
+
+    def given(self, name: str, array: Array) -> TensorSpec:
+        self.arrays[name] = np.ascontiguousarray(array, np.float32)
+        return self.builder.flat(name, "input", *array.shape, "rgba32f", self.edge)
+
+    def out(self, name: str, rows: int, cols: int, kind: str = "activation") -> TensorSpec:
+        return self.builder.flat(name, kind, rows, cols, "rgba32f", self.edge)
+
+    def run(self, plan: Plan, runs: list[dict[str, int]], fill: float) -> Iterator[tuple[Session, dict[str, int]]]:
+        """Run a plan with some values after each other, over outputs that hold one number at the beginning."""
+        session = Session(plan, {}, self.device)
+        try:
+            for tensor in plan.tensors:
+                if tensor.kind != "input":
+                    session.texture(tensor.name).fill(fill)
+            for name, array in self.arrays.items():
+                session.write(name, array)
+            for values in runs:
+                session.run(values)
+                yield session, values
+        finally:
+            session.release()
+
+
+@pytest.fixture(params=["usual", "least"])
+def bench(request: pytest.FixtureRequest) -> Iterator[Callable[[], Bench]]:
+    """Makes benches on one device: the usual one, or what WebGL2 guarantees, with matrices over many lines."""
+    least = request.param == "least"
+    kernels = KernelOptions(rows_per_draw=4) if least else KernelOptions(rows_per_draw=8, lookup_texture=True)
+    with open_device(limits=Limits.webgl2_minimum() if least else None) as device:
+        yield lambda: Bench(device, kernels, 21 if least else 2048)
+
+
+def close(found: Array, expected: Array) -> bool:
+    assert found.shape == expected.shape
+    return bool(np.abs(found - expected).max() <= TOLERANCE * max(1.0, np.abs(expected).max()))
+
+
+def windowed(scores: Array, before: int, window: int) -> Array:
+    """Scores [queries, keys] with −inf where a query does not look: written out, key by key."""
+    found = scores.copy()
+    for query, key in np.ndindex(*scores.shape):
+        distance = before + query - key
+        if distance < 0 or (window and distance >= window):
+            found[query, key] = -np.inf
+    return found
+
+
+def softmax(scores: Array) -> Array:
+    powers = np.exp(scores - scores.max(-1, keepdims=True))
+    return np.asarray(powers / powers.sum(-1, keepdims=True))
+
+
+@tiered("parts", [0, 1, 3], keep=(0,))
+@tiered("window", [0, 1, 2, 5, 16, 40], keep=(3,))
+def test_attention_within_a_window(bench: Callable[[], Bench], window: int, parts: int) -> None:
+    """Behind what a query sees the caches hold numbers that would show."""
+    heads, kv_heads, keys = 4, 2, POSITIONS
+    for dim, queries in itertools.product((6, 8), (1, 5)):
+        made = bench()
+        q, k, v = (
+            made.input(name, count, dim)
+            for name, count in (("q", heads * queries), ("k", kv_heads * keys), ("v", kv_heads * keys))
+        )
+        out = made.out("out", heads * queries, dim)
+        made.builder.draw(
+            *attend(
+                "mix",
+                "mix",
+                q,
+                k,
+                v,
+                out,
+                heads=heads,
+                kv_heads=kv_heads,
+                queries=queries,
+                keys=keys,
+                scale=0.7,
+                causal="position",
+                window=window,
+                kernels=made.kernels,
+                scratch=made.out,
+                parts=parts,
+            )
+        )
+        plan = made.builder.build()
+        runs = [{"position": place} for place in (0, 4, 11, POSITIONS - queries)]
+        for session, values in made.run(plan, runs, np.nan):
+            by_head = made.arrays["q"].reshape(heads, queries, dim).astype(np.float64)
+            shared = [
+                np.repeat(made.arrays[name].reshape(kv_heads, keys, dim), heads // kv_heads, axis=0) for name in "kv"
+            ]
+            wanted = [
+                softmax(windowed(0.7 * a @ b.T, values["position"], window)) @ c
+                for a, b, c in zip(by_head, *shared, strict=True)
+            ]
+            assert close(session.read("out"), np.concatenate(wanted)), (dim, queries, values)
+
+
+@tiered("window", [1, 4, 30], keep=(1,))
+@tiered("kind", ["small", "packed"])
+def test_scores_outside_of_a_window_are_masked(bench: Callable[[], Bench], kind: str, window: int) -> None:
+    queries, keys, dim, heads = 9, 12, 6, 2
+    made = bench()
+    q, k = made.input("q", heads * queries, dim), made.input("k", heads * keys, dim)
+    out = made.out("out", heads * queries, keys)
+    product = Product(
+        queries, keys, dim, transposed=True, batch=(1, 1, heads), x_steps=(heads, 1, 1), weight_steps=(heads, 1, 1)
+    )
+    finish = Finish(scale=0.5, causal=3, window=window)
+    made.builder.draw(
+        *matmul(
+            "scores",
+            "scores",
+            q,
+            k,
+            out,
+            product=product,
+            strategy=Strategy(kind, targets=2 if kind == "packed" else 1),
+            finish=finish,
+            kernels=made.kernels,
+            scratch=made.out,
+        )
+    )
+    plan = made.builder.build()
+    for session, _ in made.run(plan, [{"position": 0}], np.nan):
+        by_head = (made.arrays[name].reshape(heads, -1, dim).astype(np.float64) for name in "qk")
+        wanted = np.concatenate([windowed(0.5 * a @ b.T, 3, window) for a, b in zip(*by_head, strict=True)])
+        found, seen = session.read("out"), np.isfinite(wanted)
+        assert np.array_equal(found[~seen], np.full((~seen).sum(), -1e30, np.float32))
+        assert close(found[seen], wanted[seen])
+
+
+def test_a_window_without_an_end_is_refused() -> None:
+    made = Bench(None, KernelOptions(), 64)
+    q = made.input("q", 4, 8)
+    common: dict[str, Any] = {"heads": 1, "kv_heads": 1, "queries": 4, "keys": 4, "scale": 1.0, "window": 2}
+    with pytest.raises(PlanError, match=r"draw m: a window of 2 keys needs queries that see keys up to their own"):
+        attend("m", "m", q, q, q, made.out("o", 4, 8), kernels=KernelOptions(), scratch=made.out, **common)

@@ -1,0 +1,96 @@
+"""Sites exported for the tests, a server for them, and Chromium; without a browser or Node.js these tests skip."""
+
+from __future__ import annotations
+
+import json
+import os
+import shutil
+import subprocess
+import threading
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from glinfer.export.serve import address, site_server
+
+HERE = Path(__file__).resolve().parent
+WEB = HERE.parents[1]
+BROWSERS = ("chromium", "chromium-browser", "google-chrome")
+SECONDS = 300
+ADVICE = "; 'make test-web' installs it where it may"
+# Reading logits back waits for the renderer; that is what it is for.
+EXPECTED = "GPU stall due to ReadPixels"
+
+Drive = Callable[..., dict[str, Any]]
+
+
+@pytest.fixture(scope="session")
+def chromium() -> str:
+    """The browser; $GLINFER_CHROMIUM names another."""
+    found = next(filter(None, map(shutil.which, [os.environ.get("GLINFER_CHROMIUM", ""), *BROWSERS])), None)
+    if found is None:
+        pytest.skip(f"there is no Chromium here{ADVICE}")
+    return found
+
+
+@pytest.fixture(scope="session")
+def node() -> str:
+    """Node.js, with what drives the browser."""
+    found = shutil.which("node")
+    if found is None:
+        pytest.skip("there is no Node.js here; install 20.19 or newer")
+    if not (WEB / "node_modules" / "playwright-core").is_dir():
+        pytest.skip(f"playwright-core is not in {WEB}{ADVICE}")
+    return found
+
+
+@contextmanager
+def serving(site: Path) -> Iterator[str]:
+    """The address of a site while it is served."""
+    with site_server(site, 0) as server:
+        thread = threading.Thread(target=server.serve_forever, kwargs={"poll_interval": 0.02})
+        thread.start()
+        try:
+            yield address(server)
+        finally:
+            server.shutdown()
+            thread.join()
+
+
+@pytest.fixture(scope="session")
+def open_page(chromium: str, node: str) -> Drive:
+    """Open an address, run jobs there, see drive.mjs; what it printed, once nothing has complained."""
+
+    def driven(url: str, jobs: Sequence[dict[str, Any]] = (), **options: Any) -> dict[str, Any]:
+        ran = subprocess.run(
+            [node, str(HERE / "drive.mjs"), chromium],
+            input=json.dumps({"url": url, "jobs": list(jobs), **options}),
+            capture_output=True,
+            text=True,
+            timeout=SECONDS,
+            check=False,
+        )
+        assert ran.returncode == 0, ran.stderr[-4000:]
+        found: dict[str, Any] = json.loads(ran.stdout)
+        assert [line for line in found["console"] if EXPECTED not in line] == []
+        assert found["errors"] == []
+        assert found.get("pageErrors", []) == []
+        assert found["lost"] == 0
+        assert found.get("glErrors", []) == []
+        return found
+
+    return driven
+
+
+@pytest.fixture(scope="session")
+def run_site(open_page: Drive) -> Drive:
+    """The same for a folder, which is served meanwhile; ``query`` is put behind the page's address."""
+
+    def driven(site: Path, jobs: Sequence[dict[str, Any]] = (), *, query: str = "", **options: Any) -> dict[str, Any]:
+        with serving(site) as url:
+            return open_page(url + query, jobs, **options)
+
+    return driven

@@ -1,0 +1,137 @@
+// Opens an exported site in Chromium, runs a model there, and prints what came out as one JSON document.
+//
+//   node drive.mjs CHROMIUM <jobs.json
+//
+// jobs.json: {"url": address of the page, "talk": a message to send to it by its form, "jobs": [job, …]} with jobs such as
+//   {"kind": "greedy", "ids": [1, 2], "count": 50, "logits": 5}   tokens chosen, logits of the first few of them
+//   {"kind": "drawn", "ids": [1, 2], "count": 50, "seed": 1, "temperature": 0.8}   tokens drawn by the page's sampler
+//   {"kind": "logits", "ids": [1, 2]}                             logits of the token after these
+//   {"kind": "attention", "ids": [1, 2]}                          what each picture of attention shows of the last of these
+//   {"kind": "encode", "text": "…"}                               ids of a text, and what they decode to
+// Printed: {"results": […], "console": […], "errors": […], "drawCalls": …, "renderer": …}.
+
+import { readFileSync } from "node:fs";
+import process from "node:process";
+import { chromium } from "playwright-core";
+
+import { FLAGS } from "../../tools/chromium.mjs";
+
+const LONGEST = 280_000; // milliseconds
+
+/** Before any script of the page: count draw calls and keep errors, whatever the runtime itself says. */
+function watch() {
+  const watched = (globalThis.watched = { drawCalls: 0, glErrors: [], lost: 0 });
+  const prototype = WebGL2RenderingContext.prototype;
+  for (const name of ["drawArrays", "drawElements", "drawArraysInstanced", "drawElementsInstanced"]) {
+    const original = prototype[name];
+    prototype[name] = function (...values) {
+      watched.drawCalls += 1;
+      return original.apply(this, values);
+    };
+  }
+  const getError = prototype.getError;
+  prototype.getError = function () {
+    const error = getError.call(this);
+    if (error !== this.NO_ERROR) watched.glErrors.push(error);
+    return error;
+  };
+  addEventListener("webglcontextlost", () => (watched.lost += 1), true);
+}
+
+/** In the page: wait for its model and do the jobs; draw calls are counted around each. */
+async function work(jobs) {
+  await globalThis.glinfer.ready;
+  const { model, errors } = globalThis.glinfer;
+  if (model === null) throw new Error(`the page has no model: ${errors.join(" ")}`);
+  const gl = model.replay.gl;
+  const results = [];
+  const next = () => {
+    const before = globalThis.watched.drawCalls;
+    const logits = model.logits();
+    return { logits, draws: globalThis.watched.drawCalls - before };
+  };
+  for (const job of jobs) {
+    const start = performance.now();
+    const made = {};
+    if (job.kind === "encode") {
+      made.ids = model.tokenizer.encode(job.text);
+      made.text = model.tokenizer.decode(made.ids);
+    } else if (job.kind === "attention") {
+      const { readAttention } = await import(new URL("glinfer/pictures.js", document.baseURI));
+      made.pictures = model.plan.pictures.map((picture) => {
+        model.rewind(model.ids.length);
+        model.prefill(job.ids);
+        let seen;
+        model.logits({ draw: picture.draw, seen: () => (seen = readAttention(model, picture)) });
+        return { ...seen, weights: Array.from(seen.weights) };
+      });
+    } else {
+      model.rewind(model.ids.length);
+      const before = globalThis.watched.drawCalls;
+      model.prefill(job.ids);
+      Object.assign(made, { promptDraws: globalThis.watched.drawCalls - before, ids: [], logits: [], draws: [] });
+      let sampler = null;
+      if (job.kind === "drawn") {
+        const { Sampler } = await import(new URL("glinfer/sampler.js", document.baseURI));
+        sampler = new Sampler({ temperature: job.temperature, seed: job.seed });
+      }
+      for (let index = 0; index < (job.count ?? 1); index++) {
+        const { logits, draws } = next();
+        const best = sampler ? sampler.sample(logits) : logits.indexOf(Math.max(...logits));
+        made.ids.push(best);
+        made.draws.push(draws);
+        if (index < (job.logits ?? 1)) made.logits.push(Array.from(logits));
+        model.step(best);
+      }
+    }
+    made.milliseconds = performance.now() - start;
+    results.push(made);
+  }
+  const error = gl.getError();
+  const info = gl.getExtension("WEBGL_debug_renderer_info");
+  const renderer = gl.getParameter(info ? info.UNMASKED_RENDERER_WEBGL : gl.RENDERER);
+  return { results, renderer, pageErrors: errors, glErrors: [...globalThis.watched.glErrors, ...(error ? [error] : [])] };
+}
+
+async function main() {
+  const { url, talk: message = null, jobs = [] } = JSON.parse(readFileSync(0, "utf8"));
+  const browser = await chromium.launch({ executablePath: process.argv[2], headless: true, args: FLAGS });
+  const said = { console: [], errors: [] };
+  try {
+    const page = await browser.newPage();
+    page.setDefaultTimeout(LONGEST);
+    page.on("console", (message) => {
+      const { url: where } = message.location();
+      if (["error", "warning"].includes(message.type())) said.console.push(`${message.text()} (${where})`);
+    });
+    page.on("pageerror", (error) => said.errors.push(String(error)));
+    page.on("requestfailed", (request) => said.errors.push(`${request.url()} ${request.failure()?.errorText}`));
+    await page.addInitScript(watch);
+    await page.goto(url);
+    let made = {};
+    if (message) made = await talk(page, message);
+    if (jobs.length) made = { ...made, ...(await page.evaluate(work, jobs)) };
+    const watched = await page.evaluate(() => globalThis.watched);
+    process.stdout.write(JSON.stringify({ ...made, ...said, drawCalls: watched.drawCalls, lost: watched.lost }));
+  } finally {
+    await browser.close();
+  }
+}
+
+/** Uses the page as a person would: waits until it is ready, sends a message by its form, waits for the reply. */
+async function talk(page, { text, tokens }) {
+  await page.waitForSelector("#send:enabled");
+  await page.fill("#length", String(tokens));
+  await page.locator("#temperature").fill("0");
+  await page.fill("#message", text);
+  await page.click("#send");
+  await page.waitForSelector("#stop:enabled");
+  await page.waitForSelector("#stop:disabled");
+  const texts = async (selector) => (await page.locator(selector).allTextContents()).join("");
+  const shown = { log: await texts("#log .turn:last-child .given, #log .turn:last-child .answer") };
+  for (const id of ["status", "draws", "held", "speed"]) shown[id] = await texts(`#${id}`);
+  shown.picture = await page.locator("#picture").evaluate(({ width, height }) => [width, height]);
+  return { shown };
+}
+
+await main();

@@ -1,0 +1,284 @@
+"""ExportedSite sites in a real browser: the same tokens, logits and draw calls as Python's, and nothing complains."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+from goldens import ModelWriter, gab_records
+
+import glinfer
+from glinfer.config import ModelConfig
+from glinfer.engine.model import Model
+from glinfer.export.site import ExportedSite, export_web
+from glinfer.formats import Checkpoint, random_checkpoint, save_checkpoint
+from glinfer.formats.packed import PackedTensor
+from qa.kernels.cases.embedding import random_blocks
+
+pytestmark = [pytest.mark.gl, pytest.mark.web]
+
+PROMPT = "ROMEO:\nWhat light"
+TOKENS, COMPARED = 50, 5
+LOGITS_TOLERANCE = 1e-4
+PROBS_TOLERANCE = {"webgl_probs": 5e-6, "cpu_probs": 1e-6}  # those of tests/models/test_goldens.py
+LLAMA = ModelConfig.from_options("family=llama,blocks=2,heads=4,kv_heads=2,dim=64,inner=128,vocab=300,context=64")
+WIDE = ModelConfig.from_options("blocks=1,heads=2,dim=16,vocab=5000,context=32")
+LIMITS = {"usual": "", "webgl2": "?minimum=1"}
+"""What is put behind the page's address, by the limits of the export."""
+
+Array = np.ndarray[Any, Any]
+Drive = Callable[..., dict[str, Any]]
+
+
+def expected_of(model: Model, prompt: list[int], count: int) -> tuple[list[int], list[Array]]:
+    """Python's greedy tokens, and the logits of the first of them."""
+    ids = model.generate(prompt, max_tokens=count, temperature=0, stop_ids=())
+    return ids, [model.logits([*prompt, *ids[:step]]) for step in range(COMPARED)]
+
+
+def check(found: dict[str, Any], ids: list[int], logits: list[Array], plan: dict[str, Any], prompt: int) -> None:
+    draws = plan["model"]["draws_per_token"]
+    assert found["ids"] == ids
+    assert len(found["logits"]) == len(logits)
+    for step, (theirs, ours) in enumerate(zip(found["logits"], logits, strict=True)):
+        assert np.abs(np.array(theirs, np.float32) - ours).max() <= LOGITS_TOLERANCE, f"step {step}"
+    assert found["draws"] == [draws] * len(ids)
+    assert found["promptDraws"] == (prompt - 1) * (draws - plan["head_draws"])
+
+
+@pytest.mark.parametrize("limits", LIMITS)
+@pytest.mark.parametrize("weights", ["f32", "q8"])
+def test_the_bundled_model_writes_what_it_writes_in_python(
+    run_site: Drive, tmp_path: Path, limits: str, weights: str
+) -> None:
+    made = export_web("shakespeare", tmp_path / "site", limits=limits, weights=weights)
+    with glinfer.load("shakespeare", weights=weights) as model:
+        assert model.tokenizer is not None
+        prompt = model.tokenizer.encode(PROMPT)
+        ids, logits = expected_of(model, prompt, TOKENS)
+    jobs = [
+        {"kind": "encode", "text": PROMPT},
+        {"kind": "greedy", "ids": prompt, "count": TOKENS, "logits": COMPARED},
+        {"kind": "greedy", "ids": prompt[:3], "count": 1},  # what was held before must not matter
+        {"kind": "greedy", "ids": prompt, "count": 1},
+    ]
+    encoded, found, _, again = run_site(made.folder, jobs, query=LIMITS[limits])["results"]
+    assert encoded["ids"] == prompt
+    assert encoded["text"] == PROMPT
+    check(found, ids, logits, made.plan, len(prompt))
+    assert again["ids"] == ids[:1]
+    assert again["logits"][0] == found["logits"][0]
+
+
+def test_the_same_seed_draws_the_same_text_as_in_python(run_site: Drive, tmp_path: Path) -> None:
+    made, seeds = export_web("shakespeare", tmp_path / "site"), range(1, 5)
+    with glinfer.load("shakespeare") as model:
+        assert model.tokenizer is not None
+        prompt = model.tokenizer.encode("ROMEO:")
+        texts = [model.generate(prompt, max_tokens=100, temperature=0.8, seed=seed, stop_ids=()) for seed in seeds]
+        logits = model.logits([*prompt, *texts[-1][:99]])
+    how = {"kind": "drawn", "ids": prompt, "count": 100, "temperature": 0.8, "logits": 100}
+    found = run_site(made.folder, [{**how, "seed": seed} for seed in seeds])["results"]
+    assert [each["ids"] for each in found] == texts
+    drift = np.abs(np.array(found[-1]["logits"][-1]) - logits).max() / np.ptp(logits)
+    print(f"logits of Chromium and Python differ by {drift:.1e} of their range")
+    assert drift < 1e-5
+
+
+def test_a_full_context_drops_the_oldest_half_as_python_does(run_site: Drive, tmp_path: Path) -> None:
+    made = export_web("shakespeare", tmp_path / "site", context=16)
+    prompt = [82, 79, 77, 69, 79, 58, 10]
+    with glinfer.load("shakespeare", context=16) as model:
+        ids = model.generate(prompt, max_tokens=24, temperature=0, stop_ids=())
+    (found,) = run_site(made.folder, [{"kind": "greedy", "ids": prompt, "count": 24}])["results"]
+    assert found["ids"] == ids
+
+
+def softmax(logits: list[float]) -> Array:
+    values = np.array(logits, np.float64)
+    powers = np.exp(values - values.max())
+    probs: Array = powers / powers.sum()
+    return probs
+
+
+def check_goldens(run_site: Drive, path: Path, out: Path, limits: str) -> None:
+    records = sorted(gab_records(path.stem), key=lambda record: -len(record["tokens"]))
+    assert records
+    made = export_web(path, out, plan="reference", limits=limits)
+    jobs = [{"kind": "logits", "ids": record["tokens"]} for record in records]
+    results = run_site(made.folder, jobs, query=LIMITS[limits])["results"]
+    assert len(results) == len(records)
+    for record, found in zip(records, results, strict=True):
+        probs = softmax(found["logits"][0])
+        assert found["ids"] == [record["argmax"]]
+        assert found["draws"] == [record.get("draw_calls", made.draws)]
+        for key in PROBS_TOLERANCE.keys() & record.keys():
+            difference = np.abs(probs - np.array(record[key])).max()
+            print(f"{path.name}, {len(record['tokens'])} tokens, {key}: {difference:.1e}")
+            assert difference <= PROBS_TOLERANCE[key], key
+
+
+@pytest.mark.parametrize("limits", LIMITS)
+@pytest.mark.parametrize("model", ["tiny", "odd"])
+def test_goldens(run_site: Drive, golden_model: ModelWriter, tmp_path: Path, model: str, limits: str) -> None:
+    check_goldens(run_site, golden_model(model), tmp_path / "site", limits)
+
+
+def test_the_golden_of_the_full_size_model(run_site: Drive, golden_model: ModelWriter, tmp_path: Path) -> None:
+    check_goldens(run_site, golden_model("full"), tmp_path / "site", "usual")
+
+
+def compare_with_python(run_site: Drive, made: ExportedSite, path: Path, prompt: list[int], **options: str) -> None:
+    """12 greedy tokens, and the logits of the first, of a site within WebGL2's minimum and of the same model here."""
+    with glinfer.load(path, **options) as model:
+        ids, logits = expected_of(model, prompt, 12)
+    job = {"kind": "greedy", "ids": prompt, "count": 12, "logits": COMPARED}
+    (found,) = run_site(made.folder, [job], query=LIMITS["webgl2"])["results"]
+    if made.plan["driver"] == "reference":
+        assert found["promptDraws"] == 0
+        found["promptDraws"] = (len(prompt) - 1) * made.draws  # the whole sequence is run each time, and only then
+    check(found, ids, logits, made.plan, len(prompt))
+
+
+@pytest.mark.parametrize(
+    ("dtype", "options"),
+    [
+        ("float32", {}),
+        ("float32", {"weights": "q8"}),
+        ("bfloat16", {}),
+        ("q8_0", {}),
+        ("q4_0", {}),
+        ("q5_1", {}),
+        ("q8_0", {"plan": "reference"}),
+    ],
+)
+def test_a_llama_in_many_formats(run_site: Drive, tmp_path: Path, dtype: str, options: dict[str, str]) -> None:
+    path = tmp_path / ("llama.safetensors" if dtype == "float32" else "llama.gguf")
+    save_checkpoint(random_checkpoint(LLAMA, seed=3), path, dtype=dtype)
+    made = export_web(path, tmp_path / "site", limits="webgl2", **options)
+    if "plan" not in options:
+        assert made.draws == 6 * LLAMA.num_hidden_layers + 3
+    compare_with_python(run_site, made, path, [1, 2, 3, 4, 299], **options)
+
+
+FAMILIES = {
+    "qwen3": ("family=qwen3,blocks=2,heads=4,kv_heads=2,dim=64,head_dim=24,inner=96,vocab=300,context=64", 7),
+    "gemma": ("family=gemma,blocks=2,heads=4,kv_heads=1,dim=64,inner=128,vocab=300,context=64", 6),
+    "mistral": ("family=mistral,blocks=2,heads=4,kv_heads=2,dim=64,inner=128,window=4,vocab=300,context=96", 6),
+    "gpt2": ("family=gpt2,blocks=2,heads=4,dim=64,vocab=300,context=64", 6),
+}
+"""A shape of each, and the draws of one of its layers."""
+
+
+@pytest.mark.parametrize("family", FAMILIES)
+def test_other_families_from_blocks_of_a_file(run_site: Drive, tmp_path: Path, family: str) -> None:
+    """Normalised heads, a packed table that is the head too, a window, LayerNorm over kept bits."""
+    shape, draws = FAMILIES[family]
+    config, path = ModelConfig.from_options(shape), tmp_path / f"{family}.gguf"
+    save_checkpoint(random_checkpoint(config, seed=5), path, dtype="q8_0")
+    made = export_web(path, tmp_path / "site", limits="webgl2")
+    assert made.draws == draws * config.num_hidden_layers + 3
+    compare_with_python(run_site, made, path, [299, 7, 250, 1, 16, 90])
+
+
+def in_blocks_of_256(config: ModelConfig, forms: list[str]) -> Checkpoint:
+    """A random model whose matrices have random blocks of these formats in turn."""
+    floats, random = random_checkpoint(config, seed=6), np.random.default_rng(6)
+    matrices = [name for name, tensor in floats.tensors.items() if tensor.ndim == 2]
+    packed = {}
+    for place, name in enumerate(matrices):
+        form = forms[place % len(forms)]
+        packed[name] = PackedTensor(form, random_blocks(random, form, *floats.tensors[name].shape))
+    vectors = {name: tensor for name, tensor in floats.tensors.items() if name not in packed}
+    return Checkpoint(config, vectors, "blocks of 256", packed)
+
+
+@pytest.mark.parametrize("forms", [["Q4_K"], ["Q2_K", "Q6_K", "Q3_K", "Q5_K"]], ids="+".join)
+def test_blocks_of_256(run_site: Drive, tmp_path: Path, forms: list[str]) -> None:
+    """Of one format, and of several, which within a product become wide."""
+    shape = "family=llama,blocks=2,heads=4,kv_heads=2,dim=256,inner=512,vocab=300,context=64"
+    path, prompt = tmp_path / "llama.gguf", [1, 2, 3, 4, 299]
+    save_checkpoint(in_blocks_of_256(ModelConfig.from_options(shape), forms), path, dtype="file")
+    made = export_web(path, tmp_path / "site", limits="webgl2")
+    with glinfer.load(path) as model:
+        ids, logits = expected_of(model, prompt, 8)
+    job = {"kind": "greedy", "ids": prompt, "count": 8, "logits": COMPARED}
+    (found,) = run_site(made.folder, [job], query=LIMITS["webgl2"])["results"]
+    assert found["ids"] == ids
+    for theirs, ours in zip(found["logits"], logits, strict=True):  # random blocks are large numbers
+        assert np.abs(np.array(theirs, np.float32) - ours).max() <= 1e-5 * np.ptp(ours)
+
+
+@pytest.mark.parametrize("family", ["llama", "mistral"])
+def test_pictures_of_attention_are_pythons_probabilities(run_site: Drive, tmp_path: Path, family: str) -> None:
+    shape = LLAMA if family == "llama" else ModelConfig.from_options(FAMILIES[family][0])
+    path, prompt = tmp_path / f"{family}.gguf", [7 * place % 300 for place in range(shape.max_position_embeddings - 20)]
+    save_checkpoint(random_checkpoint(shape, seed=3), path, dtype="q8_0")
+    made = export_web(path, tmp_path / "site", limits="webgl2")
+    with glinfer.load(path, plan="reference") as model:
+        expected = model.capture("blocks.*.attn.probs", prompt)
+    (found,) = run_site(made.folder, [{"kind": "attention", "ids": prompt}], query=LIMITS["webgl2"])["results"]
+    assert len(found["pictures"]) == shape.num_hidden_layers
+    for layer, picture in enumerate(found["pictures"]):
+        probs = expected[f"blocks.{layer}.attn.probs"][:, -1]
+        weights = np.array(picture["weights"], np.float32).reshape(picture["rows"], picture["cols"])
+        assert weights.shape == probs.shape
+        assert np.abs(weights - probs).max() <= 1e-5
+
+
+@pytest.mark.parametrize("plan", ["fast", "reference"])
+def test_edges_that_are_longer_than_any_texture(run_site: Drive, tmp_path: Path, plan: str) -> None:
+    path = tmp_path / "wide.gab"
+    save_checkpoint(random_checkpoint(WIDE, seed=4), path)
+    made = export_web(path, tmp_path / "site", plan=plan, limits="webgl2")
+    wrapped = [texture["name"] for texture in made.plan["textures"] if texture["layout"].get("wrapped")]
+    assert ("logits" in wrapped) == (plan == "reference")
+    with glinfer.load(path, plan=plan) as model:
+        ids, logits = expected_of(model, [4999, 7, 2500], 6)
+    job = {"kind": "greedy", "ids": [4999, 7, 2500], "count": 6, "logits": COMPARED}
+    (found,) = run_site(made.folder, [job], query=LIMITS["webgl2"])["results"]
+    assert found["ids"] == ids
+    assert max(np.abs(np.array(a) - b).max() for a, b in zip(found["logits"], logits, strict=True)) <= LOGITS_TOLERANCE
+
+
+def test_a_single_file_runs_without_a_server(open_page: Drive, tmp_path: Path) -> None:
+    made = export_web("shakespeare", tmp_path / "one", weights="q8", single=True)
+    with glinfer.load("shakespeare", weights="q8") as model:
+        assert model.tokenizer is not None
+        prompt = model.tokenizer.encode(PROMPT)
+        ids, logits = expected_of(model, prompt, 12)
+    job = {"kind": "greedy", "ids": prompt, "count": 12, "logits": COMPARED}
+    (found,) = open_page((made.folder / "index.html").as_uri(), [job])["results"]
+    check(found, ids, logits, made.plan, len(prompt))
+
+
+def test_a_site_that_needs_more_than_the_browser_has_says_so(run_site: Drive, tmp_path: Path) -> None:
+    """``?minimum=1`` must refuse a plan for larger textures, or the tests above would prove nothing with it."""
+    made = export_web("shakespeare", tmp_path / "site")
+    plan = json.loads((made.folder / "plan.json").read_text())
+    plan["requires"]["max_texture_size"] = 4096
+    (made.folder / "plan.json").write_text(json.dumps(plan))
+    with pytest.raises(AssertionError, match="2048"):
+        run_site(made.folder, [{"kind": "logits", "ids": [1]}], query="?minimum=1")
+
+
+@pytest.mark.parametrize("single", [False, True], ids=["served", "single file"])
+def test_the_page_writes_into_its_log(run_site: Drive, open_page: Drive, tmp_path: Path, single: bool) -> None:
+    made = export_web("shakespeare", tmp_path / "site", weights="q8", single=single)
+    with glinfer.load("shakespeare", weights="q8") as model:
+        expected = model.generate(PROMPT, max_tokens=20, temperature=0)
+    message = {"text": PROMPT, "tokens": 20}
+    if single:
+        found = open_page((made.folder / "index.html").as_uri(), talk=message)
+    else:
+        found = run_site(made.folder, talk=message)
+    shown = found["shown"]
+    assert shown["log"] == PROMPT + expected
+    assert shown["status"] == "Done."
+    assert shown["draws"] == str(made.draws)
+    assert min(shown["picture"]) >= 1
+    assert max(shown["picture"]) > 1

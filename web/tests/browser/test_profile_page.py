@@ -1,0 +1,66 @@
+"""The report of ``glinfer profile --html`` in Chromium: every chart is there, the table sorts, nothing complains."""
+
+from __future__ import annotations
+
+import json
+import subprocess
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+import glinfer
+from glinfer.inspect.profile.measure import profile
+from glinfer.inspect.profile.page import profile_page, write_page
+
+pytestmark = [pytest.mark.gl, pytest.mark.web]
+
+DRIVER = Path(__file__).with_name("profile_page.mjs")
+KINDS = [
+    "embed",
+    "attn.qkv",
+    "attn.scores",
+    "attn.values",
+    "attn.out_proj",
+    "mlp.fc_in",
+    "mlp.fc_out",
+    "lm_head",
+    "pick",
+]
+
+
+@pytest.fixture(scope="module")
+def found(tmp_path_factory: pytest.TempPathFactory, chromium: str, node: str) -> dict[str, Any]:
+    path = tmp_path_factory.mktemp("profile") / "report & more.html"
+    with glinfer.load("shakespeare") as model:
+        report = profile(model, tokens=20, runs=3, growth=True, label="<i>Bard</i>")
+    write_page(path, profile_page(report))
+    ran = subprocess.run(
+        [node, str(DRIVER), chromium, path.as_uri()], capture_output=True, text=True, timeout=300, check=False
+    )
+    assert ran.returncode == 0, ran.stderr[-4000:]
+    seen: dict[str, Any] = json.loads(ran.stdout)
+    return seen | {"address": path.as_uri()}
+
+
+def test_nothing_complains_and_nothing_is_fetched(found: dict[str, Any]) -> None:
+    assert found["console"] == found["errors"] == []
+    assert set(found["asked"]) == {found["address"]}
+
+
+def test_every_chart_is_drawn(found: dict[str, Any]) -> None:
+    titles = [figure["title"] for figure in found["figures"]]
+    assert titles[:2] == ["Time by kind of draw", "Time of every draw"]
+    assert {"Texture memory", "Growth with the sequence"} <= set(titles)
+    for figure in found["figures"]:
+        assert figure["width"] > 400
+        assert figure["height"] > 100
+        assert figure["paths"] > 5
+        assert figure["label"]
+
+
+def test_the_table_sorts_and_the_page_suits_light_and_dark(found: dict[str, Any]) -> None:
+    assert found["rows"]["before"] == KINDS
+    assert found["rows"]["after"] == sorted(KINDS)
+    assert len(set(found["papers"])) == 2
+    assert not found["wide"]
