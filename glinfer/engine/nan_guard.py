@@ -23,7 +23,7 @@ from glinfer.ops.fused.sample import NO_SCORE, best_candidate, best_candidates
 from glinfer.ops.spec import Array
 
 Floats = npt.NDArray[np.float32]
-_LARGEST = float(np.finfo(np.float32).max)
+_MAX_FLOAT = float(np.finfo(np.float32).max)
 
 
 class Runs(Protocol):
@@ -101,7 +101,7 @@ class NanGuard:
         """Replace NaN by -inf and +inf by the largest number, so that a token can be chosen."""
         if np.isfinite(logits.max()):
             return logits
-        finite = np.nan_to_num(logits, nan=-np.inf, posinf=_LARGEST, neginf=-np.inf)
+        finite = np.nan_to_num(logits, nan=-np.inf, posinf=_MAX_FLOAT, neginf=-np.inf)
         return np.asarray(finite, dtype=np.float32)
 
     def choice(self, candidates: Floats, ids: Sequence[int], further: Sequence[int] = ()) -> int:

@@ -10,7 +10,7 @@ from glinfer.ops.flat.elementwise import scale as scale_draw
 from glinfer.tensors.base import Group, expect_floats, expect_same_shape
 from glinfer.tensors.tensor import Tensor
 
-_LARGEST = float(np.finfo(np.float32).max)
+_MAX_FLOAT = float(np.finfo(np.float32).max)
 
 
 class Elementwise(Group):
@@ -61,7 +61,7 @@ class Elementwise(Group):
         """
         expect_floats("scale", x=x)
         number = isinstance(factor, (int, float, np.integer, np.floating)) and not isinstance(factor, bool)
-        if not number or not abs(factor) <= _LARGEST:
+        if not number or not abs(factor) <= _MAX_FLOAT:
             raise InputError(f"scale: factor is {factor!r}; expected a finite number that float32 holds")
         return self._draw("scale", scale_draw, {"x": x}, x.shape, out=out, factor=float(factor))
 

@@ -164,7 +164,7 @@ def load_fast(
     """Load a model for timing, up to its first token; the caller closes the model.
 
     Args:
-        path: a checkpoint, or as for :func:`glinfer.engine.model.load_model`.
+        path: a checkpoint, or as for :func:`glinfer.engine.loading.load_model`.
         weights: the weight format.
         device: an open device.
         cache: the format of keys and values.
