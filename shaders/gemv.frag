@@ -136,7 +136,7 @@ void main() {
 #else
         int group = turn >> 2;
 #endif
-        // Numbers behind the last input have scale zero; what they are multiplied with has to be a number too.
+        // Numbers behind the last input have scale zero, and their inputs have to be finite too.
         int from = min(group, GROUPS - 1);
         vec4 v = group_input(from, w), e = group_input(from, 4 + w);
 #ifdef NORM

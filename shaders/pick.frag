@@ -21,7 +21,7 @@ uniform uint noise_key;
 #define LOGITS_SIZE ivec2(LOGITS_WIDTH, LOGITS_HEIGHT)
 layout(location = 0) out vec4 y;
 
-// What was the best so far, or a better one of four tokens from `token` on.
+// The best so far, or a better one of four tokens from `token` on.
 vec2 better(vec2 best, vec4 score, int token) {
     for (int i = 0; i < 4; i++) {
         if (score[i] > best.x && token + i < VOCAB) best = vec2(score[i], float(token + i));

@@ -43,7 +43,7 @@ void main() {
             bvec4 beaten = lessThan(top, vec4(logit)), beaten_before = bvec4(false, beaten.xyz);
             top = mix(top, mix(vec4(logit), top.xxyz, beaten_before), beaten);
             step_of = mix(step_of, mix(vec4(start + j), step_of.xxyz, beaten_before), beaten);
-            // What is not listed: this logit, or the fourth that it has replaced; the sum is in units of the new fourth.
+            // The unlisted logit is this one, or the fourth that it has replaced; the sum is in units of the new fourth.
             float weight = exp((beaten.w ? last - top.w : logit - top.w) * inverse_temperature);
             rest = beaten.w ? (last > LEAST ? rest + 1.0 : rest) * weight : rest + weight;
             // Tested by its bits, since a compiler may assume that nothing is NaN.

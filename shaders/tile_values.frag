@@ -1,6 +1,6 @@
 #version 300 es
 // Attention of ROWS queries at a time: softmax of their scores over the cached tokens, times the values, for each head.
-// Scores as shaders/tile_scores.frag wrote them, cache and rows as there. Output: row ROWS · tile + n in slot tile of
+// Scores, cache and rows are those of shaders/tile_scores.frag. Output: row ROWS · tile + n in slot tile of
 // target n, the heads one after the other.
 // Summed as in shaders/cached_values.frag: a row gives the same numbers here and there.
 #include "common/block_pass.glsl"

@@ -17,8 +17,8 @@ from rich.progress import Progress as ProgressBar
 from rich.table import Table
 
 from glinfer.config import ModelConfig
-from glinfer.engine.loading import USUAL_CONTEXT, random_weights, read_model, usual_context
-from glinfer.engine.model import Model, load_model
+from glinfer.engine.loading import USUAL_CONTEXT, load_model, random_weights, read_model, usual_context
+from glinfer.engine.model import Model
 from glinfer.engine.progress import Progress, StagedProgress, no_staged_progress
 from glinfer.errors import InputError
 from glinfer.formats import Checkpoint
@@ -223,35 +223,10 @@ def opened(device: str | None, api: str | None, limits: str) -> Device:
     return open_device(device, api=api, limits=LIMITS[limits])
 
 
-def loaded(
-    path: str,
-    *,
-    tokenizer: str | None,
-    plan: str,
-    weights: str,
-    gelu: str | None,
-    cache: str = DEFAULT_CACHE,
-    context: int | None = None,
-    strict: bool = False,
-    **device_choice: Any,
-) -> Model:
-    """Load a model, with a progress bar for the upload of its weights."""
-    limits = LIMITS[device_choice["limits"]]
+def loaded(path: str, *, limits: str, **options: Any) -> Model:
+    """Load a model by the options of a command, with a progress bar while its weights are uploaded."""
     with progress("uploading weights") as advance:
-        return load_model(
-            path,
-            tokenizer=tokenizer,
-            plan=plan,
-            weights=weights,
-            cache=cache,
-            gelu=gelu,
-            context=context,
-            device=device_choice["device"],
-            api=device_choice["api"],
-            limits=limits,
-            strict=strict,
-            on_upload=advance,
-        )
+        return load_model(path, limits=LIMITS[limits], on_upload=advance, **options)
 
 
 @contextmanager

@@ -16,6 +16,7 @@ import numpy as np
 import numpy.typing as npt
 
 from glinfer.engine.cached import CachedSession
+from glinfer.engine.closing import Closing
 from glinfer.engine.prefill import Prefill
 from glinfer.engine.probabilities import log_softmax
 from glinfer.engine.sampler import Sampler, SamplingOptions
@@ -73,7 +74,7 @@ def extra_bits(expected: Rows, found: Rows) -> float:
     return divergence / max(entropy, 1e-9 * len(expected))
 
 
-class _Predictions:
+class _Predictions(Closing):
     """Predictions of a model in one weight format, run from position 0."""
 
     def __init__(self, checkpoint: Checkpoint, device: Device, kernels: KernelOptions, weights: str) -> None:
@@ -81,10 +82,7 @@ class _Predictions:
         options = PlanOptions(checkpoint.config, weights, kernels, device.limits.max_texture_size, checkpoint.formats())
         self.session = CachedSession(Prefill(options), bound)
 
-    def __enter__(self) -> _Predictions:
-        return self
-
-    def __exit__(self, *_: object) -> None:
+    def close(self) -> None:
         self.session.close()
 
     def _after(self, token: int) -> Rows:

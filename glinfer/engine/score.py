@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING
 import numpy as np
 import numpy.typing as npt
 
+from glinfer.engine.closing import Closing
 from glinfer.engine.progress import Progress, no_progress
 from glinfer.errors import InputError, NumbersError
 from glinfer.models.fast.parts import cache_slots
@@ -22,7 +23,7 @@ from glinfer.ops.fused.rows import BASE, POSITION, TOKEN, WANTED, interleaved, r
 from glinfer.ops.fused.score import log_probabilities
 
 if TYPE_CHECKING:
-    from typing_extensions import Self
+    pass
 
 SLOT_ALIGNMENT = 16
 """Sequences begin at cache slots that are multiples of this."""
@@ -113,7 +114,7 @@ class _Piece:
     base: int
 
 
-class TextScorer:
+class TextScorer(Closing):
     """Scores texts by the plan ``score``, many tokens of many texts at once.
 
     Close it, or use it in a ``with`` block.
@@ -223,14 +224,6 @@ class TextScorer:
     def close(self) -> None:
         """Release the plan; harmless when repeated."""
         self.session.release()
-
-    def __enter__(self) -> Self:
-        """Use as a context manager: closed at the end of the block."""
-        return self
-
-    def __exit__(self, *_: object) -> None:
-        """Close."""
-        self.close()
 
 
 def check_stride(stride: int | None, context: int) -> int:

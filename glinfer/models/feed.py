@@ -63,7 +63,7 @@ def runs(plan: Plan, ids: Sequence[int]) -> list[tuple[RunInputs, Values]]:
     """The inputs and run values of each run over the ids: one run for each token of the fast plan, else a single one.
 
     Raises:
-        PlanError: the plan does not take so many tokens.
+        PlanError: the plan takes fewer tokens.
     """
     if PICKS in plan.table:
         lists = {SHORTLISTED: row_table(1)} if SHORTLISTED in plan.table else {}

@@ -22,8 +22,8 @@ from glinfer.cli.app import run
 from glinfer.config import ModelConfig
 from glinfer.engine import loading
 from glinfer.engine.fallback import plainest
-from glinfer.engine.loading import Loaded, bind, random_weights
-from glinfer.engine.model import Model
+from glinfer.engine.loading import bind, random_weights
+from glinfer.engine.model import Loaded, Model
 from glinfer.engine.requests import BatchRequest
 from glinfer.engine.sampler import Sampler, SamplingOptions
 from glinfer.errors import ContextError, GLError, GlinferError, GlinferWarning, PlanError, ShaderError

@@ -15,8 +15,7 @@ from tiers import tiered
 
 from glinfer.config import ModelConfig
 from glinfer.engine.engine import Engine
-from glinfer.engine.loading import bind, read_model
-from glinfer.engine.model import load_model
+from glinfer.engine.loading import bind, load_model, read_model
 from glinfer.errors import InputError
 from glinfer.formats import load_checkpoint, random_checkpoint
 from glinfer.gl.context import Device, open_device

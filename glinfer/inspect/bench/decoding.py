@@ -14,8 +14,8 @@ from os import PathLike
 from typing import Any
 
 from glinfer.config import ModelConfig
-from glinfer.engine.loading import Loaded, prepare
-from glinfer.engine.model import Model, load_model
+from glinfer.engine.loading import load_model, prepare
+from glinfer.engine.model import Loaded, Model
 from glinfer.engine.progress import Progress, no_progress
 from glinfer.errors import InputError
 from glinfer.formats import Checkpoint
@@ -164,7 +164,7 @@ def load_fast(
     """Load a model for timing, up to its first token; the caller closes the model.
 
     Args:
-        path: a checkpoint, or as for :func:`glinfer.engine.model.load_model`.
+        path: a checkpoint, or as for :func:`glinfer.engine.loading.load_model`.
         weights: the weight format.
         device: an open device.
         cache: the format of keys and values.

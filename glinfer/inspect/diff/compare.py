@@ -22,8 +22,8 @@ import numpy.typing as npt
 
 from glinfer.config import ModelConfig
 from glinfer.engine.ids import check_ids, whole_number, whole_numbers
-from glinfer.engine.loading import read_model
-from glinfer.engine.model import Model, load_model
+from glinfer.engine.loading import load_model, read_model
+from glinfer.engine.model import Model
 from glinfer.engine.probabilities import log_softmax
 from glinfer.engine.progress import Progress, no_progress
 from glinfer.errors import GlinferError, InputError
@@ -52,7 +52,7 @@ REFERENCE_POSITIONS = 32
 
 @dataclass(frozen=True)
 class RunConfig:
-    """Configuration of one side's run, see :func:`glinfer.engine.model.load_model`."""
+    """Configuration of one side's run, see :func:`glinfer.engine.loading.load_model`."""
 
     model: str | PathLike[str]
     plan: str = DEFAULT_PLAN

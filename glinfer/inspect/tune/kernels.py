@@ -20,7 +20,7 @@ import numpy as np
 
 from glinfer.config import ModelConfig
 from glinfer.engine.cached import CachedSession
-from glinfer.engine.prefill import FEWEST, Prefill
+from glinfer.engine.prefill import MAX_SINGLE_TOKENS, Prefill
 from glinfer.engine.progress import Progress, no_progress
 from glinfer.errors import InputError
 from glinfer.formats import Checkpoint
@@ -311,7 +311,7 @@ class PromptSearch(Search[PromptCandidate]):
 
 def can_search(config: ModelConfig) -> bool:
     """Check that a context is long enough for a chunk."""
-    return config.max_position_embeddings > FEWEST
+    return config.max_position_embeddings > MAX_SINGLE_TOKENS
 
 
 def moves_for(device: Device, weights: str) -> list[Sequence[Change]]:

@@ -60,7 +60,7 @@ def attend(
             al. 2023); 0 for as many as give the renderer enough fragments.
 
     Raises:
-        PlanError: the heads do not go together, a window has no end, or a tensor is laid out in another way.
+        PlanError: the heads do not go together, a window has no end, or a tensor has another layout.
     """
     if heads % kv_heads:
         raise PlanError(

@@ -52,7 +52,7 @@ def matmul(
         scratch: declares the tensors between two draws.
 
     Raises:
-        PlanError: the strategy cannot compute this product, or a tensor is laid out in another way.
+        PlanError: the strategy cannot compute this product, or a tensor has another layout.
     """
     if finish.activation not in ACTIVATIONS:
         raise PlanError(f"draw {name}: activation {finish.activation!r}; known: {', '.join(ACTIVATIONS)}")

@@ -44,7 +44,7 @@ def rotate(
         rows: rows that are written; all where it is left out.
 
     Raises:
-        PlanError: a tensor is laid out in another way.
+        PlanError: a tensor has another layout.
     """
     dim, rotary = x.shape[1] // heads, table.shape[1]
     inputs = [("x", x), ("table", table)]
