@@ -80,8 +80,8 @@ def small(tmp_path_factory: pytest.TempPathFactory) -> Path:
     """``small.gab`` (2 blocks, 4 heads, 300 tokens, context 64) with its tokenizer ``small.bpe`` beside it."""
     from scripted_models import SMALL, random_file
 
+    from glinfer.engine.random_model import demo_tokenizer
     from glinfer.formats import write_bpe
-    from glinfer.inspect.demo import demo_tokenizer
 
     path = random_file(tmp_path_factory.mktemp("small") / "small.gab", SMALL)
     write_bpe(demo_tokenizer(300), path.with_suffix(".bpe"))

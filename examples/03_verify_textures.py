@@ -4,7 +4,7 @@ import sys
 
 from glinfer.formats import load_checkpoint
 from glinfer.gl.context import open_device
-from glinfer.inspect.verify.run import verify_special_values, verify_textures
+from glinfer.inspect.verify.textures import verify_special_values, verify_textures
 from glinfer.models.reference.gab import reference_plan
 
 MODEL = sys.argv[1] if len(sys.argv) > 1 else "shakespeare"  # a file, or a bundled model

@@ -8,7 +8,7 @@ from pathlib import Path
 from glinfer.formats import load_checkpoint
 from glinfer.gl.context import open_device
 from glinfer.gl.program import shader_root
-from glinfer.inspect.verify.run import verify_draws
+from glinfer.inspect.verify.draws import verify_draws
 from glinfer.models.reference.gab import reference_plan
 
 MODEL = sys.argv[1] if len(sys.argv) > 1 else "shakespeare"  # a file, or a bundled model

@@ -18,7 +18,7 @@ import numpy as np
 import glinfer
 from glinfer.formats import load_checkpoint
 from glinfer.gl.context import open_device
-from glinfer.inspect.verify.run import verify_draws
+from glinfer.inspect.verify.draws import verify_draws
 from glinfer.models.reference.gab import reference_plan
 from glinfer.models.session import Session
 

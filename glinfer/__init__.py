@@ -78,7 +78,7 @@ def load(path: str | PathLike[str], **options: Any) -> Model:
         path: a ``.gab``, ``.safetensors`` or ``.gguf`` checkpoint, the directory of a Hugging Face model, the manifest
             of a second-generation Gab, or the name of a bundled model; what a file holds tells what it is, not its
             name.
-        **options: see :func:`glinfer.engine.model.load_model`: ``tokenizer``, ``plan``, ``weights``,
+        **options: see :func:`glinfer.engine.loading.load_model`: ``tokenizer``, ``plan``, ``weights``,
             ``cache``, ``kernels``, ``gelu``, ``context``, ``device``, ``api``, ``limits``, ``on_upload``.
 
     Returns:
@@ -87,7 +87,7 @@ def load(path: str | PathLike[str], **options: Any) -> Model:
     Raises:
         GlinferError: one line that says what was found, what was expected and what to do.
     """
-    from glinfer.engine.model import load_model
+    from glinfer.engine.loading import load_model
 
     return load_model(path, **options)
 
@@ -123,7 +123,7 @@ def stream(path: str | PathLike[str], prompt: str | Sequence[int], **options: An
 
 def _split(options: Mapping[str, Any]) -> tuple[dict[str, Any], dict[str, Any]]:
     """The options of ``load``, and the others."""
-    from glinfer.engine.model import load_model
+    from glinfer.engine.loading import load_model
 
     names = signature(load_model).parameters
     loading = {name: value for name, value in options.items() if name in names}

@@ -12,9 +12,8 @@ from typing import Any
 from glinfer.errors import ConfigError
 from glinfer.families import DEFAULT, DEFAULT_SHAPE, FAMILIES
 from glinfer.families.record import Family
+from glinfer.limits import MAX_CONFIG_NUMBER
 
-MAX_FIELD = 1 << 24
-"""Limit for every whole number: far above any model, far below what would overflow a 32-bit texel index."""
 _SHOWN_FIELDS = 6  # of those known, in a message
 _MAY_BE_ZERO = ("sliding_window", "max_window_layers")
 ACTIVATIONS = ("gelu", "gelu_new", "silu")
@@ -100,9 +99,9 @@ class ModelConfig:
         object.__setattr__(self, "rope_scaling", _pairs(self.rope_scaling))
         for field in dataclasses.fields(self):
             value, least = getattr(self, field.name), 0 if field.name in _MAY_BE_ZERO else 1
-            if field.type == "int" and not (_is_number(value, int) and least <= value <= MAX_FIELD):
+            if field.type == "int" and not (_is_number(value, int) and least <= value <= MAX_CONFIG_NUMBER):
                 raise ConfigError(
-                    f"{field.name} is {shown(value)}; expected a whole number from {least} to {MAX_FIELD}"
+                    f"{field.name} is {shown(value)}; expected a whole number from {least} to {MAX_CONFIG_NUMBER}"
                 )
             if field.type == "bool" and not isinstance(value, bool):
                 raise ConfigError(f"{field.name} is {shown(value)}; expected true or false")

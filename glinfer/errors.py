@@ -18,7 +18,7 @@ class ConfigError(GlinferError):
 
 
 class InputError(GlinferError):
-    """What the user asked for cannot be run: an empty prompt, a token outside the vocabulary, a bad option."""
+    """A request of the user cannot be run: an empty prompt, a token outside the vocabulary, a bad option."""
 
 
 class NumbersError(InputError):

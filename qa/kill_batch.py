@@ -30,8 +30,8 @@ import click
 
 from glinfer.cli.common import json_option, print_json
 from glinfer.config import ModelConfig
+from glinfer.engine.random_model import write_demo
 from glinfer.errors import InputError
-from glinfer.inspect.demo import write_demo
 
 ROOT = Path(__file__).resolve().parent.parent
 SHAPE = "vocab=300,dim=32,heads=4,blocks=2,context=64"

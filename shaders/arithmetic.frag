@@ -1,7 +1,7 @@
 #version 300 es
 // z = x + y, x - y or x · y (OPERATION 0, 1, 2), element by element, with broadcasting.
-// An operand with <X>_DIRECT has the shape of z. Of any other, row r of z takes the row that walked(r) says, one number
-// for each; with <X>_ACROSS it has the columns of z, without it a single one, for all of them.
+// An operand with <X>_DIRECT has the shape of z. Otherwise row r of z takes the operand's row of walked(r), which gives one
+// number for each operand. An operand has the columns of z with <X>_ACROSS, and one column for all of them without it.
 #include "common/flat.glsl"
 #include "common/strided.glsl"
 uniform sampler2D x, y;

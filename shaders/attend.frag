@@ -1,12 +1,12 @@
 #version 300 es
-// Attention in one pass, no matrix of scores: y[row] = softmax(SCALE · q[row] · k) · v, the softmax online (Milakov and
-// Gimelshein 2018; Dao et al. 2022): a peak and a sum go along, and what is gathered shrinks when a higher score comes.
+// Attention in one pass, without a matrix of scores: y[row] = softmax(SCALE · q[row] · k) · v. The softmax is online (Milakov
+// and Gimelshein 2018; Dao et al. 2022): the loop keeps a peak and a sum, and rescales the sums when a higher score comes.
 // q [matrices · QUERIES, D], matrices being HEADS heads of each sequence; k [kv matrices · KEYS, D] and v […, E] have
 // KV_HEADS heads of each, shared by HEADS / KV_HEADS queries' heads. With CAUSAL query r sees keys up to offset + r, with
 // WINDOW only the last WINDOW of them.
-// A fragment computes ROWS texels of a row, texel ROWS · c + i in target i; shaders/weave.frag puts the targets together.
-// With PARTS > 1 it goes over one of as many parts of the keys, PART_KEYS of them; the parts lie one below the other, and
-// behind the last texel of a row is one more, with the part's peak and sum, by which weave.frag joins them.
+// A fragment computes ROWS texels of a row, texel ROWS · c + i in target i; shaders/weave.frag joins the targets.
+// With PARTS > 1 it reads one of PARTS parts of the keys, PART_KEYS of them. The parts lie one below the other, and each row
+// has one more texel at its end with the part's peak and sum, by which weave.frag joins the parts.
 #include "common/flat.glsl"
 #include "common/each_row.glsl"
 uniform sampler2D q;

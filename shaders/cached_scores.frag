@@ -1,9 +1,9 @@
 #version 300 es
 // Attention scores of one query against every cached key: score[token] = SCORE_SCALE · q · k[token], for each head.
-// cache [positions, k | v | q] in blocks, a head HEAD_TEXELS texels wide, HEADS / KV_HEADS of queries to each of keys;
-// the query is the one of slot position. Output: a slot is 64 tokens, a block of it one head, a fragment four tokens.
-// Tokens after position, and those that a WINDOW leaves out, get -1e30; the cache has room for whole slots of them.
-// With MANY there is a query for each of MANY sequences: rows has its position, and the slot, a multiple of 64, where
+// cache [positions, k | v | q] lies in blocks, a head HEAD_TEXELS texels wide; HEADS / KV_HEADS heads of queries share one
+// of keys, and the query is in slot position. Output: a slot is 64 tokens, a block of it one head, a fragment four tokens.
+// Tokens after position, and tokens before a WINDOW, get -1e30; the cache has room for whole slots of tokens.
+// With MANY there is a query for each of MANY sequences: rows gives its position, and the slot, a multiple of 64, where
 // its keys begin; its scores of group g lie in slot MANY · g + row.
 #include "common/block_pass.glsl"
 #define CACHE_SIZE ivec2(CACHE_WIDTH, CACHE_HEIGHT)
@@ -15,13 +15,13 @@ uniform int position;
 #endif
 layout(location = 0) out vec4 y;
 
-// Where a texel of a slot's vector lies; 16 slots from a multiple of 16 on lie side by side.
+// The place of a texel of a slot's vector; 16 slots from a multiple of 16 on lie side by side.
 ivec2 place(int slot, int texel) {
     return block_origin(slot, texel >> 4, CACHE_TILES, CACHE_PITCH, CACHE_SLOT_STEP, CACHE_BLOCK_STEP, CACHE_COLUMNS) +
            lane_offset(texel & 15);
 }
 
-// The same of a query, which may be kept for its whole sequence once.
+// The place of a texel of a query, which may be kept once for its whole sequence.
 ivec2 query_place(int slot, int texel) {
 #ifdef CACHE_ASIDE
     return aside_origin(slot / CACHE_EVERY, (texel >> 4) - CACHE_ASIDE, CACHE_ASIDE_SLOTS, CACHE_COLUMNS, CACHE_ASIDE_LINE) +
@@ -74,8 +74,8 @@ void main() {
     }
     ivec4 next = ivec4(0, 1, 2, 3);
 #if QUAD
-    // What lies after position may be left over from a sequence that was rewound: it must not reach the sums, whose
-    // rounding depends on all that they exchange.
+    // Keys after position may be left from a sequence that was rewound. They must not reach the sums, whose rounding
+    // depends on all values that are exchanged.
     for (int g = 0; g < GROUPS; g++) sum[g] = mix(vec4(0.0), sum[g], lessThanEqual(first + 4 * g + next, ivec4(position)));
     vec4 total = quad_share(sum, at.lane);
 #else

@@ -1,10 +1,10 @@
 #version 300 es
 // One query's attention: softmax of its scores over the cached tokens, times their values, for each head.
-// scores as shaders/cached_scores.frag wrote them, cache [positions, k | v | q] as there, a head HEAD_TEXELS texels
-// wide. Output [1, heads · HEAD_TEXELS · 4] in blocks, the heads one after the other.
-// With QUAD the four fragments of a quad share the tokens out. Each subtracts its own largest score, rounded up to a
-// whole number: whole numbers pass between fragments exactly, so all four agree on the largest of all.
-// With MANY there is a query for each of MANY sequences, as there; row r of the output is that of sequence r.
+// scores and cache [positions, k | v | q] lie as shaders/cached_scores.frag has them, a head HEAD_TEXELS texels wide.
+// Output [1, heads · HEAD_TEXELS · 4] in blocks, the heads one after the other.
+// With QUAD the four fragments of a quad share the tokens. Each subtracts its own largest score, rounded up to a whole
+// number: whole numbers pass between fragments exactly, so all four agree on the largest of all.
+// With MANY there is a query for each of MANY sequences, and row r of the output belongs to sequence r.
 // With PARTS each instance adds up the values of 64 tokens, and blending adds the instances up.
 #include "common/block_pass.glsl"
 #define CACHE_SIZE ivec2(CACHE_WIDTH, CACHE_HEIGHT)
@@ -55,10 +55,10 @@ void main() {
 #else
     int start = 0, stride = 1;
 #endif
-    // All members of a quad take equally many steps (common/quad.glsl); tokens after position have weight zero.
+    // All members of a quad take the same number of steps (common/quad.glsl); tokens after position have weight zero.
     int groups = position / (4 * stride) * stride + stride;
 #if WINDOW
-    start += max(position - WINDOW + 1, 0) / 16 * 4;  // what lies before is seen by nobody
+    start += max(position - WINDOW + 1, 0) / 16 * 4;  // no query sees earlier tokens
 #endif
     vec4 peaks = vec4(LEAST);
     for (int group = start; group < groups; group += stride) peaks = max(peaks, score(at.slot, head, group));
@@ -84,7 +84,7 @@ void main() {
 #ifndef PARTS
         weights += weight;
 #endif
-        // What nobody sees may be left over from a sequence that was broken, and 0 × NaN is NaN.
+        // Unseen values may be left from a sequence with NaN, and 0 × NaN is NaN.
         for (int n = 0; n < 4 * GROUPS; n++) {
             sum[n % GROUPS] += weight[n / GROUPS] > 0.0 ? weight[n / GROUPS] * v[n] : vec4(0.0);
         }

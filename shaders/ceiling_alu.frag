@@ -1,7 +1,7 @@
 #version 300 es
-// How fast fragments multiply and add: three independent vectors of four numbers, each times one and plus another,
-// 8 · ROUNDS times over; 96 · ROUNDS multiply-adds a fragment. No texture is read. More vectors than three, and the 16
-// registers that llvmpipe has on x86 would no longer hold them.
+// Measures multiply-adds: three independent vectors of four numbers are multiplied and added to, 8 · ROUNDS times, which is
+// 96 · ROUNDS multiply-adds a fragment, without reading a texture. llvmpipe's 16 registers on x86 would not hold more
+// vectors than three.
 precision highp float;
 precision highp int;
 uniform float factor;

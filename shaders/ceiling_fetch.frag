@@ -1,8 +1,8 @@
 #version 300 es
-// How fast texels can be fetched: y = the sum of ROUNDS · STEPS texels of x, each texel read ROUNDS times in a draw.
+// Measures texel fetches: y = the sum of ROUNDS · STEPS texels of x, each texel read ROUNDS times in a draw.
 // x is a texture of X_WIDTH × X_HEIGHT texels, y one of 4 · BLOCKS_WIDE fragments across. As in shaders/gemv.frag the
 // 8 fragments of half a 4×4 block read 8 texels side by side, and go on along the line; 8 · STEPS divides the line.
-// Each round reads what another of the HALVES half blocks read in the round before, so that no cache near by has it.
+// Each round reads the texels that another of the HALVES half blocks read in the round before, so that no near cache has them.
 #include "common/blocks.glsl"
 #if INTEGERS
 uniform usampler2D x;

@@ -1,6 +1,6 @@
 #version 300 es
-// y = PARTS tensors one after the other: along the columns, where input n fills SIZEn columns from STARTn on; or with
-// ALONG_ROWS along the rows, where of every PERIOD rows it fills SIZEn from STARTn on. Floats, or with WHOLE whole numbers.
+// y = the concatenation of PARTS tensors: along the columns, where input n fills SIZEn columns from STARTn on; or with
+// ALONG_ROWS along the rows, where it fills SIZEn of every PERIOD rows from STARTn on. Floats, or with WHOLE whole numbers.
 #include "common/flat.glsl"
 #include "common/elements.glsl"
 #include "common/each_input.glsl"
@@ -19,7 +19,7 @@ void main() {
     y = v;
 }
 #else
-// Four columns of y as an input has them, whose own columns begin at START.
+// The values of an input, whose columns begin at START, in four columns of y.
 ELEMENTS shifted(SAMPLER x, int first, int width, int height, int shift) {
     return joined(TEXEL(x, first, width, height), TEXEL(x, first + 1, width, height), shift);
 }

@@ -1,5 +1,5 @@
 #version 300 es
-// y[r, c] = x[r, c]: what survives a trip through a fragment pass. x, y [rows, COLS].
+// y[r, c] = x[r, c], to check that numbers survive a fragment pass. x, y [rows, COLS].
 #include "common/matrix.glsl"
 uniform sampler2D x;
 layout(location = 0) out float y;

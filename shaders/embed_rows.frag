@@ -1,7 +1,7 @@
 #version 300 es
-// The embeddings of several tokens: EMBEDDING_SCALE · wte[token] + wpe[position] of each row, token and position as rows has them.
-// Row ROWS · slot + n goes to slot `slot` of target n, in blocks. With picks, token 0xffffffff means the best candidate of
-// the row's own slot there: what the run before chose.
+// The embeddings of several tokens: EMBEDDING_SCALE · wte[token] + wpe[position] of each row, with both from the table rows.
+// Row ROWS · slot + n goes to slot `slot` of target n, in blocks. With picks, token 0xffffffff means the best candidate in
+// the row's own slot of picks, which the run before chose.
 #include "common/block_pass.glsl"
 #include "common/each_row.glsl"
 #include "common/row_info.glsl"

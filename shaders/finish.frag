@@ -1,7 +1,7 @@
 #version 300 es
-// Puts together what shaders/matmul.frag has left in ROWS targets x0, x1, …: row ROWS · g + i of each matrix lies in row g
-// of target i; or, with one target, adds up the PARTS sums that lie PART_ROWS rows apart. Then finishes the sums: scale,
-// bias, activation, residual, mask (common/product.glsl).
+// Joins the ROWS targets x0, x1, … of shaders/matmul.frag, where row ROWS · g + i of each matrix lies in row g of target i;
+// or, with one target, adds up the PARTS sums that lie PART_ROWS rows apart. Then finishes the sums: scale, bias,
+// activation, residual, mask (common/product.glsl).
 #include "common/product.glsl"
 #include "common/each_row.glsl"
 EACH_ROW(DECLARE_INPUT)

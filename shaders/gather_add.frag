@@ -1,6 +1,6 @@
 #version 300 es
 // The gradient of an embedding table, without blending: each texel of the table looks through all ids for its own row
-// and adds those gradients up in their order, and counts how many elements were added. What is no finite number is not.
+// and adds those gradients up in their order, and counts the added elements. Elements that are not finite are skipped.
 // ids [IDS_ROWS, IDS_COLS]; grad [ids, columns]; sums, counts [vocabulary, columns].
 #include "common/flat.glsl"
 #include "common/gradient.glsl"

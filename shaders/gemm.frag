@@ -1,8 +1,8 @@
 #version 300 es
 // ROWS products at once: y[r, o] = activation(norm · sum over i of weight[o, i] · gain[i] · x[r, i] + bias[o]) +
-// residual[r, o]; a fragment computes four outputs o of the ROWS rows r of one slot. Everything else, and every sum's
-// order, is that of shaders/gemv.frag: a row gives the same numbers here and there.
-// With NORM the norm is taken along in the loop, with NORMS it is what shaders/row_norms.frag has left.
+// residual[r, o]; a fragment computes four outputs o of the ROWS rows r of one slot. Everything else, and the order of every
+// sum, is as in shaders/gemv.frag, so a row gives the same numbers in both.
+// With NORM the loop computes the norm too, with NORMS it is read from the output of shaders/row_norms.frag.
 // Row ROWS · slot + n lies in slot `slot` of texture n (x, residual and y), or with TOGETHER in slot ROWS · slot + n of
 // the one texture x.
 #include "common/block_pass.glsl"
@@ -58,10 +58,10 @@ const int part = 0;
 #endif
 
 #define WEIGHT_LINE(n) (line_at(n, WEIGHT_COLUMNS, 8 * LINE_WORDS) + ivec2(at.lane & 7, 0))
-// Where the bias is among a block's constants.
+// The place of the bias among a block's constants.
 #define BIAS_AT (4 * SCALED + CENTRED)
 
-// One texel of every row, four inputs; `from` is where it lies in a slot's texture, `inner` where in its block `block`.
+// One texel of every row, four inputs; `from` is its place in a slot's texture, `inner` its place in its block `block`.
 #if TOGETHER
 #define FETCH_INPUT(n, X, R, Y, V, A, B, C, D, E, F, S) \
     V = FETCH(x, (block_origin(ROWS * at.slot + n, block, X_PLACES) + inner), X_SIZE);
@@ -74,8 +74,8 @@ const int part = 0;
 #define GAIN_INPUT(n, X, R, Y, V, A, B, C, D, E, F, S) GAINED(V)
 #define GAIN_OTHER(n, X, R, Y, V, A, B, C, D, E, F, S) GAINED(F)
 
-// Of each row: a texel, or two; four sums; what the gate gave; and the sums of squares and of inputs, and those of the
-// two texels.
+// The variables of each row: a texel, or two; four sums; the gate's results; and the sums of squares and of inputs, and
+// those of the two texels.
 #define DECLARE_SUMS(n, X, R, Y, V, A, B, C, D, E, F, S) \
     vec4 V, A = vec4(0.0), B = vec4(0.0), C = vec4(0.0), D = vec4(0.0), E, F, S = vec4(0.0);
 #define START_SUMS(n, X, R, Y, V, A, B, C, D, E, F, S) \
@@ -157,7 +157,7 @@ const int part = 0;
 #endif
 #endif
 
-// What is done to a row's four sums once they are whole.
+// The finish of a row's four sums.
 #if SCALED
 #define SCALE(A, B, C, D) A *= scale[0]; B *= scale[1]; C *= scale[2]; D *= scale[3];
 #else
@@ -214,8 +214,8 @@ void main() {
     EACH_ROW(DECLARE_SUMS)
     int first = part * share;
 #if GATED
-    // The gate's block first, then the one that is multiplied with it: the inputs are fetched twice, which costs less
-    // than as many more sums.
+    // The gate's block comes first, then the block that it multiplies. The inputs are fetched twice, which costs less than
+    // twice the sums.
     for (int half_block = 0; half_block < 2; half_block++) {
         int matrix_block = 2 * at.block + half_block;
         EACH_ROW(START_SUMS)
@@ -248,7 +248,7 @@ void main() {
 #else
             int group = turn >> 2;
 #endif
-            // Numbers behind the last input have scale zero; what they are multiplied with has to be a number too.
+            // Numbers behind the last input have scale zero, and their inputs have to be finite too.
             int own = min(group, GROUPS - 1), block = own >> 1;
             ivec2 corner = ivec2(w & 1, 2 * (own & 1) + (w >> 1));
             {

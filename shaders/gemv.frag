@@ -1,14 +1,14 @@
 #version 300 es
 // y[o] = activation(norm · sum over i of weight[o, i] · gain[i] · x[i] + bias[o]) + residual[o], one vector x, four
-// outputs a fragment. With NORM, norm is 1 / sqrt(mean(x²) + EPS), the mean over DIM inputs; with CENTRED the mean of x is
-// taken away too, by way of the weights' sums; else 1. GAIN multiplies the inputs, where weights keep their file's bits.
-// With GATED the matrix has two blocks for each block of outputs, y = activation(first) · second. With ROPE outputs are
-// queries and keys among others, which rotary positions turn in pairs.
+// outputs a fragment. With NORM, norm is 1 / sqrt(mean(x²) + EPS), the mean over DIM inputs; otherwise it is 1. With CENTRED
+// the mean of x is taken away too, using the weights' sums. GAIN multiplies the inputs of weights that keep a file's bits.
+// With GATED the matrix has two blocks for each block of outputs, y = activation(first) · second. With ROPE some outputs are
+// queries and keys, which rotary positions turn in pairs.
 // x, residual and y lie in blocks; weight and consts (bias, and with SCALED the scales) as glinfer/gl/layouts/packing.py says, or
 // with GROUPED the weights as glinfer/gl/layouts/grouped.py.
 // With QUAD each fragment gathers a quarter of the inputs for all 16 outputs of its quad, and the quad adds up.
-// With PARTS each instance takes its share of the STEPS, and blending adds them to what y holds already. The share is
-// a uniform, not a constant: unrolled altogether the loop would be larger than a GPU's instruction cache.
+// With PARTS each instance takes its share of the STEPS, and blending adds the instances to what y holds. The share is a
+// uniform and not a constant, since the whole loop unrolled would be larger than a GPU's instruction cache.
 #include "common/block_pass.glsl"
 #if !GROUPED
 #include "common/unpack.glsl"
@@ -49,7 +49,7 @@ const int part = 0;
 #endif
 layout(location = 0) out vec4 y;
 
-// Where the bias is among a block's constants.
+// The place of the bias among a block's constants.
 #define BIAS_AT (4 * SCALED + CENTRED)
 // Texels of x that a fragment takes in a step.
 #if QUAD
@@ -89,7 +89,7 @@ void main() {
     for (int n = 0; n < 4 * HALVES; n++) sum[n] = vec4(0.0);
     float squares = 0.0, whole = 0.0;
     int first = part * share;
-    // Asked for first, needed last.
+    // Fetched first, used last.
     vec4 bias[HALVES];
 #if CENTRED
     vec4 sums[HALVES];
@@ -136,7 +136,7 @@ void main() {
 #else
         int group = turn >> 2;
 #endif
-        // Numbers behind the last input have scale zero; what they are multiplied with has to be a number too.
+        // Numbers behind the last input have scale zero, and their inputs have to be finite too.
         int from = min(group, GROUPS - 1);
         vec4 v = group_input(from, w), e = group_input(from, 4 + w);
 #ifdef NORM
@@ -178,7 +178,7 @@ void main() {
     for (int h = 0; h < HALVES; h++) lines[h] = line_of(HALVES * at.block + h, at.lane, first);
     for (int step = first; step < first + share; step += UNROLL) {
 #if UNROLL > 1
-        // Everything is asked for before anything is used: the latency of memory is paid once for all of it.
+        // All fetches come before the first use, so the latency of memory is paid once.
         vec4 v[UNROLL * TAKEN];
         WORDS w[UNROLL * 4 * PIECE * HALVES];
         for (int i = 0; i < UNROLL; i++) {
@@ -214,7 +214,7 @@ void main() {
             }
         }
 #else
-        // Used as soon as fetched: llvmpipe would have to keep what waits in memory.
+        // Each texel is used as soon as it is fetched, since llvmpipe would spill waiting texels to memory.
 #define WEIGHT(h, a, e) FETCH(weight, (line[h] + ivec2(8 * (PIECE * (a) + (e)), 0)), WEIGHT_SIZE)
 #ifdef NORM
 #define GATHER(v) squares += dot(v, v); CENTRE(v)
@@ -261,7 +261,7 @@ void main() {
     whole = gathered.y;
 #endif
 #if CENTRED
-    // Of the squares of what is left when the mean is taken away.
+    // The sum of the squares of x - mean.
     float mean = whole / float(DIM);
     float norm = inversesqrt(max(squares / float(DIM) - mean * mean, 0.0) + float(EPS));
 #else

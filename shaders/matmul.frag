@@ -1,10 +1,10 @@
 #version 300 es
 // Products of matrices: y[b, m, n] = sum over k of x[b, m, k] · weight[b, k, n], or with TRANSPOSED weight[b, n, k].
-// A fragment computes four columns n of ROWS rows m, row ROWS · g + i of a matrix in target i, so that what it fetches of
-// the weights serves them all; shaders/finish.frag puts the targets together. With one row and all of k at once the
-// fragment finishes the sums itself (see common/product.glsl).
-// A fragment may sum over one of PARTS parts of k only: with BLENDED each instance of the draw is a part, and blending
-// adds them up; otherwise the parts lie one below the other, PART_ROWS rows each.
+// A fragment computes four columns n of ROWS rows m, row ROWS · g + i of a matrix in target i, so that each weight it fetches
+// serves all rows; shaders/finish.frag joins the targets. With one row and all of k the fragment finishes the sums itself
+// (common/product.glsl).
+// A fragment may sum over one of PARTS parts of k. With BLENDED each instance of the draw is a part, and blending adds the
+// parts; otherwise they lie one below the other, PART_ROWS rows each.
 // x and y four elements a texel (common/flat.glsl); with TRANSPOSED weight is in any format (common/weights.glsl).
 #include "common/product.glsl"
 #include "common/each_row.glsl"
@@ -70,7 +70,7 @@ void main() {
 #endif
 #if K % 4
     if (part == PARTS - 1) {
-        // The last rows of weight by themselves: there may be others behind them, and 0 · infinity is no number.
+        // The last rows of weight are summed one by one: rows of another matrix may follow, and 0 · infinity is NaN.
         k = UNITS;
         vec4 w0 = W(0), w1 = vec4(0.0), w2 = vec4(0.0), w3 = vec4(0.0);
 #if K % 4 > 1

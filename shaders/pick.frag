@@ -1,9 +1,9 @@
 #version 300 es
 // The best 16 candidates for the next token: lane n of the block looks at the texels n, n + 16, … of the logits and
-// leaves (score, id, 0, 0) of the largest score, the lowest id where equal. The score of a token is its logit, or,
-// with noise = 1, logit · inverse_temperature + Gumbel noise: the largest of those is a draw from the softmax.
-// With ROWS there are many rows of logits, row ROWS · slot + n in slot `slot` of texture n: each slot of the output is
-// that of one row, and rows says how its token is chosen.
+// writes (score, id, 0, 0) of the largest score; of equal scores the lowest id. The score of a token is its logit, or
+// with noise = 1, logit · inverse_temperature + Gumbel noise, whose largest is a draw from the softmax.
+// With ROWS there are many rows of logits, row ROWS · slot + n in slot `slot` of texture n. Each slot of the output belongs
+// to one row, and the table rows says how its token is chosen.
 #include "common/block_pass.glsl"
 #include "common/noise.glsl"
 #define LOGITS_PLACES LOGITS_TILES, LOGITS_PITCH, LOGITS_SLOT_STEP, LOGITS_BLOCK_STEP, LOGITS_COLUMNS
@@ -17,11 +17,11 @@ uniform float noise;
 uniform float inverse_temperature;
 uniform uint noise_key;
 #endif
-#define UNROLL 8  // texels asked for together, to wait for memory once for all of them
+#define UNROLL 8  // texels that are fetched together, to wait for memory once
 #define LOGITS_SIZE ivec2(LOGITS_WIDTH, LOGITS_HEIGHT)
 layout(location = 0) out vec4 y;
 
-// What was the best so far, or a better one of four tokens from `token` on.
+// The best so far, or a better one of four tokens from `token` on.
 vec2 better(vec2 best, vec4 score, int token) {
     for (int i = 0; i < 4; i++) {
         if (score[i] > best.x && token + i < VOCAB) best = vec2(score[i], float(token + i));

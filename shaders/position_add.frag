@@ -9,7 +9,7 @@ layout(location = 0) out vec4 y;
 
 void main() {
     ivec2 at = output_place();
-    int position = min(offset + at.x % LENGTH, TABLE_ROWS - 1);  // behind the rows in use there may be none
+    int position = min(offset + at.x % LENGTH, TABLE_ROWS - 1);  // padding rows may have no position
     y = TEXEL(x, at.x * X_TEXELS + at.y, X_WIDTH, X_HEIGHT) +
         TEXEL(table, position * TABLE_TEXELS + at.y, TABLE_WIDTH, TABLE_HEIGHT);
 }

@@ -1,6 +1,6 @@
 #version 300 es
-// 1 where a fragment can see exactly what its neighbours in the quad have, by way of derivatives; else 0. GLSL lets a
-// renderer use one difference for the whole quad.
+// 1 where derivatives give a fragment its neighbours' values in the quad exactly, else 0. GLSL lets a renderer use one
+// difference for the whole quad.
 precision highp float;
 #include "common/quad.glsl"
 layout(location = 0) out float y;

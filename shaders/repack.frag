@@ -1,6 +1,6 @@
 #version 300 es
-// y = x in another shape: the elements of all rows numbered through, padding not counted, element n of y is element n
-// of x, whose rows have X_COLS. Floats, or with WHOLE whole numbers.
+// y = x in another shape: element n of y is element n of x, both in row-major order without padding; rows of x have X_COLS
+// columns. Floats, or with WHOLE whole numbers.
 #include "common/flat.glsl"
 #include "common/elements.glsl"
 uniform SAMPLER x;

@@ -1,8 +1,8 @@
 #version 300 es
 // 1 / sqrt(mean(x²) + EPS) of each of the ROWS rows of a slot, the mean over DIM inputs. A slot of the output is one block:
-// quad q has rows 4q to 4q + 3, and each member of a quad its own last digits of them, as in shaders/gemv.frag, where
-// each fragment adds up its quad's sums by itself; members of other quads find theirs by their number.
-// With CENTRED the variance takes the place of the mean square, and quads 2 and 3 have the means in the same way.
+// quad q has rows 4q to 4q + 3, and each member of a quad has its own last digits of them, as in shaders/gemv.frag, where
+// each fragment adds up its quad's sums itself; members of other quads find their digits by their number.
+// With CENTRED the variance replaces the mean square, and quads 2 and 3 hold the means in the same order.
 // Row ROWS · slot + n of x lies in slot `slot` of texture n.
 #include "common/block_pass.glsl"
 #include "common/each_row.glsl"

@@ -1,6 +1,6 @@
 #version 300 es
-// How likely each row's target is, in parts: lane l of a row's block looks at the texels l, l + 16, … of the row's
-// logits and leaves (largest logit, sum of exp(logit - largest), id of the largest, logit of the target or -3.4e38).
+// The log-probability of each row's target, in parts: lane l of a row's block reads the texels l, l + 16, … of the row's
+// logits and writes (largest logit, sum of exp(logit - largest), id of the largest, logit of the target or -3.4e38).
 // Row ROWS · slot + n lies in slot `slot` of texture n, and its result in slot `slot` of target n.
 #include "common/block_pass.glsl"
 #include "common/each_row.glsl"

@@ -1,9 +1,9 @@
 #version 300 es
-// The likeliest tokens of some rows of logits, and what is left to know of all others. Each output row is a row of the
-// table, which names the row of logits, row ROWS · slot + n in slot `slot` of texture n, and how its token is drawn.
-// Piece p of PIECES has the tokens p, p + PIECES, …; step s is the token p + s · PIECES. Fragment p of a row leaves
-// - in best the four largest logits of its piece, largest first, the lowest id first where equal, -3.4e38 for none;
-// - in facts their steps, s0 + 4096 · s1 and s2 + 4096 · s3; the sum of exp((logit - best.w) · inverse_temperature)
+// The likeliest tokens of some rows of logits, and bounds on all others. Each output row belongs to a row of the table,
+// which names the row of logits, row ROWS · slot + n in slot `slot` of texture n, and says how its token is drawn.
+// Piece p of PIECES has the tokens p, p + PIECES, …; step s is the token p + s · PIECES. Fragment p of a row writes
+// - to best the four largest logits of its piece, largest first, of equal ones the lowest id first, -3.4e38 for none;
+// - to facts their steps, s0 + 4096 · s1 and s2 + 4096 · s3; the sum of exp((logit - best.w) · inverse_temperature)
 //   over the piece's other tokens, or -1 where one of its logits is NaN; and with noise its largest drawn score.
 #include "common/blocks.glsl"
 #include "common/flat.glsl"
@@ -14,7 +14,7 @@
 #define FETCH_LOGITS(n, X, R, Y, V, A, B, C, D, E, F, S) \
     if (source % ROWS == n) v[j] = FETCH(X, texel, ivec2(X_WIDTH, X_HEIGHT));
 #define LEAST -3.4e38
-#define UNROLL 4  // texels asked for together
+#define UNROLL 4  // texels that are fetched together
 EACH_ROW(DECLARE_INPUT)
 layout(location = 0) out vec4 best;
 layout(location = 1) out vec4 facts;
@@ -37,16 +37,16 @@ void main() {
         }
         for (int j = 0; j < UNROLL; j++) {
             if (start + j >= steps) break;
-            // One of four without arithmetic: the others may be NaN or infinite.
+            // Selects one of four without arithmetic, since the others may be NaN or infinite.
             vec2 half_texel = (piece & 2) == 0 ? v[j].xy : v[j].zw;
             float logit = (piece & 1) == 0 ? half_texel.x : half_texel.y, last = top.w;
             bvec4 beaten = lessThan(top, vec4(logit)), beaten_before = bvec4(false, beaten.xyz);
             top = mix(top, mix(vec4(logit), top.xxyz, beaten_before), beaten);
             step_of = mix(step_of, mix(vec4(start + j), step_of.xxyz, beaten_before), beaten);
-            // What is not listed: this logit, or the fourth that it has replaced; the sum is in units of the new fourth.
+            // The unlisted logit is this one, or the fourth that it has replaced; the sum is in units of the new fourth.
             float weight = exp((beaten.w ? last - top.w : logit - top.w) * inverse_temperature);
             rest = beaten.w ? (last > LEAST ? rest + 1.0 : rest) * weight : rest + weight;
-            // By its bits: a compiler may take it for granted that nothing is NaN.
+            // Tested by its bits, since a compiler may assume that nothing is NaN.
             lost = lost || (floatBitsToUint(logit) & 0x7fffffffu) > 0x7f800000u;
             if (noise) {
                 float score = logit * inverse_temperature + gumbel(uint(piece + (start + j) * PIECES), noise_key);

@@ -1,7 +1,7 @@
 #version 300 es
 // probs[r, c] = exp(x[r, c] - max(x[r])) / sum over the first cols columns of exp(x[r, i] - max(x[r]))
-// x, probs [rows, STRIDE], of which the first cols columns are in use. A row whose entries are all equal,
-// an all-masked one among them, becomes uniform.
+// x, probs [rows, STRIDE], of which the first cols columns are in use. A row of equal entries, such as an all-masked row,
+// becomes uniform.
 #include "common/matrix.glsl"
 uniform sampler2D x;
 uniform int cols;

@@ -1,17 +1,17 @@
 #version 300 es
-// The first pass of top-k: sorts each 16 elements of a row by themselves, largest first, equal ones by their columns,
-// NaN before all. x [ROWS, COLS]. Chunk c of row r becomes list c * ROWS + r, of which the first LIST_TEXELS texels are
-// written: as keys, whole numbers in the order of the floats, and as columns. What is behind the row's end has the key
-// and the column 0, and no float has that key. The place of an element is the number of those that go before it.
+// The first pass of top-k: sorts each chunk of 16 elements of a row, largest first, equal ones by their columns, NaN before
+// all. x [ROWS, COLS]. Chunk c of row r becomes list c * ROWS + r, of which the first LIST_TEXELS texels are written: keys,
+// which are whole numbers in the order of the floats, and columns. Elements behind the row's end have key and column 0, and
+// no float has that key. The place of an element is the number of elements that go before it.
 #include "common/flat.glsl"
 uniform sampler2D x;
 layout(location = 0) out uvec4 sorted_keys;
 layout(location = 1) out uvec4 sorted_columns;
 
-// A float's bits, made to grow with it; -0 is 0, every NaN the largest of all.
+// A whole number in the order of floats; -0 is 0, and every NaN is the largest.
 uint key_of(float value) {
     uint bits = floatBitsToUint(value);
-    // Not (bits & 0x7fffffffu) == 0u: LLVM 19 compares floats instead, and llvmpipe takes subnormal ones for 0.
+    // LLVM 19 turns (bits & 0x7fffffffu) == 0u into a comparison of floats, and llvmpipe takes subnormal ones for 0.
     if (bits == 0x80000000u) bits = 0u;
     uint key = bits ^ ((bits >> 31) == 0u ? 0x80000000u : 0xffffffffu);
     return (bits & 0x7fffffffu) > 0x7f800000u ? 0xffffffffu : key;
@@ -40,7 +40,7 @@ void compare(uvec4 sooner, uvec4 later, inout uvec4 sooner_at, inout uvec4 later
     later_at.wxyz += first;
 }
 
-// The same among four elements.
+// Counts the same among four elements.
 void compare_own(uvec4 keys, inout uvec4 at) {
     uvec3 next = uvec3(greaterThanEqual(keys.xyz, keys.yzw));
     at.xyz -= next;

@@ -1,6 +1,6 @@
 #version 300 es
-// One number of the statistics of every row, four rows a texel: the sum, the largest x, or with COLUMN, as an integer,
-// the column that has it. Element i of the output, its rows numbered through, is that of row i of `stats`.
+// One number of the statistics of every row, four rows a texel: the sum, the largest x, or with COLUMN the column of the
+// largest x as an integer. Element i of the output, in row-major order, belongs to row i of `stats`.
 #include "common/flat.glsl"
 #include "common/stats_of.glsl"
 #include "common/four_rows.glsl"

@@ -1,7 +1,7 @@
 #version 300 es
-// Keys, values and queries of several rows into the cache, each into the slot of its token: what shaders/gemm.frag left,
-// row ROWS · slot + n in slot `slot` of texture n. With STRIP the rows follow each other in one sequence, and a strip of
-// the cache is drawn; else the vertex shader says which row a block of the cache takes.
+// Stores keys, values and queries of several rows in the cache, each in the slot of its token. shaders/gemm.frag wrote row
+// ROWS · slot + n to slot `slot` of texture n. With STRIP the rows follow each other in one sequence, and the draw covers a
+// strip of the cache; otherwise the vertex shader gives the row of each block of the cache.
 #include "common/block_pass.glsl"
 #include "common/each_row.glsl"
 #define X_PLACES X_TILES, X_PITCH, X_SLOT_STEP, X_BLOCK_STEP, X_COLUMNS

@@ -14,7 +14,7 @@
 #define CACHE_PLACES CACHE_TILES, CACHE_PITCH, CACHE_SLOT_STEP, CACHE_BLOCK_STEP, CACHE_COLUMNS
 #define X_PLACES X_TILES, X_PITCH, X_SLOT_STEP, X_BLOCK_STEP, X_COLUMNS
 uniform sampler2D cache;
-uniform int row_slots;  // how many slots of rows there are in this run
+uniform int row_slots;  // slots of rows in this run
 EACH_ROW(DECLARE_INPUT)
 EACH_ROW(DECLARE_TARGET)
 
@@ -35,7 +35,7 @@ EACH_ROW(DECLARE_TARGET)
 #define ADD_D(n, X, R, Y, V, A, B, C, D, E, F, S) D += DOTS(V);
 #define KEPT(n, g, A) mix(vec4(0.0), A, lessThanEqual((first + 4 * (g) + next), ivec4(position + n)))
 #if QUAD
-// What lies after a row's own token must not reach the sums, as in shaders/cached_scores.frag.
+// Keys after a row's own token must not reach the sums, as in shaders/cached_scores.frag.
 #define TOTAL(n, A, B, C, D) quad_share(vec4[4](KEPT(n, 0, A), KEPT(n, 1, B), KEPT(n, 2, C), KEPT(n, 3, D)), at.lane)
 #else
 #define TOTAL(n, A, B, C, D) A
@@ -59,12 +59,12 @@ void main() {
     int query = QUERY_AT + at.block * HEAD_TEXELS, key = at.block / (HEADS / KV_HEADS) * HEAD_TEXELS;
     int own = 64 * group + 4 * at.lane;
     int member = at.lane & (SHARE - 1), first = own - 4 * member;
-    // Beyond all rows' own tokens there is nothing to do, and nobody reads it.
+    // Tokens beyond all rows' own tokens are skipped; no pass reads their scores.
     if (first >= position + ROWS) discard;
     EACH_ROW(DECLARE_SUMS)
     int i = member;
 #if WINDOW
-    // Before all rows' windows there is nothing to add up.
+    // Tokens before all rows' windows have no sums.
     if (first + 4 * SHARE <= position - WINDOW + 1) i = HEAD_TEXELS;
     while (i < HEAD_TEXELS) {
 #else

@@ -1,6 +1,6 @@
 #version 300 es
 // Attention of ROWS queries at a time: softmax of their scores over the cached tokens, times the values, for each head.
-// Scores as shaders/tile_scores.frag wrote them, cache and rows as there. Output: row ROWS · tile + n in slot tile of
+// Scores, cache and rows are those of shaders/tile_scores.frag. Output: row ROWS · tile + n in slot tile of
 // target n, the heads one after the other.
 // Summed as in shaders/cached_values.frag: a row gives the same numbers here and there.
 #include "common/block_pass.glsl"
@@ -10,7 +10,7 @@
 #define CACHE_PLACES CACHE_TILES, CACHE_PITCH, CACHE_SLOT_STEP, CACHE_BLOCK_STEP, CACHE_COLUMNS
 #define X_PLACES X_TILES, X_PITCH, X_SLOT_STEP, X_BLOCK_STEP, X_COLUMNS
 uniform sampler2D cache;
-uniform int row_slots;  // how many slots of rows there are in this run
+uniform int row_slots;  // slots of rows in this run
 EACH_ROW(DECLARE_INPUT)
 EACH_ROW(DECLARE_TARGET)
 
@@ -27,8 +27,8 @@ EACH_ROW(DECLARE_TARGET)
 #define PEAKS(n, X, R, Y, V, A, B, C, D, E, F, S) V = max(V, SCORE(X));
 #define PEAK(n, X, R, Y, V, A, B, C, D, E, F, S) S = ceil(max(max(V.x, V.y), max(V.z, V.w)));
 #define WEIGHT(n, X, R, Y, V, A, B, C, D, E, F, S) V = exp(SCORE(X) - S); E += V; seen = max(seen, V);
-// The values of four tokens side by side, of one texel of the quad. What no row sees may be left over from a sequence that
-// was broken, and 0 × NaN is NaN.
+// The values of four tokens side by side, of one texel of the quad. Values that no row sees may be left from a sequence with
+// NaN, and 0 × NaN is NaN.
 #define VALUE(t, a) FETCH(cache, (from + ivec2(4 * (t) + ((a) & 1), (a) >> 1)), CACHE_SIZE)
 #define FETCH_VALUES(a) vec4 t0 = VALUE(0, a), t1 = VALUE(1, a), t2 = VALUE(2, a), t3 = VALUE(3, a); \
     t0 = seen.x > 0.0 ? t0 : vec4(0.0); \
@@ -62,12 +62,12 @@ void main() {
     int head = texel / HEAD_TEXELS;
     int start = at.lane & (SHARE - 1);
     int value = (KV_HEADS + min(head, HEADS - 1) / (HEADS / KV_HEADS)) * HEAD_TEXELS + texel % HEAD_TEXELS - start;
-    // The rows that fill up the last slot may look behind the end of the cache; what is there has weight zero for all others.
-    // All members of a quad take equally many steps (common/quad.glsl); tokens that no row sees have weight zero as well.
+    // Padding rows of the last slot may look beyond the end of the cache, where tokens have weight zero for all other rows.
+    // All members of a quad take the same number of steps (common/quad.glsl); tokens that no row sees have weight zero too.
     int groups = min((position + ROWS - 1) / (4 * SHARE) * SHARE + SHARE, (CACHE_SLOTS - base) / 4);
     EACH_ROW(DECLARE_SUMS)
 #if WINDOW
-    start += max(position - WINDOW + 1, 0) / 16 * 4;  // what lies before is seen by none of the rows
+    start += max(position - WINDOW + 1, 0) / 16 * 4;  // no row sees earlier tokens
 #endif
     int group = start;
     if (group < groups) do {

@@ -1,8 +1,8 @@
 #version 300 es
-// Keys and queries divided by the root mean square of their head, times gains, and turned by their positions; values as
-// they are: row ROWS · slot + n of x, k | v | q in blocks, in slot `slot` of texture n, and y likewise. The mean is over
-// HEAD_DIM elements of a head HEAD_TEXELS texels wide, whose padding is zero. gains has a row for keys and one for queries.
-// Behind the TEXELS of a row its last block is padding, and stays zero.
+// Divides keys and queries by the root mean square of their head, multiplies them by gains, and turns them by their
+// positions; values stay. Row ROWS · slot + n of x and y, k | v | q in blocks, lies in slot `slot` of texture n. The mean is
+// over HEAD_DIM elements of a head HEAD_TEXELS texels wide, whose padding is zero. gains has a row for keys and one for
+// queries. The last block of a row is padding behind its TEXELS, and stays zero.
 // With ALONE there is one row, of the token at position, and y is its slot of a cache.
 #include "common/block_pass.glsl"
 #include "common/each_row.glsl"

@@ -1,7 +1,7 @@
 #version 300 es
-// Puts together what shaders/attend.frag has left in ROWS targets x0, x1, …: texel ROWS · c + i of a row lies in texel c of
-// that row in target i. Of PARTS parts, OUT_ROWS rows one below the other, each has its peak and sum in texel OUT_TEXELS of
-// its rows: what they gathered is brought to the highest peak, added up, and divided by the whole sum.
+// Joins the ROWS targets x0, x1, … of shaders/attend.frag, where texel ROWS · c + i of a row lies in texel c of that row in
+// target i. The PARTS parts lie one below the other, OUT_ROWS rows each, with their peak and sum in texel OUT_TEXELS of
+// their rows: their values are scaled to the highest peak, added up, and divided by the whole sum.
 #include "common/flat.glsl"
 #include "common/each_row.glsl"
 EACH_ROW(DECLARE_INPUT)

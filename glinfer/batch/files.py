@@ -1,4 +1,4 @@
-"""Batch files: prompts in one JSON-lines file, what the model wrote in another, which a later run goes on with.
+"""Batch files: prompts in one JSON-lines file, results in another, which a later run continues.
 
 docs/formats.md describes both files.
 """
@@ -10,7 +10,7 @@ import hashlib
 import json
 import os
 import time
-from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
+from collections.abc import Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from io import FileIO
 from pathlib import Path
@@ -19,20 +19,17 @@ from typing import TYPE_CHECKING, Any
 
 from glinfer.engine.ids import check_ids, check_tokens, whole_numbers
 from glinfer.engine.model import Model
+from glinfer.engine.progress import Progress, no_progress
 from glinfer.engine.sampler import SamplingOptions
 from glinfer.errors import FormatError, InputError
 from glinfer.formats.files import AnyPath, inside, kind_of, opened, reason, shown
 from glinfer.formats.huggingface.files import CONFIG
 from glinfer.formats.jsonl import at_line, parse_object, read_lines, short
+from glinfer.limits import MAX_PROMPT_LINE_BYTES, MAX_RESULT_LINE_BYTES
 from glinfer.text.assembler import TextAssembler
 
 if TYPE_CHECKING:
     from glinfer.engine.requests import BatchResult
-
-MOST_LINE_BYTES = 16_000_000
-"""Of one prompt."""
-MOST_RESULT_BYTES = 2 * MOST_LINE_BYTES
-"""Of one result: a million tokens have some 12 million."""
 
 _SAMPLING = tuple(field.name for field in dataclasses.fields(SamplingOptions))
 _OPTIONS = ("max_tokens", *_SAMPLING, "stop", "stop_ids")
@@ -47,7 +44,7 @@ Key = str | int
 
 @dataclass(frozen=True)
 class BatchLine:
-    """One prompt: its line in the file (from 1), the id it is known by, text or token ids, and all its options."""
+    """One prompt: its line in the file (from 1), its id, text or token ids, and all options."""
 
     number: int
     key: Key
@@ -55,16 +52,16 @@ class BatchLine:
     options: Mapping[str, Any]
 
     def digest(self, made_with: Sequence[object]) -> str:
-        """16 hex digits that change with whatever decides the result: prompt, options, and ``made_with`` beside."""
+        """Hash all that determines the result, prompt, options and ``made_with``, to 16 hex digits."""
         named = {"prompt" if isinstance(self.prompt, str) else "ids": self.prompt, **self.options, "with": made_with}
         return hashlib.sha256(json.dumps(named, sort_keys=True, separators=(",", ":")).encode()).hexdigest()[:16]
 
 
 @dataclass(frozen=True)
-class Finished:
-    """What an earlier run left: the ids it finished, the bytes of its whole lines, and whether half a line follows.
+class FinishedLines:
+    """Results of an earlier run: finished ids, bytes of their lines, and whether a torn line follows.
 
-    ``total`` is the size of the file when it was read, in bytes; None where what it holds does not count.
+    ``total`` is the file's size when it was read, in bytes; None where its contents are discarded.
     """
 
     keys: Collection[Key] = ()
@@ -75,7 +72,7 @@ class Finished:
 
 @dataclass
 class BatchTotals:
-    """What one run did so far; ``seconds`` is the whole time of it, prompts included."""
+    """Totals of one run so far; ``seconds`` includes the prompts."""
 
     lines: int = 0
     prompt_tokens: int = 0
@@ -86,27 +83,26 @@ class BatchTotals:
 
     @property
     def tokens_per_second(self) -> float:
-        """Generated tokens of all lines together over the whole time; 0 before the first."""
+        """Generated tokens of all lines a second; 0 before the first."""
         return self.tokens / self.seconds if self.seconds > 0 else 0.0
 
 
 def read_batch(path: AnyPath, defaults: Mapping[str, Any]) -> list[BatchLine]:
-    """Read and check a whole file of prompts; nothing here needs a model.
+    """Read and check a file of prompts, without a model.
 
     Args:
         path: the file.
-        defaults: for lines that do not say otherwise: ``max_tokens``, ``stop``, ``stop_ids`` and the fields of
-            SamplingOptions, all checked. Line n takes ``seed`` + n - 1, so that lines differ and none depends on
-            another, nor on what was finished before.
+        defaults: checked defaults of ``max_tokens``, ``stop``, ``stop_ids`` and the fields of SamplingOptions. Line n
+            takes ``seed`` + n - 1, so that lines differ and are independent of each other and of earlier runs.
 
     Raises:
-        InputError: a line is not such a prompt, has more than :data:`MOST_LINE_BYTES`, or has the id of another;
-            names the line. Or there is no prompt at all.
+        InputError: a line is malformed, longer than MAX_PROMPT_LINE_BYTES, or repeats an id (names the line); or the
+            file has no prompt.
         FormatError: the file cannot be read.
     """
     lines: dict[Key, BatchLine] = {}
     with opened(path) as (file, _):
-        for number, data in read_lines(file, path, MOST_LINE_BYTES):
+        for number, data in read_lines(file, path, MAX_PROMPT_LINE_BYTES):
             if not data.strip():
                 continue
             with at_line(path, number):
@@ -142,7 +138,7 @@ def _line(number: int, found: Mapping[str, Any], defaults: Mapping[str, Any]) ->
     options.update(dataclasses.asdict(SamplingOptions(**{name: options[name] for name in _SAMPLING})))
     stop = options["stop"]
     options["stop"] = [_text("stop", text) for text in (stop if isinstance(stop, (list, tuple)) else [stop])]
-    TextAssembler(options["stop"])  # which knows what a stop string may be
+    TextAssembler(options["stop"])  # checks stop strings
     if options["stop"] and not isinstance(prompt, str):
         raise InputError('stop strings need a text prompt; use stop_ids, and "stop": [] where --stop is given')
     if options["stop_ids"] is not None:
@@ -167,11 +163,11 @@ def _ids(name: str, value: object) -> list[int]:
 
 
 def check_out(out: AnyPath, source: AnyPath) -> None:
-    """See that results can be written to ``out``, before anything large begins; writes nothing.
+    """Check that results can be written to ``out``; writes nothing.
 
     Raises:
         InputError: it is the file of prompts itself.
-        FormatError: its folder is not there or may not be written to, or it is no regular file.
+        FormatError: its folder is missing or not writable, or it is not a regular file.
     """
     target = Path(os.path.realpath(out))
     try:
@@ -190,27 +186,29 @@ def check_out(out: AnyPath, source: AnyPath) -> None:
         raise FormatError(f"{shown(out)}: cannot write it: Permission denied; check it and its folder")
 
 
-def read_finished(out: AnyPath, source: AnyPath, lines: Iterable[BatchLine], made_with: Sequence[object]) -> Finished:
-    """What an earlier run has written to ``out``, if there was one; changes nothing.
+def read_finished(
+    out: AnyPath, source: AnyPath, lines: Iterable[BatchLine], made_with: Sequence[object]
+) -> FinishedLines:
+    """Read the results of an earlier run from ``out``, if there was one; changes nothing.
 
-    The last line may be torn, where that run was cut off; any other that is no result of ``lines`` is an error.
+    The last line may be torn where that run was cut off; any other line must be a result of ``lines``.
 
     Raises:
-        InputError: a line is no result, is that of no prompt or of one that was changed since, or is there twice.
+        InputError: a line is malformed, repeated, or belongs to no prompt or to one that has changed.
         FormatError: the file cannot be read.
     """
     if not Path(out).exists():
-        return Finished(total=0)
+        return FinishedLines(total=0)
     prompts = {line.key: line for line in lines}
     keys: set[Key] = set()
     size = 0
     with opened(out) as (file, total):
-        for number, data in read_lines(file, out, MOST_RESULT_BYTES):
+        for number, data in read_lines(file, out, MAX_RESULT_LINE_BYTES):
             found = _result(data)
-            # Only what began as a result is dropped: the file may be something else, given by mistake.
+            # Only a torn result is dropped: the file may be another one, given by mistake.
             began_as_one = data.startswith(_RESULT_START) or _RESULT_START.startswith(data)
             if found is None and began_as_one and size + len(data) >= total:
-                return Finished(keys, size, torn=True, total=total)
+                return FinishedLines(keys, size, torn=True, total=total)
             problem = _problem(found, prompts, keys, source, made_with)
             if found is None or problem:
                 raise InputError(
@@ -218,11 +216,11 @@ def read_finished(out: AnyPath, source: AnyPath, lines: Iterable[BatchLine], mad
                 )
             keys.add(found["id"])
             size += len(data)
-    return Finished(keys, size, total=size)
+    return FinishedLines(keys, size, total=size)
 
 
 def _result(data: bytes) -> dict[str, Any] | None:
-    """The object in a whole line; None for a line that is none."""
+    """Parse a whole line; None where it is torn or malformed."""
     try:
         return parse_object(data, _EXAMPLE) if data.endswith(b"\n") else None
     except InputError:
@@ -236,7 +234,7 @@ def _problem(
     source: AnyPath,
     made_with: Sequence[object],
 ) -> str:
-    """Why this is not the result of a prompt; empty if it is."""
+    """Describe why this is not the result of a prompt; empty if it is."""
     key, digest = (None, None) if found is None else (found.get("id"), found.get("prompt_sha"))
     if not isinstance(key, (str, int)) or isinstance(key, bool) or not isinstance(digest, str):
         return "this is no result of an earlier run"
@@ -251,10 +249,10 @@ def _problem(
 
 
 def file_digest(path: AnyPath) -> str:
-    """16 hex digits of a file's SHA-256: whether a checkpoint is still the same.
+    """Hash a checkpoint to 16 hex digits of SHA-256.
 
-    Of a model's directory, of the names and contents of its .json, .safetensors and .bin files; a file that stands for
-    such a directory, which is its config.json, manifest or a safetensors file beside a config.json, means all of it.
+    Of a model's directory, the names and contents of its .json, .safetensors and .bin files count; a config.json, a
+    manifest, or a safetensors file beside a config.json stands for its directory.
 
     Raises:
         FormatError: a file cannot be read.
@@ -282,25 +280,23 @@ def _parts_of(folder: Path) -> list[Path]:
 
 
 class ResultFile:
-    """The results, to be added to; every line goes out whole and at once. Use it in a ``with`` block."""
+    """Appends results to a file, each line whole and at once; use it in a ``with`` block."""
 
-    def __init__(self, path: AnyPath, finished: Finished) -> None:
-        """Nothing is touched before :meth:`open`."""
+    def __init__(self, path: AnyPath, finished: FinishedLines) -> None:
+        """Prepare without touching the file, see :meth:`open`."""
         self._path, self._finished = path, finished
         self._file: FileIO | None = None
 
     def open(self) -> None:
-        """Open at the end, having cut off what of an earlier run is not finished: half a line, or all of it.
-
-        The file is cut in place, which needs no room on a full disk, and locked for as long as it is open.
+        """Lock the file, truncate it to the finished lines in place, and open it at its end.
 
         Raises:
-            InputError: another run writes to it, or has since it was read.
+            InputError: another run writes to it, or has written since it was read.
             FormatError: the file cannot be written.
         """
         path, finished = self._path, self._finished
         try:
-            # Unbuffered: nothing is left to be written when the program is stopped.
+            # Unbuffered: an interruption loses nothing.
             self._file = Path(path).open("ab", buffering=0)  # noqa: SIM115
             alone = _locked(self._file)  # before its size is looked at
             if not alone or finished.total not in (None, os.fstat(self._file.fileno()).st_size):
@@ -333,7 +329,7 @@ class ResultFile:
 
     @property
     def lines(self) -> int:
-        """Results that it holds, those of earlier runs included; read off the file, so right at any interruption."""
+        """Number of results in the file, counted there, so that it is right after any interruption."""
         if self._file is None:
             return len(self._finished.keys)
         with Path(self._path).open("rb") as file:
@@ -346,7 +342,7 @@ class ResultFile:
         )
 
     def __enter__(self) -> ResultFile:
-        """Use as a context manager."""
+        """Enter the block."""
         return self
 
     def __exit__(
@@ -358,7 +354,7 @@ class ResultFile:
 
 
 def _locked(file: FileIO) -> bool:
-    """Keep other runs from writing to a file until it is closed; False where one does. Without locks, always True."""
+    """Lock a file against other runs; False where one holds the lock, True where the system has no locks."""
     try:
         import fcntl
     except ImportError:  # not on Windows
@@ -376,12 +372,12 @@ def check_prompts(
     model: Model,
     lines: Sequence[BatchLine],
     source: AnyPath,
-    on_line: Callable[[int, int], None] = lambda done, total: None,
+    on_progress: Progress = no_progress,
 ) -> None:
-    """What only the model can tell of the prompts, for all of them before the first is run.
+    """Check all prompts against the model before the first one runs; ``on_progress`` receives (checked lines, lines).
 
     Raises:
-        InputError: text without a tokenizer, a prompt longer than the context, or ids outside the vocabulary; names
+        InputError: a text without a tokenizer, a prompt longer than the context, or ids outside the vocabulary; names
             the line.
     """
     for done, line in enumerate(lines, start=1):
@@ -389,7 +385,7 @@ def check_prompts(
             prompt = line.prompt
             check_ids(model.require_tokenizer().encode(prompt) if isinstance(prompt, str) else prompt, model.config)
             check_tokens("stop_ids", line.options["stop_ids"] or (), model.config)
-        on_line(done, len(lines))
+        on_progress(done, len(lines))
 
 
 def run_batch(
@@ -401,26 +397,26 @@ def run_batch(
     made_with: Sequence[object] = (),
     slots: int | None = None,
     memory: int | None = None,
-    on_line: Callable[[int], None] = lambda done: None,
+    on_progress: Progress = no_progress,
 ) -> None:
     """Generate for all ``lines`` together, and write each result when it is finished.
 
     Args:
-        model: what to run.
+        model: the model.
         lines: checked prompts.
-        results: where to write.
-        totals: is kept up to date, also when this ends early.
+        results: the file of results.
+        totals: updated with each result.
         made_with: as for :meth:`BatchLine.digest`.
-        slots: how many sequences at once; the model's own choice when left out.
-        memory: bytes of texture memory for their caches at most.
-        on_line: told the number of lines finished by this run.
+        slots: sequences at a time; default: the model's own choice.
+        memory: limit for the texture memory of their caches, in bytes.
+        on_progress: receives (lines finished by this run, lines).
     """
     from glinfer.engine.requests import BatchRequest
 
     started, draws = time.perf_counter(), model.device.draws_issued
     requests = [BatchRequest(line.prompt, line.options, key=line) for line in lines]
     found = model.batch(requests, slots=slots, memory=memory)
-    results.open()  # not before: whatever is refused leaves the file as it was
+    results.open()  # after all checks, so that a refused batch leaves the file unchanged
     try:
         for result in found:
             line = result.request.key
@@ -430,10 +426,10 @@ def run_batch(
             totals.prompt_tokens += result.stats.prompt_tokens
             totals.tokens += result.stats.tokens
             totals.dropped += result.stats.dropped
-            on_line(totals.lines)
+            on_progress(totals.lines, len(requests))
     finally:
         totals.seconds = time.perf_counter() - started
         totals.draws = model.device.draws_issued - draws
-        # Stopped between two results, an unfinished generator would hold its caches until it is collected.
+        # An unfinished generator would hold its caches until it is collected.
         if callable(close := getattr(found, "close", None)):
             close()

@@ -1,4 +1,4 @@
-"""``glinfer generate --batch``: continue the prompts of a file together, into a file of results."""
+"""``glinfer generate --batch``: prompts of a file run together, results into another file."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ import click
 
 from glinfer.batch.files import (
     BatchTotals,
-    Finished,
+    FinishedLines,
     ResultFile,
     check_out,
     check_prompts,
@@ -19,7 +19,7 @@ from glinfer.batch.files import (
     read_finished,
     run_batch,
 )
-from glinfer.cli.common import Command, loaded, print_json, progress
+from glinfer.cli.common import loaded, options, print_json, progress
 from glinfer.engine.sampler import SamplingOptions
 from glinfer.errors import InputError
 from glinfer.formats import find_model
@@ -29,22 +29,19 @@ from glinfer.text.assembler import TextAssembler
 _OPTIONS = ("batch", "out", "restart", "slots", "memory")
 
 
-def batch_options(command: Command) -> Command:
-    """Add ``--batch`` and the options that belong to it."""
-    for option in (
-        click.option("--memory", type=click.IntRange(min=1), metavar="MB", help="With --batch: for caches, at most."),
-        click.option("--slots", type=click.IntRange(min=1), help="With --batch: how many prompts at once."),
-        click.option("--restart", is_flag=True, help="With --batch: discard what OUT has, and start over."),
-        click.option("--out", type=click.Path(), help="With --batch: the file for the results; a later run goes on."),
-        click.option("--batch", type=click.Path(), metavar="FILE", help="Prompts, a JSON object a line. Needs --out."),
-    ):
-        command = option(command)
-    return command
+batch_options = options(
+    click.option("--batch", type=click.Path(), metavar="FILE", help="Prompts, a JSON object a line. Needs --out."),
+    click.option("--out", type=click.Path(), help="With --batch: the file for the results; a later run goes on."),
+    click.option("--restart", is_flag=True, help="With --batch: discard what OUT has, and start over."),
+    click.option("--slots", type=click.IntRange(min=1), help="With --batch: how many prompts at once."),
+    click.option("--memory", type=click.IntRange(min=1), metavar="MB", help="With --batch: for caches, at most."),
+)
+"""``--batch`` and its options."""
 
 
 @dataclass(frozen=True)
 class BatchChoice:
-    """The values of ``--batch`` and the options that belong to it."""
+    """Values of ``--batch`` and its options."""
 
     batch: str
     out: str
@@ -53,13 +50,13 @@ class BatchChoice:
     memory: int | None
 
 
-def take_batch(options: dict[str, Any], *, single: bool) -> BatchChoice | None:
-    """Remove these options from ``options``; None without ``--batch``. ``single``: there is a PROMPT or ``--ids``.
+def take_batch(given_options: dict[str, Any], *, single: bool) -> BatchChoice | None:
+    """Take these options out of ``given_options``; None without ``--batch``. ``single`` tells of a PROMPT or ``--ids``.
 
     Raises:
-        InputError: some of them are missing, or do not go together.
+        InputError: options are missing or contradict each other.
     """
-    given = {name: options.pop(name) for name in _OPTIONS}
+    given = {name: given_options.pop(name) for name in _OPTIONS}
     if given["batch"] is None:
         for name, value in given.items():
             if value not in (None, False):
@@ -83,26 +80,26 @@ def generate_batch(
     sampling: SamplingOptions,
     as_json: bool,
     quiet: bool,
-    **options: Any,
+    **model_options: Any,
 ) -> None:
-    """Check everything that needs no model, then load it and finish the open requests."""
+    """Check what needs no model, then load it and finish the remaining prompts."""
     TextAssembler(stop)  # a bad --stop is no line's fault
     defaults = {"max_tokens": max_tokens, "stop": stop, "stop_ids": None, **dataclasses.asdict(sampling)}
     lines = read_batch(choice.batch, defaults)
     check_out(choice.out, choice.batch)
-    files = (find_model(model), options["tokenizer"])
+    files = (find_model(model), model_options["tokenizer"])
     made_with = (
         *(None if path is None else file_digest(path) for path in files),
-        *(options[name] for name in ("weights", "cache", "gelu", "context")),
+        *(model_options[name] for name in ("weights", "cache", "gelu", "context")),
     )
-    finished = Finished() if choice.restart else read_finished(choice.out, choice.batch, lines, made_with)
+    finished = FinishedLines() if choice.restart else read_finished(choice.out, choice.batch, lines, made_with)
     before = len(finished.keys)
     todo = [line for line in lines if line.key not in finished.keys]
     totals = BatchTotals()
-    told: dict[str, Any] = {name: options[name] for name in ("plan", "weights", "cache")} | {"renderer": None}
+    told: dict[str, Any] = {name: model_options[name] for name in ("plan", "weights", "cache")} | {"renderer": None}
     results = ResultFile(choice.out, finished)
     if todo:
-        with loaded(model, **options) as opened:
+        with loaded(model, **model_options) as opened:
             told |= {"weights": opened.weights, "renderer": opened.device.description}
             with progress("checking prompts") as advance:
                 check_prompts(opened, todo, choice.batch, advance)
@@ -117,7 +114,7 @@ def generate_batch(
                         made_with=made_with,
                         slots=choice.slots,
                         memory=None if choice.memory is None else choice.memory * 1_000_000,
-                        on_line=lambda done: advance(before + done, len(lines)),
+                        on_progress=lambda done, _: advance(before + done, len(lines)),
                     )
             except KeyboardInterrupt:
                 if not quiet:

@@ -1,4 +1,4 @@
-"""``glinfer bench``: milliseconds a token."""
+"""``glinfer bench``: speed of decoding and prefill."""
 
 from __future__ import annotations
 
@@ -16,9 +16,9 @@ from glinfer.cli.common import (
     check_one_source,
     config_option,
     device_options,
+    gelu_option,
     json_option,
     loaded,
-    megabytes,
     opened,
     out,
     parse_ids,
@@ -30,6 +30,7 @@ from glinfer.cli.common import (
 from glinfer.config import ModelConfig
 from glinfer.engine.loading import random_weights, read_model
 from glinfer.engine.model import Model
+from glinfer.engine.random_model import demo_folder, write_demo
 from glinfer.errors import InputError
 from glinfer.formats import Checkpoint
 from glinfer.gl.context import Device
@@ -41,19 +42,18 @@ from glinfer.inspect.bench.decoding import (
     contexts_within,
     load_fast,
 )
-from glinfer.inspect.bench.engines import BatchEngine, Engine, OpenedEngine, room_for
+from glinfer.inspect.bench.engines import BatchDecoder, Decoder, OpenedDecoder, room_for
 from glinfer.inspect.bench.reference import BenchReport, bench
-from glinfer.inspect.bench.turns import Spread
 from glinfer.inspect.ceiling import CeilingReport, measure_ceilings, measure_products
-from glinfer.inspect.demo import demo_folder, write_demo
+from glinfer.inspect.report import Spread, megabytes
 from glinfer.models.choice import DEFAULT_PLAN, DEFAULT_WEIGHTS, PLANS, check_choice
 
 _LENGTHS = "1,8,64"
 _CONTEXTS = "32,128,512,2000"
-_BATCHES_AT = 128  # tokens, unless --contexts says otherwise
+_BATCHES_AT = 128  # context length of batches without --contexts
 
-OpenEngines = Callable[[Checkpoint], Sequence[OpenedEngine]]
-"""Loads a checkpoint into other engines, which take turns with the fast plan and are closed at the end."""
+OpenEngines = Callable[[Checkpoint], Sequence[OpenedDecoder]]
+"""Loads a checkpoint into other engines, which take turns with the fast plan; the benchmark closes them."""
 
 
 @click.command("bench")
@@ -81,7 +81,7 @@ OpenEngines = Callable[[Checkpoint], Sequence[OpenedEngine]]
     is_flag=True,
     help="Measure too what this renderer can do at most, and how near it the large products come.",
 )
-@click.option("--gelu", type=click.Choice(["tanh", "erf"]), help="The form of GELU. Default: the checkpoint's own.")
+@gelu_option
 @device_options
 @json_option
 def bench_command(**options: Any) -> None:
@@ -135,7 +135,7 @@ def run_bench(
         raise InputError("--lengths belongs to --plan reference; give --contexts, or use that plan")
     formats = formats_of(DEFAULT_WEIGHTS if weights is None else weights)
     found = parse_ids(_CONTEXTS if contexts is None else contexts, "contexts")
-    together = _Together(sizes_of(batch), _BATCHES_AT if contexts is None or not found else found[0])
+    together = _Batches(sizes_of(batch), _BATCHES_AT if contexts is None or not found else found[0])
     report = _bench_fast(model, config_text, formats, found, together, runs, open_others, ceiling, options)
     if as_json:
         print_json(report.to_json())
@@ -144,15 +144,15 @@ def run_bench(
 
 
 def names_of(text: str) -> list[str]:
-    """The names between the commas, each once."""
+    """Split names separated by commas, without repetitions."""
     return list(dict.fromkeys(filter(None, map(str.strip, text.split(",")))))
 
 
 def formats_of(text: str) -> list[str]:
-    """The weight formats between the commas.
+    """Split and check weight formats separated by commas.
 
     Raises:
-        InputError: there is none, or no such format.
+        InputError: none is given, or one is unknown.
     """
     formats = names_of(text)
     if not formats:
@@ -163,10 +163,10 @@ def formats_of(text: str) -> list[str]:
 
 
 def sizes_of(batch: str | None) -> list[int]:
-    """The batch sizes between the commas, each once; None for none.
+    """Split and check batch sizes separated by commas; None means none.
 
     Raises:
-        InputError: there is none, or one below 1.
+        InputError: the text has none, or one below 1.
     """
     if batch is None:
         return []
@@ -177,20 +177,20 @@ def sizes_of(batch: str | None) -> list[int]:
 
 
 @dataclasses.dataclass(frozen=True)
-class _Together:
-    """The batches that are asked for, and the context length at which they are."""
+class _Batches:
+    """Requested batch sizes, and their context length."""
 
     sizes: list[int]
     context: int
 
     def within(self, config: ModelConfig, contexts: list[int], max_texture_size: int, cache: str) -> tuple[int, int]:
-        """(context length, how many tokens each sequence may hold) that a model and a renderer allow."""
+        """Return (context length, capacity of each sequence) that a model and a renderer allow."""
         context = batch_context(contexts_within(config, contexts)[0], self.context)
         return context, room_for(config, self.sizes, context, max_texture_size, cache)
 
 
 def path_of(model: str | None) -> str:
-    """The model that was given, or the demo's."""
+    """Return the given model, or the demo's."""
     return str(write_demo(demo_folder())[0]) if model is None else model
 
 
@@ -200,7 +200,7 @@ def _bench_reference(model: str | None, lengths: list[int], runs: int, as_json: 
     with loaded(path, tokenizer=None, plan="reference", weights="f32", **options) as opened_model:
         load_seconds = time.perf_counter() - started
         with progress("timing") as advance:
-            report = bench(opened_model, lengths, runs, load_seconds=load_seconds, on_run=advance)
+            report = bench(opened_model, lengths, runs, load_seconds=load_seconds, on_progress=advance)
     if as_json:
         print_json(report.to_json())
     else:
@@ -225,7 +225,7 @@ def _bench_fast(
     config_text: str | None,
     formats: list[str],
     contexts: list[int],
-    together: _Together,
+    together: _Batches,
     runs: int,
     open_others: OpenEngines | None,
     ceiling: bool,
@@ -239,9 +239,9 @@ def _bench_fast(
         path = checkpoint = random_weights(shape_asked_for(config_text, {**options, "context": None}))
     contexts_within(checkpoint.config, contexts)  # before anything slow begins
     with contextlib.ExitStack() as held:
-        engines: list[tuple[Engine, EngineReport]] = []
+        engines: list[tuple[Decoder, EngineReport]] = []
         models: list[tuple[Model, str]] = []
-        batches: dict[str, list[BatchEngine]] = {}
+        batches: dict[str, list[BatchDecoder]] = {}
         others = [] if open_others is None else open_others(checkpoint)
         for other in others:
             held.callback(other.close)
@@ -252,12 +252,14 @@ def _bench_fast(
         for name in formats:
             with progress(f"loading {name}") as advance:
                 how = {"cache": options["cache"], "gelu": options["gelu"]}
-                bound, engine, about = load_fast(path, name, device, opening_seconds=opening, on_upload=advance, **how)
+                bound, engine, about = load_fast(
+                    path, name, device, opening_seconds=opening, on_progress=advance, **how
+                )
             held.callback(bound.close)
             engines.append((engine, about))
             models.append((bound, about.label))
             for size in together.sizes:
-                batches.setdefault(about.label, []).append(BatchEngine(bound, size, capacity))
+                batches.setdefault(about.label, []).append(BatchDecoder(bound, size, capacity))
                 held.callback(batches[about.label][-1].close)
         engines += [(other, EngineReport(other.label)) for other in others]
         with progress("timing") as advance:
@@ -269,7 +271,7 @@ def _bench_fast(
                 renderer=device.description,
                 batches=batches,
                 batches_at=at,
-                on_run=advance,
+                on_progress=advance,
             )
         if ceiling:
             report = dataclasses.replace(report, ceiling=_ceilings(device, models, report))
@@ -279,7 +281,7 @@ def _bench_fast(
 def _ceilings(device: Device, models: list[tuple[Model, str]], report: DecodeReport) -> CeilingReport:
     sizes = [(about.weight_texture or "", about.weight_bytes or 0) for about in report.engines if about.weights]
     with progress("measuring ceilings") as advance:
-        found = measure_ceilings(device, sizes, on_step=advance)
+        found = measure_ceilings(device, sizes, on_progress=advance)
         products = [product for model, label in models for product in measure_products(model, label)]
     return dataclasses.replace(found, products=tuple(products))
 
@@ -290,13 +292,12 @@ def _show_decoding(report: DecodeReport) -> None:
         headings.append("peak")
     shown = table(*headings, numbers=tuple(headings[1:]))
     for row in report.rows:
-        rates, share = row.rates, report.of_fetch_ceiling(row)
-        reached = rates["bytes_per_second"]
+        share, reached = report.of_fetch_ceiling(row), row.bytes_per_second
         cells = [
             row.label,
             str(row.context),
             _spread(row.decode),
-            f"{rates['tokens_per_second']:,.1f}",
+            f"{row.tokens_per_second:,.1f}",
             "" if row.pipelined is None else _spread(row.pipelined),
             "" if reached is None else f"{reached / 1e9:,.1f}",
         ]
@@ -323,8 +324,8 @@ def _show_prefill(report: DecodeReport) -> None:
     numbers = ("tokens", "ms", "tok/s")
     shown = table("prompt to logits", *numbers, numbers=numbers)
     for row in report.rows:
-        rate = row.rates["prefill_tokens_per_second"]
-        shown.add_row(row.label, str(row.context), _spread(row.prefill), f"{rate:,.0f}")
+        rate = f"{row.prefill_tokens_per_second:,.0f}"
+        shown.add_row(row.label, str(row.context), _spread(row.prefill), rate)
     out().print(shown)
     click.echo()
 

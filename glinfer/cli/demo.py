@@ -8,8 +8,8 @@ import click
 
 from glinfer.cli.common import device_options, loaded, model_options
 from glinfer.cli.generate import closing_line, show
+from glinfer.engine.random_model import demo_folder, write_demo
 from glinfer.errors import InputError
-from glinfer.inspect.demo import demo_folder, write_demo
 
 _PROMPT = "ROMEO:"
 _BUNDLED = "shakespeare"

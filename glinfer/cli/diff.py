@@ -1,19 +1,28 @@
-"""``glinfer diff``: two models, plans, weight formats or renderers side by side."""
+"""``glinfer diff``: comparison of two models, plans, weight formats or renderers."""
 
 from __future__ import annotations
 
 from collections.abc import Sequence
+from pathlib import Path
 from typing import Any
 
 import click
 
-from glinfer.cli.common import LIMITS, json_option, out, parse_ids, print_json, progress, table
+from glinfer.cli.common import LIMITS, json_option, out, parse_ids, print_json, progress, read_text, table
 from glinfer.errors import InputError
-from glinfer.formats.files import opened, shown
-from glinfer.inspect.diff.compare import OTHER_FORMAT, SAME_FORMAT, SPREAD, TRACED, Side, diff
-from glinfer.inspect.diff.pictures import check_picture, save_picture
-from glinfer.inspect.diff.report import Along, DiffReport, PassDiff, SideFacts
+from glinfer.formats.files import shown
+from glinfer.inspect.diff.compare import (
+    DEFAULT_TRACE,
+    OTHER_FORMAT,
+    REFERENCE_POSITIONS,
+    SAME_FORMAT,
+    RunConfig,
+    diff,
+)
+from glinfer.inspect.diff.report import DiffReport, Predictions, RunFacts, TensorError
 from glinfer.inspect.diff.weights import WeightsDiff
+from glinfer.inspect.labels import shortened
+from glinfer.inspect.pages import require_matplotlib
 from glinfer.models.choice import AUTO, CACHES, PLANS, WEIGHTS
 from glinfer.quant.formats import DEFAULT_CACHE
 
@@ -26,7 +35,7 @@ _CHOICES: dict[str, Sequence[str]] = {
     "limits": tuple(LIMITS),
 }
 _FREE = ("context", "tokenizer", "device")
-_MOST_GROUPS, _WORST_TOKENS, _LONGEST_WORD = 12, 5, 16
+_MAX_GROUPS, _WORST_TOKENS, _LONGEST_WORD = 12, 5, 16
 _SETTINGS = "KEY=VALUE,…"
 
 
@@ -49,12 +58,12 @@ _SETTINGS = "KEY=VALUE,…"
     "--positions",
     type=click.IntRange(min=1),
     help="Compare next tokens at so many positions, evenly spread. Default: all, or with the reference plan on a side "
-    f"{SPREAD}.",
+    f"{REFERENCE_POSITIONS}.",
 )
 @click.option(
     "--trace",
     type=click.IntRange(min=1),
-    default=TRACED,
+    default=DEFAULT_TRACE,
     show_default=True,
     help="Compare passes over so many tokens at most.",
 )
@@ -98,12 +107,14 @@ def diff_command(
     if ids is not None:
         given = parse_ids(ids)
     elif text_path is not None:
-        given = _read(text_path)
+        given = read_text(text_path)
     with progress("comparing") as advance:
         report = diff(
             side_a, side_b, given, tokens=tokens, shorten=text_path is not None, on_progress=advance, **options
         )
     if plot is not None:
+        from glinfer.inspect.diff.pictures import save_picture
+
         save_picture(report, plot)
     if as_json:
         print_json(report.to_json())
@@ -113,11 +124,24 @@ def diff_command(
         raise click.exceptions.Exit(1)
 
 
-def side_of(option: str, model: str, settings: Sequence[str]) -> Side:
-    """A model with settings such as ``weights=q8,device=1``.
+def check_picture(path: str) -> None:
+    """Refuse a picture that cannot be written, before anything is computed for it.
 
     Raises:
-        InputError: there is no such setting, or it cannot be that.
+        InputError: the name does not end in .png, its folder is missing, or matplotlib is not installed.
+    """
+    if Path(path).suffix.lower() != ".png":
+        raise InputError(f"{shown(path)}: the picture is a PNG; expected a name that ends in .png")
+    if not Path(path).absolute().parent.is_dir():
+        raise InputError(f"{shown(path)}: there is no such folder to write the picture to; make it first")
+    require_matplotlib("the picture needs matplotlib")
+
+
+def side_of(option: str, model: str, settings: Sequence[str]) -> RunConfig:
+    """Parse settings such as ``weights=q8,device=1`` of a model.
+
+    Raises:
+        InputError: a setting or its value is unknown.
     """
     found: dict[str, Any] = {}
     for part in filter(None, (piece.strip() for text in settings for piece in text.split(","))):
@@ -140,16 +164,7 @@ def side_of(option: str, model: str, settings: Sequence[str]) -> Side:
         found["limits"] = LIMITS[found["limits"]]
     if "gl" in found:
         found["api"] = found.pop("gl")
-    return Side(model, **found)
-
-
-def _read(path: str) -> str:
-    with opened(path) as (file, _):
-        data = file.read()
-    try:
-        return data.decode("utf-8")
-    except UnicodeDecodeError as error:
-        raise InputError(f"{shown(path)} is not UTF-8 (byte {error.start}); expected a text file") from None
+    return RunConfig(model, **found)
 
 
 def _show(report: DiffReport, show_all: bool) -> None:
@@ -177,13 +192,13 @@ def _show_sides(report: DiffReport) -> None:
         click.echo(f"{field}: {a!r} in A, {b!r} in B")
 
 
-def _weights(side: SideFacts) -> str:
+def _weights(side: RunFacts) -> str:
     kept = ", ".join(side.kept)
     named = side.weights if kept.lower() == side.weights else f"{side.weights} ({kept})"
     return named if side.cache == DEFAULT_CACHE else f"{named}, cache {side.cache}"
 
 
-def _renderer(side: SideFacts) -> str:
+def _renderer(side: RunFacts) -> str:
     return f"{side.renderer}, textures up to {side.max_texture_size}"
 
 
@@ -194,14 +209,14 @@ def _show_weights(weights: WeightsDiff) -> None:
     if not groups:
         return
     shown = table("what happened", "tensors", "largest difference", "relative", "such as", numbers=("tensors",))
-    for what, tensors in list(groups.items())[:_MOST_GROUPS]:
+    for what, tensors in list(groups.items())[:_MAX_GROUPS]:
         first = tensors[0]
         largest = "" if first.largest is None else f"{first.largest:.3g}"
         relative = "" if first.relative is None else f"{first.relative:.2e}"
         shown.add_row(what, str(len(tensors)), largest, relative, first.name)
     out().print(shown)
-    if len(groups) > _MOST_GROUPS:
-        click.echo(f"and {len(groups) - _MOST_GROUPS} more, which --json tells")
+    if len(groups) > _MAX_GROUPS:
+        click.echo(f"and {len(groups) - _MAX_GROUPS} more, which --json tells")
 
 
 def _show_passes(report: DiffReport, show_all: bool) -> None:
@@ -224,11 +239,11 @@ def _show_passes(report: DiffReport, show_all: bool) -> None:
     out().print(shown)
 
 
-def _by_block(passes: Sequence[PassDiff], show_all: bool) -> list[tuple[str, PassDiff]]:
-    """Everything by its name, or of each block what is farthest apart."""
+def _by_block(passes: Sequence[TensorError], show_all: bool) -> list[tuple[str, TensorError]]:
+    """List all tensors by name, or the one with the largest error of each block."""
     if show_all:
         return [(each.name, each) for each in passes]
-    worst: dict[str, PassDiff] = {}
+    worst: dict[str, TensorError] = {}
     for each in passes:
         parts = each.name.split(".")
         where = f"block {parts[1]}" if parts[0] == "blocks" else "embedding" if parts[0] == "embed" else "head"
@@ -237,12 +252,12 @@ def _by_block(passes: Sequence[PassDiff], show_all: bool) -> list[tuple[str, Pas
     return list(worst.items())
 
 
-def _height(each: PassDiff) -> float:
+def _height(each: TensorError) -> float:
     return float("inf") if each.error is None else each.error
 
 
-def _at(report: DiffReport, each: PassDiff) -> str:
-    """Where the largest difference is, in words."""
+def _at(report: DiffReport, each: TensorError) -> str:
+    """Describe the position of the largest difference."""
     if each.place is None:
         return "" if each.error == 0 else f"{list(each.shapes[0])} and {list(each.shapes[1])}"
     place = each.place
@@ -257,11 +272,11 @@ def _at(report: DiffReport, each: PassDiff) -> str:
 
 
 def _word(report: DiffReport, token: int) -> str:
-    """The text of a token with a space before it; nothing where there is no tokenizer."""
+    """Return the text of a token after a space; empty without a tokenizer."""
     word = report.words.get(token)
     if word is None:
         return ""
-    return f" {word if len(word) <= _LONGEST_WORD else word[: _LONGEST_WORD - 1] + '…'!r}"
+    return f" {shortened(word, _LONGEST_WORD)!r}"
 
 
 def _named(report: DiffReport, token: int) -> str:
@@ -299,7 +314,7 @@ def _show_along(report: DiffReport) -> None:
         _show_worst_tokens(report, along)
 
 
-def _show_worst_tokens(report: DiffReport, along: Along) -> None:
+def _show_worst_tokens(report: DiffReport, along: Predictions) -> None:
     shown = table("behind token", "KL in nats", "likeliest in A", "in B", "the text has", numbers=("KL in nats",))
     for at in along.worst_first[:_WORST_TOKENS]:
         following = "" if at.following is None else _named(report, at.following)
@@ -309,7 +324,7 @@ def _show_worst_tokens(report: DiffReport, along: Along) -> None:
 
 
 def verdict(report: DiffReport) -> str:
-    """What came of it, in one line."""
+    """Summarise the comparison in one line."""
     first, tolerance = report.first_beyond, f"{report.tolerance:g}"
     if report.identical:
         return "identical bit for bit"

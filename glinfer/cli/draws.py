@@ -1,4 +1,4 @@
-"""``glinfer draws``: how many draw calls a token costs, pass by pass, and what textures take."""
+"""``glinfer draws``: draw calls of a token by pass, and texture memory."""
 
 from __future__ import annotations
 

@@ -1,8 +1,7 @@
-"""``glinfer eval``: how well a model predicts a text."""
+"""``glinfer eval``: quality of a model on a text."""
 
 from __future__ import annotations
 
-from pathlib import Path
 from typing import Any
 
 import click
@@ -16,6 +15,7 @@ from glinfer.cli.common import (
     out,
     print_json,
     progress,
+    read_text,
     table,
     tokenizer_option,
 )
@@ -68,7 +68,7 @@ def eval_command(
     formats = _formats(compare, options["weights"], options["cache"])
     if not 0.0 < last <= 1.0:
         raise InputError(f"--last is {last}; expected a fraction above 0 and at most 1")
-    text = _read(text_path)
+    text = read_text(text_path)
     text = text[len(text) - round(len(text) * last) :] if last < 1 else text
     if most_bytes is not None:
         text = text.encode()[:most_bytes].decode("utf-8", errors="ignore")
@@ -90,7 +90,7 @@ def eval_command(
                     weights=weights,
                     cache=cache,
                     stride=stride,
-                    on_window=advance,
+                    on_progress=advance,
                 )
             reports.append(report.compared_with(reports[0]) if reports else report)
     if as_json:
@@ -101,17 +101,8 @@ def eval_command(
         _compare(reports)
 
 
-def _read(path: str) -> str:
-    try:
-        return Path(path).read_text(encoding="utf-8")
-    except UnicodeDecodeError as error:
-        raise InputError(f"{path} is not UTF-8 (byte {error.start}); expected a text file") from None
-    except (OSError, ValueError) as error:
-        raise InputError(f"{path}: cannot read it: {getattr(error, 'strerror', None) or error}") from None
-
-
 def _formats(text: str, weights: str, cache: str) -> list[tuple[str, str]]:
-    """(weights, cache) of the options, then of each item of ``--compare``, which may leave one of them as it is."""
+    """List (weights, cache) of the options, then of each item of ``--compare``, whose default is the options'."""
     found = [(weights, cache)]
     known = {*WEIGHT_FORMATS, *(f"cache={name}" for name in CACHES)}
     for item in filter(None, map(str.strip, text.split(","))):

@@ -14,50 +14,44 @@ from glinfer.cli.common import (
     json_option,
     loaded,
     model_options,
+    options,
     parse_ids,
     print_json,
     progress,
     strict_option,
     tokenizer_option,
+    utf8,
 )
 from glinfer.engine.model import Model
 from glinfer.engine.sampler import SamplingOptions
 from glinfer.engine.stream import GenerationStats, TextStream, TokenStream
 from glinfer.errors import InputError
 
-
-def sampling_options(command: Any) -> Any:
-    """Add the options of the sampler, and ``--max-tokens``."""
-    for option in (
-        click.option("--seed", type=int, help="The same seed gives the same text."),
-        click.option("--repetition-penalty", type=float, default=1.0, help="Above 1: repeat less. Default 1."),
-        click.option(
-            "--min-p",
-            type=float,
-            default=0.0,
-            help="Only tokens at least this fraction as likely as the best.",
-        ),
-        click.option(
-            "--top-p",
-            type=float,
-            default=1.0,
-            help="Only the likeliest tokens up to this probability. Default 1.",
-        ),
-        click.option("--top-k", type=int, default=0, help="Only the k likeliest tokens; 0 for all (default)."),
-        click.option(
-            "--temperature", type=float, default=1.0, help="0 takes the likeliest token each time. Default 1."
-        ),
-        click.option(
-            "--max-tokens", type=click.IntRange(min=1), default=128, help="How many tokens at most. Default 128."
-        ),
-    ):
-        command = option(command)
-    return command
+sampling_options = options(
+    click.option("--max-tokens", type=click.IntRange(min=1), default=128, help="How many tokens at most. Default 128."),
+    click.option("--temperature", type=float, default=1.0, help="0 takes the likeliest token each time. Default 1."),
+    click.option("--top-k", type=int, default=0, help="Only the k likeliest tokens; 0 for all (default)."),
+    click.option(
+        "--top-p",
+        type=float,
+        default=1.0,
+        help="Only the likeliest tokens up to this probability. Default 1.",
+    ),
+    click.option(
+        "--min-p",
+        type=float,
+        default=0.0,
+        help="Only tokens at least this fraction as likely as the best.",
+    ),
+    click.option("--repetition-penalty", type=float, default=1.0, help="Above 1: repeat less. Default 1."),
+    click.option("--seed", type=int, help="The same seed gives the same text."),
+)
+"""``--max-tokens`` and the options of the sampler."""
 
 
-def take_sampling(options: dict[str, Any]) -> SamplingOptions:
-    """Remove the sampler's options from ``options`` and check them, before a model is loaded."""
-    return SamplingOptions(**{field.name: options.pop(field.name) for field in dataclasses.fields(SamplingOptions)})
+def take_sampling(given: dict[str, Any]) -> SamplingOptions:
+    """Take the sampler's options out of ``given`` and check them."""
+    return SamplingOptions(**{field.name: given.pop(field.name) for field in dataclasses.fields(SamplingOptions)})
 
 
 @click.command()
@@ -110,12 +104,7 @@ def generate(model: str, prompt: str | None, ids: str | None, as_json: bool, qui
 
 
 def _text_of(prompt: str) -> str:
-    if prompt != "-":
-        return prompt
-    try:
-        return sys.stdin.buffer.read().decode("utf-8")
-    except UnicodeDecodeError as error:
-        raise InputError(f"standard input is not UTF-8 (byte {error.start}); expected text") from None
+    return prompt if prompt != "-" else utf8(sys.stdin.buffer.read(), "standard input")
 
 
 def show(stream: TextStream | TokenStream) -> None:

@@ -1,4 +1,4 @@
-"""``glinfer info``: show the renderer of this machine and its limits."""
+"""``glinfer info``: the renderer of this machine, and the needs of a model."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ from glinfer.cli.common import (
 from glinfer.engine.loading import read_model
 from glinfer.errors import ContextError
 from glinfer.formats import Checkpoint
-from glinfer.inspect.info import EXTENSIONS_THAT_MATTER, RendererReport, model_report, renderer_report
+from glinfer.inspect.info import EXTENSIONS, RendererReport, model_report, renderer_report
 from glinfer.models.choice import check_choice
 
 
@@ -73,7 +73,7 @@ def _show_renderer(report: RendererReport) -> None:
     ):
         shown.add_row(name, value)
     for name, present in report.extensions.items():
-        shown.add_row(name, f"{'yes' if present else 'no '}  {EXTENSIONS_THAT_MATTER[name]}")
+        shown.add_row(name, f"{'yes' if present else 'no '}  {EXTENSIONS[name]}")
     out().print(shown)
     click.echo()
     limits = table("limit", "here", "WebGL2 guarantees", numbers=("here", "WebGL2 guarantees"))

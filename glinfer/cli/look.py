@@ -1,4 +1,4 @@
-"""``glinfer look``: pictures of what happens inside a model, and a page to browse them."""
+"""``glinfer look``: pictures of what a model computes, and a page to browse them."""
 
 from __future__ import annotations
 
@@ -9,7 +9,9 @@ from typing import Any
 import click
 
 from glinfer.cli.common import (
+    context_option,
     device_options,
+    gelu_option,
     json_option,
     loaded,
     parse_ids,
@@ -18,11 +20,11 @@ from glinfer.cli.common import (
     progress,
     tokenizer_option,
 )
-from glinfer.engine.loading import USUAL_CONTEXT, read_model
+from glinfer.engine.loading import read_model
 from glinfer.errors import InputError
-from glinfer.inspect.look.folder import check_folder
-from glinfer.inspect.look.run import KINDS, USUAL_TOP, Wanted, check_drawing
-from glinfer.inspect.look.run import look as look_into
+from glinfer.inspect.look.options import DEFAULT_TOP, KINDS, LookOptions
+from glinfer.inspect.look.output import check_drawing, check_folder
+from glinfer.inspect.look.output import look as look_into
 
 
 @click.command("look")
@@ -32,16 +34,13 @@ from glinfer.inspect.look.run import look as look_into
 @click.option("--ids", help="Token ids instead of TEXT, such as 13,132,251. Needs no tokenizer.")
 @click.option("--what", metavar="W[,W…]", help=f"Some of {', '.join(KINDS)}. Default: all.")
 @click.option("--layers", metavar="N[,N…]", help="Blocks, as numbers, ranges or patterns: 0,3-5,1*. Default: all.")
-@click.option("--top", type=int, default=USUAL_TOP, show_default=True, help="How many of the likeliest tokens to list.")
+@click.option(
+    "--top", type=int, default=DEFAULT_TOP, show_default=True, help="How many of the likeliest tokens to list."
+)
 @click.option("--force", is_flag=True, help="Write into a folder that has other files too; they stay.")
 @tokenizer_option
-@click.option("--gelu", type=click.Choice(["tanh", "erf"]), help="The form of GELU. Default: the checkpoint's own.")
-@click.option(
-    "--context",
-    type=int,
-    help="Tokens of the longest sequence. Default: all of the model's positions, "
-    f"but at most {USUAL_CONTEXT} where they are rotary.",
-)
+@gelu_option
+@context_option
 @device_options
 @json_option
 def look(
@@ -73,7 +72,7 @@ def look(
         raise InputError("give either a TEXT or --ids, and not both")
     prompt: str | list[int] | None = text if ids is None else parse_ids(ids)
     path, checkpoint = read_model(model, gelu=options["gelu"], context=options["context"])
-    wanted = Wanted.of(checkpoint.config, what, layers, top)
+    wanted = LookOptions.of(checkpoint.config, what, layers, top)
     if (prompt is None) == wanted.runs:
         if wanted.runs:
             raise InputError("there is no text to look at; give a TEXT or --ids, or --what weights")
@@ -83,7 +82,7 @@ def look(
         edge = planned_edge(options["limits"])
         with progress("drawing") as advance:
             document = look_into(
-                checkpoint, folder, wanted, about=about, max_texture_size=edge, force=force, on_picture=advance
+                checkpoint, folder, wanted, about=about, max_texture_size=edge, force=force, on_progress=advance
             )
     else:
         with (
@@ -99,7 +98,7 @@ def look(
                 about={**about, "renderer": opened.device.description},
                 max_texture_size=opened.device.limits.max_texture_size,
                 force=force,
-                on_picture=advance,
+                on_progress=advance,
             )
     if as_json:
         print_json(document)

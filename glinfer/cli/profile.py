@@ -1,4 +1,4 @@
-"""``glinfer profile``: where the time of a token goes, draw by draw."""
+"""``glinfer profile``: time and memory traffic of a token, draw by draw."""
 
 from __future__ import annotations
 
@@ -15,27 +15,29 @@ from glinfer.cli.common import (
     device_options,
     json_option,
     loaded,
-    megabytes,
     model_options,
+    number_table,
     opened,
     out,
     planned_edge,
     print_json,
-    progress,
     shape_asked_for,
-    table,
+    show_table,
+    sizes_text,
+    stage_bars,
 )
 from glinfer.engine.engine import Engine
 from glinfer.engine.loading import bind, random_weights
 from glinfer.errors import InputError
 from glinfer.formats.files import replacing
 from glinfer.gl.timers import FENCES
-from glinfer.inspect.profile.compare import Comparison, compare
-from glinfer.inspect.profile.measure import TIMINGS
-from glinfer.inspect.profile.page import charts, comparison_page, profile_page, subject_of, write_page
+from glinfer.inspect.profile.compare import ProfileComparison, compare
+from glinfer.inspect.profile.measure import TIMINGS, profile
+from glinfer.inspect.profile.page import check_charts, comparison_page, profile_page, write_page
 from glinfer.inspect.profile.report import ProfileReport
-from glinfer.inspect.profile.run import MOST_RUNS, profile
 from glinfer.inspect.profile.trace import write_trace
+from glinfer.inspect.report import megabytes
+from glinfer.limits import MAX_PROFILE_RUNS
 from glinfer.models.choice import AUTO, check_choice, plan_for
 
 
@@ -44,7 +46,9 @@ from glinfer.models.choice import AUTO, check_choice, plan_for
 @config_option
 @click.option("--tokens", type=int, help="Which token of the sequence, from 1; of --plan reference its length. [128]")
 @click.option("--prompt-tokens", type=int, help="Profile what takes in a prompt of so many tokens instead.")
-@click.option("--runs", type=click.IntRange(1, MOST_RUNS), help="Plain runs, and as many profiled ones. [by time]")
+@click.option(
+    "--runs", type=click.IntRange(1, MAX_PROFILE_RUNS), help="Plain runs, and as many profiled ones. [by time]"
+)
 @click.option(
     "--timing",
     type=click.Choice(TIMINGS),
@@ -106,13 +110,13 @@ def profile_command(
 
 
 class _OnlyTriedError(Exception):
-    """Ends the writing of a file that was only tried."""
+    """Undoes a trial of writing a file."""
 
 
 def _check_outputs(html: str | None, trace: str | None) -> None:
-    """Refuse what could not be written, before anything is measured."""
+    """Refuse files that cannot be written, before anything is measured."""
     if html is not None:
-        charts()
+        check_charts()
     if html is not None and trace is not None and os.path.realpath(html) == os.path.realpath(trace):
         raise InputError(f"--html and --trace both name {html}; expected two files")
     for path in (html, trace):
@@ -146,43 +150,16 @@ def _profiled(model: str | None, config_text: str | None, options: dict[str, Any
 
 def _measured(engine: Engine, label: str, options: dict[str, Any]) -> ProfileReport:
     chosen = {name: options[name] for name in ("tokens", "prompt_tokens", "runs", "timing", "ceiling", "growth")}
-    with progress("profiling") as advance:
-        return profile(engine, label=label, on_step=lambda _, done, total: advance(done, total), **chosen)
+    with stage_bars() as advance:
+        return profile(engine, label=label, on_progress=advance, **chosen)
 
 
 def _show(report: ProfileReport, each: bool) -> None:
-    numbers = ("draws", "ms", "share", "read", "written", "GB/s", "of ceiling")
-    shown = table("pass", "shader", *numbers, numbers=numbers)
-    for kind in report.kinds():
-        shown.add_row(
-            kind.kind,
-            ", ".join(kind.shaders),
-            str(kind.draws),
-            f"{kind.ms:.3f}",
-            f"{kind.share:.1%}",
-            megabytes(kind.bytes_read),
-            megabytes(kind.bytes_written),
-            f"{kind.bytes_per_second / 1e9:.1f}",
-            _share(kind.of_ceiling),
-        )
-    rate = 1000.0 * report.bytes_read / report.draws_ms if report.draws_ms else 0.0
-    shown.add_row(
-        "total",
-        "",
-        str(len(report.draws)),
-        f"{report.draws_ms:.3f}",
-        "100.0%",
-        megabytes(report.bytes_read),
-        megabytes(report.bytes_written),
-        f"{rate / 1e9:.1f}",
-        _share(report.of_ceiling(report.draws)),
-        style="bold",
-    )
-    out().print(shown)
+    show_table(report.kind_table())
     if each:
         click.echo()
-        _show_draws(report)
-    click.echo(f"\n{subject_of(report)} · plan {report.plan} · weights {report.weights} · {report.renderer}")
+        show_table(report.draw_table())
+    click.echo(f"\n{report.subject} · plan {report.plan} · weights {report.weights} · {report.renderer}")
     wall = report.wall
     click.echo(
         f"a plain run: {wall.median:.3f} ms ({wall.fastest:.3f} to {wall.slowest:.3f}), all draws issued after "
@@ -194,70 +171,24 @@ def _show(report: ProfileReport, each: bool) -> None:
         f"run; {report.before_ms:.3f} ms before the first and {report.after_ms:.3f} ms after the last, "
         f"{report.accounted:.1%} together; a profiled run takes {report.overhead - 1.0:+.1%}"
     )
-    memory = ", ".join(f"{kind} {megabytes(count)}" for kind, count in report.memory("kind").items())
-    click.echo(f"textures: {memory}")
-    for rate_found in report.ceilings:
-        click.echo(f"ceiling: {rate_found.bytes_per_second / 1e9:.1f} GB/s of {rate_found.format}")
+    click.echo(f"textures: {sizes_text(report.memory['kind'])}")
+    for rate in report.ceilings:
+        click.echo(f"ceiling: {rate.bytes_per_second / 1e9:.1f} GB/s of {rate.format}")
     if report.growth:
         click.echo()
-        _show_growth(report)
+        shown = number_table("tokens", "ms", "read")
+        for point in report.growth:
+            shown.add_row(str(point.tokens), f"{point.wall_ms:.3f}", megabytes(point.bytes_read))
+        out().print(shown)
     for note in report.notes:
         click.echo(f"note: {note}")
 
 
-def _show_draws(report: ProfileReport) -> None:
-    numbers = ("draw", "output", "ms", "issue µs", "read", "written")
-    shown = table("draw", "name", "shader", *numbers[1:], numbers=numbers)
-    for draw in report.draws:
-        shown.add_row(
-            str(draw.index),
-            draw.name,
-            draw.shader,
-            f"{draw.cols}×{draw.rows}",
-            f"{draw.ms:.3f}",
-            f"{1000.0 * draw.issue_ms:.1f}",
-            megabytes(draw.bytes_read),
-            megabytes(draw.bytes_written),
-        )
-    out().print(shown)
-
-
-def _show_growth(report: ProfileReport) -> None:
-    numbers = ("tokens", "ms", "read")
-    shown = table(*numbers, numbers=numbers)
-    for point in report.growth:
-        shown.add_row(str(point.tokens), f"{point.wall_ms:.3f}", megabytes(point.bytes_read))
-    out().print(shown)
-
-
-def _show_comparison(comparison: Comparison) -> None:
+def _show_comparison(comparison: ProfileComparison) -> None:
     click.echo(f"before: {comparison.before.about}\nafter:  {comparison.after.about}\n")
-    columns = ("draws", "ms before", "ms after", "change", "read", "written")
-    shown = table("pass", *columns, numbers=columns)
-    for row in (*comparison.rows, comparison.total):
-        before, after = row.before, row.after
-        shown.add_row(
-            row.kind,
-            _both(str(before.draws), str(after.draws)),
-            f"{before.ms:.3f}",
-            f"{after.ms:.3f}",
-            f"{after.ms / before.ms - 1.0:+.1%}" if before.ms else "new",
-            _both(megabytes(before.read), megabytes(after.read)),
-            _both(megabytes(before.written), megabytes(after.written)),
-            style="bold" if row is comparison.total else "",
-        )
-    out().print(shown)
+    show_table(comparison.table())
     before_ms, after_ms = comparison.before.wall_ms, comparison.after.wall_ms
     change = f" ({after_ms / before_ms - 1.0:+.1%})" if before_ms else ""
     click.echo(f"\na plain run: {before_ms:.3f} ms before, {after_ms:.3f} ms after{change}")
     for note in comparison.notes:
         click.echo(f"note: {note}")
-
-
-def _both(before: str, after: str) -> str:
-    """Both where they differ, else one."""
-    return after if before == after else f"{before} → {after}"
-
-
-def _share(value: float | None) -> str:
-    return "" if value is None else f"{value:.0%}"

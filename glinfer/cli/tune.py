@@ -1,4 +1,4 @@
-"""``glinfer tune``: the fastest kernels here."""
+"""``glinfer tune``: the fastest kernel options of a model on this renderer."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from glinfer.cli.common import device_options, json_option, opened, out, print_j
 from glinfer.engine.loading import read_model
 from glinfer.formats import Checkpoint
 from glinfer.gl.context import Device
-from glinfer.inspect.tune.run import TuneReport, tune
+from glinfer.inspect.tune.kernels import TuneReport, tune
 from glinfer.models.choice import DEFAULT_WEIGHTS, weights_named
 from glinfer.models.tuning import Tuned, TuningKey, default_for, kernels_file, load_tuned, runs_on, save_kernels
 
@@ -59,7 +59,7 @@ def tune_command(model: str | None, weights: str, redo: bool, seconds: float, as
 
 
 def _tuned(device: Device, checkpoint: Checkpoint, weights: str, seconds: float, redo: bool) -> dict[str, Any]:
-    """What there is or was searched now, as JSON values."""
+    """Return the kept choice, or search for one; as JSON values."""
     key = TuningKey.of(device, checkpoint.config, weights)
     kept, report = load_tuned(key), None
     tuned = None if redo or kept is None or not runs_on(device, kept.kernels) else kept

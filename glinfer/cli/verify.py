@@ -1,9 +1,8 @@
-"""``glinfer verify``: textures hold what was uploaded, draws compute what they should."""
+"""``glinfer verify``: comparison of textures with their uploads, and of draws with float64."""
 
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from contextlib import ExitStack
 from typing import Any
 
 import click
@@ -22,21 +21,19 @@ from glinfer.cli.common import (
     parse_ids,
     planned_edge,
     print_json,
-    progress,
     shape_asked_for,
+    stage_bars,
     table,
 )
 from glinfer.engine.ids import check_ids
 from glinfer.errors import ContextError, InputError
 from glinfer.formats import Checkpoint
 from glinfer.inspect.draws import example_ids
-from glinfer.inspect.verify.report import Unusable, named, schema_text
-from glinfer.inspect.verify.run import (
-    DRAW_TOLERANCE,
-    Checks,
-    Renderer,
-    VerifyReport,
-    VerifyRun,
+from glinfer.inspect.verify.draws import DRAW_TOLERANCE
+from glinfer.inspect.verify.report import UnusableRun, VerifyReport, VerifyRun, named, schema_text
+from glinfer.inspect.verify.suite import (
+    CheckOptions,
+    RendererChoice,
     every_format,
     every_renderer,
     verify_everywhere,
@@ -78,15 +75,15 @@ def check_everywhere(context: click.Context) -> None:
 
 def asked_for(
     checkpoint: Checkpoint, options: Mapping[str, Any], all_weights: bool, all_devices: bool
-) -> tuple[list[Renderer], list[str]]:
-    """The renderers and the weight formats that the options name."""
+) -> tuple[list[RendererChoice], list[str]]:
+    """List the renderers and weight formats that the options name."""
     api = options["api"]
-    renderers = every_renderer(api) if all_devices else [Renderer(options["device"], api)]
+    renderers = every_renderer(api) if all_devices else [RendererChoice(options["device"], api)]
     return renderers, every_format(checkpoint, options["plan"]) if all_weights else [options["weights"]]
 
 
 def planned_checkpoint(model: str | None, config_text: str | None, options: Mapping[str, Any]) -> Checkpoint:
-    """The MODEL, or random weights of the shape of ``--config`` if a plan of that shape fits into textures.
+    """Load the MODEL, or make random weights of the shape of ``--config`` if its plan fits into textures.
 
     Raises:
         InputError: both are given, or neither; or there is no such plan.
@@ -100,8 +97,8 @@ def planned_checkpoint(model: str | None, config_text: str | None, options: Mapp
     return model_or_shape(model, config_text, options)
 
 
-def nothing_ran(unusable: Sequence[Unusable]) -> str:
-    """Why nothing could be run, in words."""
+def nothing_ran(unusable: Sequence[UnusableRun]) -> str:
+    """Describe why no run was possible."""
     if len(unusable) == 1:
         return unusable[0].problem
     return f"nothing could be run: {'; '.join(f'{each.where}: {each.problem}' for each in unusable)}"
@@ -181,11 +178,11 @@ def verify(
     sequence: list[int] = []
     if runs:
         sequence = check_ids(_sequence(ids, 8 if tokens is None else tokens, checkpoint), checkpoint.config)
-    checks = Checks(with_draws, sequence, greedy)
+    checks = CheckOptions(with_draws, sequence, greedy)
     renderers, formats = asked_for(checkpoint, options, all_weights, all_devices)
-    with _Bars() as bars:
+    with stage_bars() as advance:
         how = {"plan": options["plan"], "cache": options["cache"], "limits": LIMITS[options["limits"]]}
-        report = verify_everywhere(checkpoint, renderers, formats, checks, on_step=bars.step, **how)
+        report = verify_everywhere(checkpoint, renderers, formats, checks, on_progress=advance, **how)
     if as_json and (report.runs or all_devices or all_weights):
         print_json(report.to_json())
     if not report.runs:
@@ -203,18 +200,6 @@ def _sequence(ids: str | None, tokens: int, checkpoint: Checkpoint) -> list[int]
     if not 1 <= tokens <= longest:
         raise InputError(f"--tokens is {tokens}; expected 1 to {longest}, the context")
     return [int(token) for token in example_ids(checkpoint.config, tokens)]
-
-
-class _Bars(ExitStack):
-    """One progress bar after the other, each for what is being done."""
-
-    _what = ""
-
-    def step(self, what: str, done: float, total: float) -> None:
-        if what != self._what:
-            self.close()
-            self._what, self._advance = what, self.enter_context(progress(what))
-        self._advance(int(100 * done), int(100 * total))
 
 
 def _show(report: VerifyReport) -> None:
@@ -268,7 +253,7 @@ def _show_run(run: VerifyRun) -> None:
 
 
 def _checked(run: VerifyRun) -> dict[str, tuple[int, str]]:
-    """How many of what were checked, and in a few words how that went."""
+    """Map kinds of checks to their number and result."""
     bad, differ = len(run.bad_textures), sum(not check.exact for check in run.draws)
     found = {"textures": (len(run.textures), f"{bad} DIFFER" if bad else "all identical")}
     if run.draws:
@@ -280,7 +265,7 @@ def _checked(run: VerifyRun) -> dict[str, tuple[int, str]]:
 
 
 def _parts(run: VerifyRun) -> list[str]:
-    """The same in one line."""
+    """List the checks and results for one line."""
     size = megabytes(sum(check.bytes for check in run.textures))
     parts = []
     for what, (count, result) in _checked(run).items():
@@ -291,7 +276,7 @@ def _parts(run: VerifyRun) -> list[str]:
 
 
 def _show_faults(run: VerifyRun, *, tables: bool = False) -> None:
-    """What is wrong, a line each; ``tables`` were shown before, and have textures and special values."""
+    """Print a line for each fault; ``tables`` of textures and special values were printed before."""
     if not tables:
         for texture in run.bad_textures:
             click.echo(f"texture {texture.name} differs by up to {texture.max_difference:g}")

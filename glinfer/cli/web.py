@@ -1,28 +1,30 @@
-"""``glinfer export-web`` and ``glinfer serve-web``: a model as static files for a browser, and a look at them."""
+"""``glinfer export-web`` and ``glinfer serve-web``: a model as static files for a browser, and their server."""
 
 from __future__ import annotations
 
 import contextlib
+from typing import Any
 
 import click
 
-from glinfer.cli.common import cache_option, json_option, megabytes, print_json
-from glinfer.engine.loading import USUAL_CONTEXT
+from glinfer.cli.common import (
+    cache_option,
+    context_option,
+    gelu_option,
+    json_option,
+    megabytes,
+    plan_option,
+    print_json,
+)
 from glinfer.export.serve import address, site_server
-from glinfer.export.site import LIMITS, Exported, export_web
-from glinfer.models.choice import DEFAULT_PLAN, DEFAULT_WEIGHTS, PLANS, WEIGHTS
+from glinfer.export.site import LIMITS, ExportedSite, export_web
+from glinfer.models.choice import DEFAULT_WEIGHTS, WEIGHTS
 
 
 @click.command("export-web")
 @click.argument("model", type=click.Path())
 @click.argument("out", type=click.Path())
-@click.option(
-    "--plan",
-    type=click.Choice(list(PLANS)),
-    default=DEFAULT_PLAN,
-    show_default=True,
-    help="'fast' runs each token once, 'reference' the published passes over the whole sequence each time.",
-)
+@plan_option
 @click.option(
     "--weights",
     type=click.Choice(list(WEIGHTS)),
@@ -31,13 +33,8 @@ from glinfer.models.choice import DEFAULT_PLAN, DEFAULT_WEIGHTS, PLANS, WEIGHTS
     help="How weights are kept: as the file has them, as floats, or in fewer bits, which make a smaller site.",
 )
 @cache_option
-@click.option(
-    "--context",
-    type=int,
-    help="Tokens of the longest sequence. Default: all of the model's positions, "
-    f"but at most {USUAL_CONTEXT} where they are rotary.",
-)
-@click.option("--gelu", type=click.Choice(["tanh", "erf"]), help="The form of GELU. Default: the checkpoint's own.")
+@context_option
+@gelu_option
 @click.option("--tokenizer", type=click.Path(), help="Its .bpe file. Default: the one beside the model, if it fits.")
 @click.option(
     "--limits",
@@ -48,19 +45,7 @@ from glinfer.models.choice import DEFAULT_PLAN, DEFAULT_WEIGHTS, PLANS, WEIGHTS
 )
 @click.option("--single-file", "single", is_flag=True, help="One page with everything in it, to be opened as a file.")
 @json_option
-def export_command(
-    model: str,
-    out: str,
-    plan: str,
-    weights: str,
-    cache: str,
-    context: int | None,
-    gelu: str | None,
-    tokenizer: str | None,
-    limits: str,
-    single: bool,
-    as_json: bool,
-) -> None:
+def export_command(model: str, out: str, single: bool, as_json: bool, **options: Any) -> None:
     """Write MODEL into the folder OUT as a site that runs it in a browser, with WebGL2 and no server of its own.
 
     OUT may be new, empty or an earlier export, and appears only when it is complete. Any server of static files can
@@ -69,29 +54,18 @@ def export_command(
     \b
     glinfer export-web shakespeare site/ --weights q8
     """
-    made = export_web(
-        model,
-        out,
-        plan=plan,
-        weights=weights,
-        cache=cache,
-        context=context,
-        gelu=gelu,
-        tokenizer=tokenizer,
-        limits=limits,
-        single=single,
-    )
+    made = export_web(model, out, single=single, **options)
     for note in made.notes:
         click.echo(f"note: {note}", err=True)
     if as_json:
         print_json(_summary(made, single))
         return
-    what = f"plan {plan}, weights {made.plan['model']['weights']}, {made.draws} draws a token"
+    what = f"plan {options['plan']}, weights {made.plan['model']['weights']}, {made.draws} draws a token"
     click.echo(f"wrote {out}: {what}, {megabytes(made.bytes)}")
     click.echo(f"open {out.rstrip('/')}/index.html" if single else f"look at it: glinfer serve-web {out}")
 
 
-def _summary(made: Exported, single: bool) -> dict[str, object]:
+def _summary(made: ExportedSite, single: bool) -> dict[str, object]:
     model = made.plan["model"]
     return {
         "folder": str(made.folder),

@@ -16,7 +16,9 @@ import numpy as np
 import numpy.typing as npt
 
 from glinfer.engine.cached import CachedSession
+from glinfer.engine.closing import Closing
 from glinfer.engine.prefill import Prefill
+from glinfer.engine.probabilities import log_softmax
 from glinfer.engine.sampler import Sampler, SamplingOptions
 from glinfer.errors import GlinferError, PlanError
 from glinfer.formats import Checkpoint
@@ -72,7 +74,7 @@ def extra_bits(expected: Rows, found: Rows) -> float:
     return divergence / max(entropy, 1e-9 * len(expected))
 
 
-class _Predictions:
+class _Predictions(Closing):
     """Predictions of a model in one weight format, run from position 0."""
 
     def __init__(self, checkpoint: Checkpoint, device: Device, kernels: KernelOptions, weights: str) -> None:
@@ -80,17 +82,12 @@ class _Predictions:
         options = PlanOptions(checkpoint.config, weights, kernels, device.limits.max_texture_size, checkpoint.formats())
         self.session = CachedSession(Prefill(options), bound)
 
-    def __enter__(self) -> _Predictions:
-        return self
-
-    def __exit__(self, *_: object) -> None:
+    def close(self) -> None:
         self.session.close()
 
     def _after(self, token: int) -> Rows:
         self.session.step(token)
-        logits = self.session.logits().astype(np.float64)
-        logits -= logits.max()
-        return np.asarray(logits - np.log(np.exp(logits).sum()))
+        return log_softmax(self.session.logits())
 
     def write(self, count: int) -> tuple[list[int], Rows]:
         """``count`` tokens that the model writes, and the log-probabilities [count, vocab] after each."""

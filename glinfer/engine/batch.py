@@ -49,7 +49,7 @@ MAX_CACHE_BYTES = 1 << 30
 
 @dataclass(frozen=True)
 class SchedulerOptions:
-    """How many sequences a scheduler runs at once, and how long they may be; None leaves a number to the scheduler.
+    """The limits of a scheduler; None takes the default.
 
     Attributes:
         slots: sequences at once at most.

@@ -6,7 +6,7 @@ import numpy as np
 import numpy.typing as npt
 
 from glinfer.engine.decode import DecodeSession, Floats
-from glinfer.engine.prefill import FEWEST, Chunks, Prefill
+from glinfer.engine.prefill import MAX_SINGLE_TOKENS, Chunks, Prefill
 from glinfer.engine.sampler import Sampler, SamplingOptions, gpu_chooses
 from glinfer.engine.shortlist import Shortlists, sample_shortlist
 from glinfer.gl.layouts.blocks import BLOCK_EDGE, BLOCK_FLOATS, BlockLayout
@@ -78,7 +78,7 @@ class CachedSession(DecodeSession):
     def _catch_up(self) -> None:
         # The chunk includes the last token, up to its last block, unless the context is full.
         end = min(len(self._ids), self._context)
-        if end - self._cached > FEWEST and not self._bound.observers:  # observers see one token at a time
+        if end - self._cached > MAX_SINGLE_TOKENS and not self._bound.observers:  # observers see one token at a time
             if self._chunks is None:
                 self._chunks = self._prefill.into(self._bound)
             self._handed_over = 0

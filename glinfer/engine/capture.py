@@ -19,7 +19,7 @@ from glinfer.models.capture.point import CapturePoint, Span, Textures, span_of
 from glinfer.models.plan import Plan
 from glinfer.models.session import Observer, Session
 from glinfer.ops import DrawSpec
-from glinfer.ops.flat.product import MASKED
+from glinfer.ops.published.attention import MASKED
 from glinfer.text.tokenizer import Tokenizer
 
 Floats = npt.NDArray[np.float32]

@@ -6,7 +6,7 @@ each time. The fast plan's is in :mod:`glinfer.engine.cached`.
 
 from __future__ import annotations
 
-from abc import ABC, abstractmethod
+from abc import abstractmethod
 from collections.abc import Callable, Sequence
 from typing import TYPE_CHECKING
 
@@ -14,7 +14,9 @@ import numpy as np
 import numpy.typing as npt
 
 from glinfer.config import ModelConfig
+from glinfer.engine.closing import Closing
 from glinfer.engine.ids import check_tokens, whole_number, whole_numbers
+from glinfer.engine.probabilities import softmax
 from glinfer.engine.sampler import Sampler, SamplingOptions
 from glinfer.errors import ContextError, InputError
 
@@ -28,7 +30,7 @@ Forward = Callable[[Sequence[int]], Floats]
 """Token ids of a whole sequence → one float32 number [vocab] for each token that may come next."""
 
 
-class DecodeSession(ABC):
+class DecodeSession(Closing):
     """A sequence of tokens and the model's prediction of the next; made by :meth:`glinfer.engine.model.Model.session`.
 
     Appending is cheap, cutting back is free, and nothing that is still held is computed again. Close a session when
@@ -91,7 +93,7 @@ class DecodeSession(ABC):
         """Append tokens, and run all of them but the last, which runs when its logits or a choice are needed.
 
         Raises:
-            InputError: an id is no whole number, or outside the vocabulary.
+            InputError: an id is not a whole number, or outside the vocabulary.
             ContextError: the session was closed.
         """
         self._require_open()
@@ -115,7 +117,7 @@ class DecodeSession(ABC):
         What the context has dropped before does not come back.
 
         Raises:
-            InputError: ``count`` is no whole number from 0 to the tokens held.
+            InputError: ``count`` is not a whole number from 0 to the tokens held.
             ContextError: the session was closed.
         """
         self._require_not_closed()
@@ -162,9 +164,7 @@ class DecodeSession(ABC):
 
     def probs(self) -> Floats:
         """Softmax probabilities [vocab] of the next token, float32; errors as in :meth:`logits`."""
-        logits = self.logits().astype(np.float64)
-        weights = np.exp(logits - logits.max())
-        return np.asarray(weights / weights.sum(), dtype=np.float32)
+        return softmax(self.logits()).astype(np.float32)
 
     def generate_ids(self, count: int, sampler: Sampler | None = None) -> list[int]:
         """Choose and append ``count`` tokens, with one readback where the GPU can choose; greedy without a sampler.
@@ -197,14 +197,6 @@ class DecodeSession(ABC):
         if not self._closed:
             self._release()
             self._closed = reason
-
-    def __enter__(self) -> Self:
-        """Use as a context manager: closed at the end of the block."""
-        return self
-
-    def __exit__(self, *_: object) -> None:
-        """Close."""
-        self.close()
 
     def _require_not_closed(self) -> None:
         if self._closed:

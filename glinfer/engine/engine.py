@@ -17,6 +17,7 @@ from glinfer.engine.cached import CachedSession
 from glinfer.engine.decode import DecodeSession, Floats, RecomputeSession
 from glinfer.engine.fallback import FallbackPrefill, KernelChoice
 from glinfer.engine.nan_guard import NanGuard
+from glinfer.engine.progress import Progress, no_progress
 from glinfer.engine.requests import BatchRequest, Running
 from glinfer.engine.scheduler import Scheduler
 from glinfer.engine.score import TextScore, TextScorer
@@ -77,7 +78,7 @@ class Engine(ABC):
         texts: Sequence[Sequence[int]],
         *,
         stride: int | None = None,
-        on_window: Callable[[int, int], None] = lambda done, total: None,
+        on_progress: Progress = no_progress,
     ) -> list[TextScore]:
         """The likelihood of texts, see :meth:`glinfer.engine.score.TextScorer.score`.
 
@@ -88,7 +89,7 @@ class Engine(ABC):
         if self._scorer is None:
             self._scorer = self._new_scorer()
         try:
-            return self._scorer.score(texts, stride=stride, on_window=on_window)
+            return self._scorer.score(texts, stride=stride, on_progress=on_progress)
         except NumbersError as error:
             context = self.options.config.max_position_embeddings
             places = filter(None, (self.nan_guard.trace(each[:context]) for each in texts))

@@ -65,7 +65,7 @@ def check_ids(ids: Sequence[int], config: ModelConfig) -> list[int]:
     """Check ids that a model of this shape shall run, and return a plain list.
 
     Raises:
-        InputError: there are none, more than the context holds, or one that is no whole number of the vocabulary.
+        InputError: there are none, more than the context holds, or one that is not a whole number of the vocabulary.
     """
     checked = whole_numbers("the prompt", ids)
     if not checked:

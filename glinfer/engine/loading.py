@@ -14,6 +14,7 @@ from glinfer.config import ModelConfig
 from glinfer.engine.auto_weights import choose_weights
 from glinfer.engine.engine import Engine, FastEngine, WholeEngine, WholeSequences
 from glinfer.engine.fallback import KernelChoice
+from glinfer.engine.model import Loaded, Model
 from glinfer.errors import InputError, PlanError
 from glinfer.formats import Checkpoint, find_model, load_checkpoint, random_checkpoint, weight_shapes
 from glinfer.formats.checkpoint import with_context
@@ -47,25 +48,6 @@ USUAL_CONTEXT = 4096
 """Default limit for the context of models with rotary positions, which often have far more."""
 
 
-@dataclass(frozen=True)
-class Loaded:
-    """The parts of a model.
-
-    Attributes:
-        engine: the bound plan and its methods.
-        tokenizer: the tokenizer, or None.
-        no_tokenizer_reason: the reason why there is none.
-        stop_ids: the ids that end a text by default.
-        owns_device: whether the device was opened for this model.
-    """
-
-    engine: Engine
-    tokenizer: Tokenizer | None
-    no_tokenizer_reason: str
-    stop_ids: tuple[int, ...]
-    owns_device: bool
-
-
 def read_model(
     path: str | PathLike[str], *, gelu: str | None = None, context: int | None = None
 ) -> tuple[str | PathLike[str], Checkpoint]:
@@ -97,23 +79,56 @@ def usual_context(config: ModelConfig, context: int | None) -> ModelConfig:
     return config.with_context(context)
 
 
-def load_parts(
+def load_model(
     path: str | PathLike[str],
     *,
-    tokenizer: str | PathLike[str] | Tokenizer | None,
-    plan: str,
-    weights: str,
-    cache: str,
-    kernels: KernelOptions | None,
-    gelu: str | None,
-    context: int | None,
-    device: Device | str | int | None,
-    api: str | None,
-    limits: Limits | None,
-    shader_root: Path | None,
-    on_upload: Callable[[int, int], None] | None,
-) -> Loaded:
-    """Read a checkpoint, open a device, bind the plan; all as :func:`glinfer.engine.model.load_model` says."""
+    tokenizer: str | PathLike[str] | Tokenizer | None = None,
+    plan: str = DEFAULT_PLAN,
+    weights: str = DEFAULT_WEIGHTS,
+    cache: str = DEFAULT_CACHE,
+    kernels: KernelOptions | None = None,
+    gelu: str | None = None,
+    context: int | None = None,
+    device: Device | str | int | None = None,
+    api: str | None = None,
+    limits: Limits | None = None,
+    shader_root: Path | None = None,
+    strict: bool = False,
+    on_upload: Callable[[int, int], None] | None = None,
+) -> Model:
+    """Read a checkpoint, open a device, bind the plan.
+
+    Args:
+        path: a ``.gab``, ``.safetensors`` or ``.gguf`` checkpoint, the directory of a Hugging Face model, the manifest
+            of a second-generation Gab, or the name of a bundled model such as ``shakespeare``.
+        tokenizer: a ``.bpe`` file, a ``tokenizer.json`` or the directory that has it, or a Tokenizer. Left out, the
+            vocabulary of a ``.gguf``, or ``<checkpoint>.bpe``, ``model.bpe`` or ``tokenizer.json`` beside the
+            checkpoint is used when there is one that fits the model.
+        plan: ``fast``, each token once, or ``reference``, the published passes over the whole sequence each time.
+        weights: how weights are kept: ``file`` as the file has them, ``f32`` as floats, or in fewer bits, a key of
+            :data:`glinfer.quant.formats.WEIGHT_FORMATS`; ``auto`` for the fastest whose predictions cost at
+            most 0.1% more bits than float32's, measured once for a checkpoint.
+        cache: how the fast plan keeps keys and values: ``f32``, or ``f16`` in half floats, which take half the memory;
+            a model whose keys or values are beyond 65504 is told to have broken output.
+        kernels: how its passes are shaped, which changes speed and no more than last digits; left out, a good choice
+            for the renderer.
+        gelu: ``tanh`` or ``erf`` to override the checkpoint's own form.
+        context: tokens of the longest sequence, at most the model's own positions; left out, those, but of models with
+            rotary positions no more than :data:`glinfer.engine.loading.USUAL_CONTEXT`, as each takes memory.
+        device: an open Device to share (it stays open, and has its own ``api`` and ``limits``), or what
+            :func:`glinfer.gl.context.open_device` takes.
+        api: ``es`` or ``desktop``; see open_device.
+        limits: pretend that the renderer allows no more, for example ``Limits.webgl2_minimum()``.
+        shader_root: another folder of shader files, for trying out changed shaders.
+        strict: whether NaN or an infinity among the logits ends a run with a NumbersError; otherwise they are warned of
+            once, with the pass where they began, and such tokens are never chosen. Where nothing is left to choose, a
+            run ends in any case. Weights that are no numbers are always refused.
+        on_upload: told (bytes uploaded so far, bytes in all) while weights go to the GPU.
+
+    Raises:
+        GlinferError: one of its children for a bad file, bad weights, a tokenizer that does not fit, a
+            missing context, or a model too large for the renderer.
+    """
     if isinstance(device, Device) and (api is not None or limits is not None):
         raise InputError("api and limits belong to opening a device; an open Device has its own, so leave them out")
     check_choice(plan, "f32" if (plan, weights) == ("fast", AUTO) else weights, cache)
@@ -140,7 +155,7 @@ def load_parts(
                 f"Python has no memory left for this model ({error or 'none at all'}); {MEMORY_ADVICE}"
             ) from None
         raise
-    return Loaded(engine, found, reason, stop_ids, opened is not device)
+    return Model(Loaded(engine, found, reason, stop_ids, opened is not device), strict=strict)
 
 
 @dataclass(frozen=True)

@@ -3,8 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Iterator, Sequence
-from os import PathLike
-from pathlib import Path
+from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, TypedDict, overload
 
 import numpy as np
@@ -12,21 +11,18 @@ import numpy.typing as npt
 
 from glinfer.engine.batch import MAX_SLOTS, SchedulerOptions
 from glinfer.engine.capture import Inspected
+from glinfer.engine.closing import Closing
 from glinfer.engine.decode import DecodeSession
+from glinfer.engine.engine import Engine
 from glinfer.engine.ids import check_ids, check_stop_ids, check_tokens, whole_number
-from glinfer.engine.loading import Loaded, load_parts
 from glinfer.engine.requests import BatchRequest, BatchResult, Running, check_request
 from glinfer.engine.sampler import SamplingOptions
 from glinfer.engine.scheduler import Scheduler
 from glinfer.engine.score import TextScore
 from glinfer.engine.stream import TextStream, TokenStream
 from glinfer.errors import ContextError, InputError
-from glinfer.gl.context import Device, Limits
-from glinfer.models.choice import DEFAULT_PLAN, DEFAULT_WEIGHTS
 from glinfer.models.plan import DrawTable, Plan, draw_table
 from glinfer.models.session import Session
-from glinfer.ops.kernels import KernelOptions
-from glinfer.quant.formats import DEFAULT_CACHE
 from glinfer.text.tokenizer import Tokenizer
 
 if TYPE_CHECKING:
@@ -53,7 +49,26 @@ class StreamOptions(TypedDict, total=False):
     on_end: Callable[[], None] | None
 
 
-class Model(Inspected):
+@dataclass(frozen=True)
+class Loaded:
+    """The parts of a model.
+
+    Attributes:
+        engine: the bound plan and its methods.
+        tokenizer: the tokenizer, or None.
+        no_tokenizer_reason: the reason why there is none.
+        stop_ids: the ids that end a text by default.
+        owns_device: whether the device was opened for this model.
+    """
+
+    engine: Engine
+    tokenizer: Tokenizer | None
+    no_tokenizer_reason: str
+    stop_ids: tuple[int, ...]
+    owns_device: bool
+
+
+class Model(Inspected, Closing):
     """A checkpoint bound to a device; made by :func:`glinfer.load`.
 
     Streams, :meth:`logits` and :meth:`probs` share one sequence of tokens: with the fast plan, what the last use left
@@ -372,81 +387,3 @@ class Model(Inspected):
             finally:
                 if self._owns_device:  # after a Ctrl-C too: it releases whatever is left
                     self.device.close()
-
-    def __enter__(self) -> Model:
-        """Use as a context manager: closed at the end of the block."""
-        return self
-
-    def __exit__(self, *_: object) -> None:
-        """Close."""
-        self.close()
-
-
-def load_model(
-    path: str | PathLike[str],
-    *,
-    tokenizer: str | PathLike[str] | Tokenizer | None = None,
-    plan: str = DEFAULT_PLAN,
-    weights: str = DEFAULT_WEIGHTS,
-    cache: str = DEFAULT_CACHE,
-    kernels: KernelOptions | None = None,
-    gelu: str | None = None,
-    context: int | None = None,
-    device: Device | str | int | None = None,
-    api: str | None = None,
-    limits: Limits | None = None,
-    shader_root: Path | None = None,
-    strict: bool = False,
-    on_upload: Callable[[int, int], None] | None = None,
-) -> Model:
-    """Read a checkpoint, open a device, bind the plan.
-
-    Args:
-        path: a ``.gab``, ``.safetensors`` or ``.gguf`` checkpoint, the directory of a Hugging Face model, the manifest
-            of a second-generation Gab, or the name of a bundled model such as ``shakespeare``.
-        tokenizer: a ``.bpe`` file, a ``tokenizer.json`` or the directory that has it, or a Tokenizer. Left out, the
-            vocabulary of a ``.gguf``, or ``<checkpoint>.bpe``, ``model.bpe`` or ``tokenizer.json`` beside the
-            checkpoint is used when there is one that fits the model.
-        plan: ``fast``, each token once, or ``reference``, the published passes over the whole sequence each time.
-        weights: how weights are kept: ``file`` as the file has them, ``f32`` as floats, or in fewer bits, a key of
-            :data:`glinfer.quant.formats.WEIGHT_FORMATS`; ``auto`` for the fastest whose predictions cost at
-            most 0.1% more bits than float32's, measured once for a checkpoint.
-        cache: how the fast plan keeps keys and values: ``f32``, or ``f16`` in half floats, which take half the memory;
-            a model whose keys or values are beyond 65504 is told to have broken output.
-        kernels: how its passes are shaped, which changes speed and no more than last digits; left out, a good choice
-            for the renderer.
-        gelu: ``tanh`` or ``erf`` to override the checkpoint's own form.
-        context: tokens of the longest sequence, at most the model's own positions; left out, those, but of models with
-            rotary positions no more than :data:`glinfer.engine.loading.USUAL_CONTEXT`, as each takes memory.
-        device: an open Device to share (it stays open, and has its own ``api`` and ``limits``), or what
-            :func:`glinfer.gl.context.open_device` takes.
-        api: ``es`` or ``desktop``; see open_device.
-        limits: pretend that the renderer allows no more, for example ``Limits.webgl2_minimum()``.
-        shader_root: another folder of shader files, for trying out changed shaders.
-        strict: whether NaN or an infinity among the logits ends a run with a NumbersError; otherwise they are warned of
-            once, with the pass where they began, and such tokens are never chosen. Where nothing is left to choose, a
-            run ends in any case. Weights that are no numbers are always refused.
-        on_upload: told (bytes uploaded so far, bytes in all) while weights go to the GPU.
-
-    Raises:
-        GlinferError: one of its children for a bad file, bad weights, a tokenizer that does not fit, a
-            missing context, or a model too large for the renderer.
-    """
-    return Model(
-        load_parts(
-            path,
-            tokenizer=tokenizer,
-            plan=plan,
-            weights=weights,
-            cache=cache,
-            kernels=kernels,
-            gelu=gelu,
-            context=context,
-            device=device,
-            api=api,
-            limits=limits,
-            shader_root=shader_root,
-            on_upload=on_upload,
-        ),
-        strict=strict,
-    )

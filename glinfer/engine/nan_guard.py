@@ -23,7 +23,7 @@ from glinfer.ops.fused.sample import NO_SCORE, best_candidate, best_candidates
 from glinfer.ops.spec import Array
 
 Floats = npt.NDArray[np.float32]
-_LARGEST = float(np.finfo(np.float32).max)
+_MAX_FLOAT = float(np.finfo(np.float32).max)
 
 
 class Runs(Protocol):
@@ -101,14 +101,14 @@ class NanGuard:
         """Replace NaN by -inf and +inf by the largest number, so that a token can be chosen."""
         if np.isfinite(logits.max()):
             return logits
-        finite = np.nan_to_num(logits, nan=-np.inf, posinf=_LARGEST, neginf=-np.inf)
+        finite = np.nan_to_num(logits, nan=-np.inf, posinf=_MAX_FLOAT, neginf=-np.inf)
         return np.asarray(finite, dtype=np.float32)
 
     def choice(self, candidates: Floats, ids: Sequence[int], further: Sequence[int] = ()) -> int:
         """The best of the candidates [64] of a run over ``ids`` and ``further`` ids.
 
         Raises:
-            NumbersError: the best score is no number and the watch is strict, or there is none.
+            NumbersError: the best score is not a number and the watch is strict, or there is none.
         """
         best = candidates[::4].max()
         if not NO_SCORE < best < np.inf:

@@ -15,8 +15,8 @@ from glinfer.models.session import Session
 from glinfer.ops.fused.rows import row_table
 from glinfer.ops.kernels import KernelOptions
 
-FEWEST = 3
-"""The fewest tokens that are run as a chunk; fewer are faster one by one."""
+MAX_SINGLE_TOKENS = 3
+"""The most new tokens that run one by one; more of them run as a chunk."""
 
 
 class Prefill:

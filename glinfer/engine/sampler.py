@@ -33,7 +33,7 @@ _SUM_ERROR = 1e-9
 
 @dataclass(frozen=True)
 class SamplingOptions:
-    """How to choose a token; immutable and checked when it is made.
+    """The options for choosing a token; immutable, and checked when they are made.
 
     Attributes:
         temperature: divides the logits; 1 leaves them, 0 means greedy (always the most probable token), and

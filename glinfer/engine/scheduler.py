@@ -16,6 +16,7 @@ from dataclasses import dataclass
 from time import perf_counter
 
 from glinfer.engine.batch import Batch, Step
+from glinfer.engine.closing import Closing
 from glinfer.engine.decode import common_prefix
 from glinfer.engine.requests import BatchRequest, BatchResult, Running
 from glinfer.errors import ContextError, InputError
@@ -59,7 +60,7 @@ class _Place:
         self.freed = self.started = 0.0
 
 
-class Scheduler:
+class Scheduler(Closing):
     """Sequences decoded together; made by :meth:`glinfer.engine.model.Model.scheduler`, used in a ``with`` block.
 
     It belongs to the thread that opened the model, like everything that runs it.
@@ -84,7 +85,7 @@ class Scheduler:
         Args:
             batch: what runs; closed with this.
             check: makes a request ready to be run, or raises InputError.
-            usable: raises ContextError where the model can be used no more, or not from here.
+            usable: raises ContextError if the model was closed or belongs to another thread.
             piece: see above (default: the chunk size of the kernels).
         """
         self.slots, self.capacity = batch.slots, batch.capacity
@@ -95,9 +96,8 @@ class Scheduler:
         self._same_sums = kernels.part_steps == 0 and not kernels.split_values
         self._places = [_Place(number) for number in range(batch.slots)]
         self._seats: dict[Running, _Place] = {}
-        self._line: deque[Running] = (
-            deque()
-        )  # sequences with tokens that are not in a cache yet, with or without a place
+        # Sequences with tokens that are not in a cache yet, with or without a place.
+        self._line: deque[Running] = deque()
         self._ahead: Step | None = None
         self._clock = 0
         self._closed = False
@@ -106,7 +106,7 @@ class Scheduler:
         """Queue a request; it gets a place when one is free.
 
         Returns:
-            What :meth:`next` calls it, with its ``ids``, ``stats`` and ``result`` so far.
+            The sequence, as :meth:`next` names it, with its ``ids``, ``stats`` and ``result`` so far.
 
         Raises:
             InputError: a prompt or an option that cannot be run, or more tokens than a place holds.
@@ -305,11 +305,3 @@ class Scheduler:
             self._closed = True
             for each in {*self._seats, *self._line}:
                 each.end("closed")
-
-    def __enter__(self) -> Scheduler:
-        """Use as a context manager: closed at the end of the block."""
-        return self
-
-    def __exit__(self, *_: object) -> None:
-        """Close."""
-        self.close()

@@ -3,13 +3,15 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
 import numpy as np
 import numpy.typing as npt
 
+from glinfer.engine.closing import Closing
+from glinfer.engine.progress import Progress, no_progress
 from glinfer.errors import InputError, NumbersError
 from glinfer.models.fast.parts import cache_slots
 from glinfer.models.fast.rows import ROWS, SCORES, fitting_chunk_plan, slots_for
@@ -21,7 +23,7 @@ from glinfer.ops.fused.rows import BASE, POSITION, TOKEN, WANTED, interleaved, r
 from glinfer.ops.fused.score import log_probabilities
 
 if TYPE_CHECKING:
-    from typing_extensions import Self
+    pass
 
 SLOT_ALIGNMENT = 16
 """Sequences begin at cache slots that are multiples of this."""
@@ -112,7 +114,7 @@ class _Piece:
     base: int
 
 
-class TextScorer:
+class TextScorer(Closing):
     """Scores texts by the plan ``score``, many tokens of many texts at once.
 
     Close it, or use it in a ``with`` block.
@@ -146,7 +148,7 @@ class TextScorer:
         texts: Sequence[Sequence[int]],
         *,
         stride: int | None = None,
-        on_window: Callable[[int, int], None] = lambda done, total: None,
+        on_progress: Progress = no_progress,
     ) -> list[TextScore]:
         """Log-probabilities of every token of every text but its first.
 
@@ -156,7 +158,7 @@ class TextScorer:
         Args:
             texts: checked token ids, at least two in each.
             stride: 1 to the context.
-            on_window: told (windows done, windows in all).
+            on_progress: receives (finished windows, windows).
 
         Raises:
             InputError: a text is too short, the stride is outside the context, or the model's output is broken (NaN).
@@ -173,7 +175,7 @@ class TextScorer:
                 found[window.text][0][first : piece.first + piece.length] = logprobs[rows]
                 found[window.text][1][first : piece.first + piece.length] = likeliest[rows]
                 done += piece.first + piece.length == window.stop
-            on_window(done, len(jobs))
+            on_progress(done, len(jobs))
         return [TextScore(list(ids), *numbers) for ids, numbers in zip(texts, found, strict=True)]
 
     def _runs(self, jobs: Iterable[Window]) -> Iterator[list[_Piece]]:
@@ -222,14 +224,6 @@ class TextScorer:
     def close(self) -> None:
         """Release the plan; harmless when repeated."""
         self.session.release()
-
-    def __enter__(self) -> Self:
-        """Use as a context manager: closed at the end of the block."""
-        return self
-
-    def __exit__(self, *_: object) -> None:
-        """Close."""
-        self.close()
 
 
 def check_stride(stride: int | None, context: int) -> int:

@@ -25,11 +25,11 @@ _MASS_ERROR = 1e-4
 # By how much the scores of one token differ between renderers at most: the noise itself, and rounding for each unit.
 _NOISE_ERROR, _ROUNDING = 1e-5, 1e-6
 # At temperatures with a smaller inverse even logits of -3.4e38 have a weight, and those are never listed.
-_LEAST_INVERSE = 1e-20
+_MIN_INVERSE = 1e-20
 # Weights below this may vanish when they are divided by the sum of all, and the token is dropped then.
 _VANISHING = 1e-290
 # Pieces that are searched for a higher score at most; the whole row takes no longer than more of them.
-_MOST_PIECES = 16
+_MAX_PIECES = 16
 
 
 class Shortlists:
@@ -78,7 +78,7 @@ def sample_shortlist(sampler: Sampler, found: Shortlist, history: History = ()) 
     Raises:
         InputError: the history holds something that is not a token id.
     """
-    if not found.sound or sampler.options.inverse_temperature < _LEAST_INVERSE:
+    if not found.sound or sampler.options.inverse_temperature < _MIN_INVERSE:
         return None
     with np.errstate(over="ignore"):  # a weight of exp(-inf) is 0, as it should be
         token = _Listed(sampler, found, history).choice()
@@ -160,7 +160,7 @@ class _Listed:
             return False
         margin = _NOISE_ERROR + _ROUNDING * (abs(best) + 20.0)
         near = np.flatnonzero(found.drawn >= best - margin)
-        if near.size > _MOST_PIECES:
+        if near.size > _MAX_PIECES:
             return False
         # The largest score of such a piece may be one of the list's, before its penalty, or that of a token which was
         # dropped. So each of its other tokens is tried, with the largest logit that it may have.

@@ -7,6 +7,7 @@ from collections import deque
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 
+from glinfer.engine.closing import Closing
 from glinfer.engine.decode import DecodeSession
 from glinfer.engine.ids import check_max_tokens
 from glinfer.engine.sampler import Sampler, SamplingOptions
@@ -53,7 +54,7 @@ class GenerationStats:
         return (self.draws + self.draws_saved) / computed if computed else 0.0
 
 
-class TokenStream:
+class TokenStream(Closing, Iterator[int]):
     """An iterator over generated ids.
 
     Attributes:
@@ -96,10 +97,6 @@ class TokenStream:
         self._max_tokens = check_max_tokens(max_tokens)
         self.chunk = 1
         self._stop_ids = frozenset(stop_ids)
-
-    def __iter__(self) -> Iterator[int]:
-        """Iterate over what is still to come."""
-        return self
 
     def __next__(self) -> int:
         """The next generated id."""
@@ -154,16 +151,8 @@ class TokenStream:
             if self._on_end is not None:
                 self._on_end()
 
-    def __enter__(self) -> TokenStream:
-        """Use as a context manager: closed at the end of the block."""
-        return self
 
-    def __exit__(self, *_: object) -> None:
-        """Close."""
-        self.close()
-
-
-class TextStream:
+class TextStream(Closing, Iterator[str]):
     """An iterator over pieces of text: whole characters, as soon as they are certain, without stop strings.
 
     ``stats`` and ``ids`` are those of the token stream below; ``close()`` ends it early.
@@ -194,10 +183,6 @@ class TextStream:
         """The ids generated so far."""
         return self._tokens.ids
 
-    def __iter__(self) -> Iterator[str]:
-        """Iterate over what is still to come."""
-        return self
-
     def __next__(self) -> str:
         """The next piece, never empty."""
         while not self._done:
@@ -221,11 +206,3 @@ class TextStream:
         """End the stream; harmless when repeated."""
         self._done = True
         self._tokens.close()
-
-    def __enter__(self) -> TextStream:
-        """Use as a context manager: closed at the end of the block."""
-        return self
-
-    def __exit__(self, *_: object) -> None:
-        """Close."""
-        self.close()

@@ -1,1 +1,1 @@
-"""A model as a folder of static files that a browser runs."""
+"""Export of a model as static files that a browser runs."""

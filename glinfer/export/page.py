@@ -1,8 +1,8 @@
-"""An exported site as one page, for a browser that opens it from a file and may then fetch nothing.
+"""An exported site as one page, which a browser opens as a file and therefore cannot fetch anything.
 
-Modules go into an import map as ``data:`` URLs. A module in such a URL cannot say ``./other.js``, which would be
-relative to nothing, so static imports are renamed to what the map calls the file; that is the one thing that changes in
-them. All other files are embedded as base64, and ``embedded.js`` makes ``fetch`` find them there.
+Modules go into an import map as ``data:`` URLs. Such a module cannot import ``./other.js``, so static imports are
+renamed to the keys of the map; nothing else changes in them. All other files are embedded as base64, where ``fetch``
+finds them with the help of ``embedded.js``.
 """
 
 from __future__ import annotations
@@ -20,25 +20,25 @@ from glinfer.errors import FormatError
 
 PAGE = "index.html"
 _PREFIX = "glinfer-site/"
-# A whole static import or export … from at the beginning of a line, up to the quotes of what it names.
+# A static import or export … from at the beginning of a line, with the quoted name.
 _IMPORT = re.compile(r'^((?:import|export)\b[^;"\']*?)(["\'])(\.{1,2}/[^"\']+)\2', re.MULTILINE)
-# What an import map cannot serve, outside of comments.
+# Imports that an import map cannot serve, outside of comments.
 _ODD = re.compile(r"""^(?!\s*(?:\*|/[*/])).*?(\bfrom\s*["']\.|\bimport\s*\(|\bimport\.meta\.url\b)""", re.MULTILINE)
-_PIECE = 24 << 20  # bytes of a file in one element; a multiple of 3, so that pieces of base64 can be joined
+_PIECE = 24 << 20  # bytes of a file in one element: a multiple of 3, so that pieces of base64 can be joined
 
 
 def single_file_note() -> str:
-    """What tells such a page from others, near its beginning."""
+    """Return the comment near the beginning of such a page that identifies it."""
     return "<!-- glinfer-web 1, single file -->"
 
 
 def single_file(site: Path, fetch: Path) -> Iterator[str]:
-    """The page of an exported site with everything in it, piece by piece; the files are read before the first one.
+    """Embed a site into its page, and yield it in pieces; all files are read before the first one.
 
-    ``fetch`` is the script that lets the page find its files.
+    ``fetch`` is the script that makes the page find its files.
 
     Raises:
-        FormatError: the page names a file that is not in the site, or a module cannot be embedded.
+        FormatError: the page names a missing file, or a module cannot be embedded.
     """
     modules = {name: path for name, path in _files(site) if name.endswith(".js")}
     imports = {f"{_PREFIX}{name}": _data_url(renamed(name, path)) for name, path in modules.items()}
@@ -59,10 +59,10 @@ def _files(site: Path) -> list[tuple[str, Path]]:
 
 
 def renamed(name: str, path: Path) -> str:
-    """A module with its relative imports named as the import map does.
+    """Rename a module's relative imports to the keys of the import map.
 
     Raises:
-        FormatError: it imports in a way that no import map can serve.
+        FormatError: an import cannot be served by an import map.
     """
     folder = posixpath.dirname(name)
 
@@ -81,14 +81,14 @@ def _data_url(module: str) -> str:
 
 
 def _elements(name: str, content: bytes) -> Iterator[str]:
-    """A file as elements that no browser runs, one for each piece."""
+    """Embed a file in inert elements, one for each piece."""
     for start in range(0, max(1, len(content)), _PIECE):
         piece = base64.b64encode(content[start : start + _PIECE]).decode()
         yield f'<script type="text/plain" data-file="{html.escape(name)}">{piece}</script>'
 
 
 class _Page(HTMLParser):
-    """Writes a page as it is, but for its style and its modules, before which it puts ``head``."""
+    """Copies a page, but embeds its style sheets and modules, and puts ``head`` before the modules."""
 
     def __init__(self, site: Path, head: str) -> None:
         super().__init__(convert_charrefs=False)
@@ -106,7 +106,7 @@ class _Page(HTMLParser):
             self.parts.append(f"<style>\n{(self.site / str(source)).read_text(encoding='utf-8')}</style>")
         elif tag == "script" and values.get("type") == "module":
             name = posixpath.normpath(str(source))
-            # No module may come before the map.
+            # The import map precedes all modules.
             self.parts += [self.head, "\n", f'<script type="module">import "{_PREFIX}{name}";']
             self.head = ""
         else:

@@ -1,6 +1,6 @@
-"""A plan as plain JSON, for the WebGL2 runtime in ``web/``: everything that a session binds and the replay loop does.
+"""Plans as JSON for the WebGL2 runtime in ``web/``, with all that a session binds and the replay loop does.
 
-What the runtime needs to know of a layout, to compute viewports and vertex counts as :mod:`glinfer.gl.replay` does:
+Layouts have the fields from which the runtime computes viewports and vertex counts as :mod:`glinfer.gl.replay` does:
 
 ========== =========================================================================================
 kind       further keys, beside rows, cols, width, height (texels)
@@ -8,10 +8,10 @@ kind       further keys, beside rows, cols, width, height (texels)
 ``matrix`` ``wrapped``
 ``flat``   ``row_texels``
 ``block``  ``blocks``, ``tiles``, ``pitch``, ``columns``, ``slot_step``, ``block_step``, ``aside``, ``every``
-``packed`` none: weights that only shaders look into
+``packed`` none: only shaders read such weights
 ========== =========================================================================================
 
-JSON cannot tell 1.0 from 1 as GLSL does, so that defines which are floats are texts, spelt as in the shader.
+Defines that are floats are strings, spelt as in GLSL, because JSON does not distinguish 1.0 from 1.
 """
 
 from __future__ import annotations
@@ -35,12 +35,12 @@ _BLOCK_KEYS = ("blocks", "tiles", "pitch", "columns", "slot_step", "block_step",
 
 
 class PlanExport:
-    """The tables of one plan laid out for renderers with these limits.
+    """Tables of one plan, laid out within limits.
 
     Attributes:
-        plan: what is exported.
-        weights: the weights in the order in which they are uploaded.
-        shaders: the shader files that the plan uses, includes too, by their names in the shader folder.
+        plan: the exported plan.
+        weights: its weights in upload order.
+        shaders: names of its shader files in the shader folder, includes too.
     """
 
     def __init__(self, plan: Plan, limits: Limits) -> None:
@@ -67,15 +67,15 @@ class PlanExport:
         )
 
     def layout(self, name: str) -> TexelLayout:
-        """Where the elements of a tensor lie."""
+        """Return the layout of a tensor."""
         return self.plan.table[name].layout_within(self._size)
 
     def texture(self, name: str) -> int:
-        """The place of a tensor's texture in the table of textures."""
+        """Return the index of a tensor's texture."""
         return self._index[self.plan.root(name)]
 
     def tables(self) -> dict[str, Any]:
-        """``requires``, ``run_values``, ``textures``, ``programs`` and ``draws``."""
+        """Return ``requires``, ``run_values``, ``textures``, ``programs`` and ``draws``."""
         return {
             "requires": self._requires(),
             "run_values": [_run_value(value) for value in self.plan.run_values],
@@ -85,7 +85,7 @@ class PlanExport:
         }
 
     def logits(self, name: str) -> tuple[dict[str, int], Array]:
-        """Which texels of the logits [1, vocab] to read, and for each id its place among their numbers as RGBA."""
+        """Return the texels of the logits [1, vocab] to read, and each id's index among their RGBA numbers."""
         layout, (rows, cols) = self.layout(name), self.plan.table[name].shape
         width, height = layout.region(rows, cols)
         places = np.arange(4 * width * height, dtype=np.int32).reshape(height, width, 4)
@@ -94,13 +94,13 @@ class PlanExport:
         return {"texture": self.texture(name), "width": width, "height": height}, order
 
     def pictures(self) -> list[dict[str, Any]]:
-        """The textures in which attention can be seen: probabilities where the plan has them, else scores."""
+        """List textures with attention: probabilities where the plan has them, else scores."""
         kinds = {draw.kind for draw in self.plan.draws}
         wanted = next((kind for kind in _PICTURES if kind in kinds), None)
         return [
             {"name": draw.name, "texture": self.texture(draw.outputs[0]), "draw": place}
             for place, draw in enumerate(self.plan.draws)
-            if draw.kind == wanted and not draw.op.endswith("_stats")  # what softmax needs of a row is no picture
+            if draw.kind == wanted and not draw.op.endswith("_stats")  # statistics of softmax are not attention
         ]
 
     def _requires(self) -> dict[str, Any]:
@@ -129,7 +129,7 @@ class PlanExport:
         }
 
     def _draw(self, draw: DrawSpec) -> dict[str, Any]:
-        """What :meth:`glinfer.models.session.Session._bind` makes of a draw, as numbers."""
+        """Describe a draw as :meth:`glinfer.models.session.Session._bind` binds it."""
         vertex, defines, by_cover = shading(draw)
         target = self.layout(self.plan.root(draw.outputs[0]))
         used = [self.layout(self.plan.root(name)) for name in (*draw.outputs, *draw.reads)]
@@ -174,7 +174,7 @@ class PlanExport:
 
 
 def layout_entry(layout: TexelLayout) -> dict[str, Any]:
-    """The numbers of a layout that the runtime computes with; see the module's text."""
+    """Describe a layout, see the module's docstring."""
     entry: dict[str, Any] = {
         "rows": layout.rows,
         "cols": layout.cols,
@@ -191,7 +191,7 @@ def layout_entry(layout: TexelLayout) -> dict[str, Any]:
 
 
 def _spelt(value: int | float) -> int | str:
-    """A define as JSON keeps it: whole numbers as such, floats as GLSL has them."""
+    """Convert a define: integers stay, floats become strings as in GLSL."""
     return int(value) if isinstance(value, (int, np.integer)) else repr(float(value))
 
 
@@ -205,5 +205,5 @@ def _run_value(value: RunValue) -> dict[str, Any]:
 
 
 def _files(shader: str) -> set[str]:
-    """A shader file and all that it includes."""
+    """List a shader file and its includes."""
     return {file for file, line in load_source(shader, {}, api="es").origin if line}

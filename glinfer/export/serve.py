@@ -1,4 +1,4 @@
-"""A server for an exported site on this machine alone: static files, and nothing else."""
+"""A server of static files for an exported site, on the loopback address."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ from glinfer.formats.files import reason, shown
 
 HOST = "127.0.0.1"
 _TYPES = {
-    # The system's own table is not asked: on some systems it calls JavaScript plain text, which no browser runs.
+    # Not the system's table, which on some systems calls JavaScript plain text that no browser runs.
     ".html": "text/html; charset=utf-8",
     ".js": "text/javascript; charset=utf-8",
     ".css": "text/css; charset=utf-8",
@@ -27,10 +27,10 @@ _TYPES = {
     ".glsl": "text/plain; charset=utf-8",
 }
 _HEADERS = {
-    "Cache-Control": "no-cache",  # a new export is at the same address
+    "Cache-Control": "no-cache",  # a new export has the same address
     "X-Content-Type-Options": "nosniff",
     "Referrer-Policy": "no-referrer",
-    # Alone in its process, a page may measure times more finely.
+    # An isolated page may measure times more finely.
     "Cross-Origin-Opener-Policy": "same-origin",
     "Cross-Origin-Embedder-Policy": "require-corp",
     "Cross-Origin-Resource-Policy": "same-origin",
@@ -38,47 +38,47 @@ _HEADERS = {
 
 
 class _Handler(SimpleHTTPRequestHandler):
-    """Files of one folder, with types that browsers insist on; folders are not listed."""
+    """Serves files of one folder with the types that browsers require; folders are not listed."""
 
     server_version, sys_version = "glinfer", ""
 
     def guess_type(self, path: str | PathLike[str]) -> str:
-        """The type of a file by its ending, from this table alone."""
+        """Return the type of a file by its suffix."""
         return _TYPES.get(Path(path).suffix.lower(), "application/octet-stream")
 
     def end_headers(self) -> None:
-        """Add what every answer has."""
+        """Add the headers of every answer."""
         for name, value in _HEADERS.items():
             self.send_header(name, value)
         super().end_headers()
 
     def list_directory(self, path: str | PathLike[str]) -> BytesIO | None:
-        """Nobody needs a list."""
+        """Refuse to list a folder."""
         self.send_error(HTTPStatus.NOT_FOUND, "there is no such file")
         return None
 
     def log_message(self, format: str, *args: Any) -> None:
-        """Say nothing."""
+        """Log nothing."""
 
 
 class _Server(ThreadingHTTPServer):
-    """Says nothing of browsers that go away in the middle of a file."""
+    """Ignores browsers that disconnect in the middle of a file."""
 
     def handle_error(self, request: Any, client_address: Any) -> None:
-        """Complain of everything else."""
+        """Report errors but disconnections."""
         if not isinstance(sys.exc_info()[1], ConnectionError):
             super().handle_error(request, client_address)
 
 
 def site_server(folder: str | PathLike[str], port: int = 0) -> ThreadingHTTPServer:
-    """A server of an exported site, bound to the loopback address and not yet serving.
+    """Make a server of an exported site, bound to the loopback address and not yet serving.
 
     Args:
-        folder: what ``glinfer export-web`` has written.
-        port: 0 for any that is free.
+        folder: an output of ``glinfer export-web``.
+        port: a port, or 0 for any free one.
 
     Raises:
-        InputError: the folder is no exported site, or the port cannot be had.
+        InputError: the folder is not an exported site, or the port is taken.
     """
     site = Path(folder)
     if not is_export(site):
@@ -91,5 +91,5 @@ def site_server(folder: str | PathLike[str], port: int = 0) -> ThreadingHTTPServ
 
 
 def address(server: ThreadingHTTPServer) -> str:
-    """Where a browser finds it."""
+    """Return the address for a browser."""
     return f"http://{HOST}:{server.server_address[1]}/"

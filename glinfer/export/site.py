@@ -1,8 +1,8 @@
-"""A model as a folder of static files that runs it in a browser: page, runtime, shaders, plan and packed weights.
+"""Export of a model as a folder of static files for browsers: page, runtime, shaders, plan and packed weights.
 
-No OpenGL is needed: a plan is data, and is laid out here for what nearly every browser has, or for what WebGL2
-guarantees. Nobody knows the browser, so the passes leave out what not every one can: blending of floats, points larger
-than a pixel, exact derivatives. ``plan.json`` is described in :mod:`glinfer.export.plan` and docs/web.md.
+A plan is data and needs no OpenGL: it is laid out for limits of nearly every browser, or for WebGL2's minimum. The
+passes avoid features that some browsers lack: blending of floats, points larger than a pixel, exact derivatives.
+``plan.json`` is described in :mod:`glinfer.export.plan` and docs/web.md.
 """
 
 from __future__ import annotations
@@ -32,6 +32,7 @@ from glinfer.formats.files import reason, shown
 from glinfer.formats.gab.bpe import is_merges_json, read_merges_json
 from glinfer.gl.context import Limits
 from glinfer.gl.program import shader_root
+from glinfer.limits import MAX_SINGLE_FILE_BYTES
 from glinfer.models.choice import (
     DEFAULT_PLAN,
     DEFAULT_WEIGHTS,
@@ -59,24 +60,23 @@ LIMITS: Mapping[str, Limits] = {
     "usual": dataclasses.replace(Limits.webgl2_minimum(), max_texture_size=4096),
     "webgl2": Limits.webgl2_minimum(),
 }
-"""What plans are laid out for: what nearly every browser has, or what WebGL2 guarantees."""
+"""Limits for layouts: those of nearly every browser, or WebGL2's minimum."""
 _SITE = (PAGE, "app.js", "style.css", "glinfer")
 _FETCH = "embedded.js"
 _OWN = {*_SITE, "shaders", PLAN, WEIGHTS, TOKENIZER}
-_LARGEST_SINGLE = 350_000_000  # bytes of weights: browsers hold no longer text than 512 MiB, and base64 adds a third
 _HEADER = struct.Struct("<Q")
 
 
 @dataclass(frozen=True)
-class Exported:
-    """What was written.
+class ExportedSite:
+    """A written site.
 
     Attributes:
-        folder: where.
-        bytes: of all files together.
-        draws: of one token.
-        plan: what is in ``plan.json``.
-        notes: what the site cannot do that the model could, a line each.
+        folder: its folder.
+        bytes: total size of its files.
+        draws: draws of one token.
+        plan: contents of ``plan.json``.
+        notes: features of the model that the site lacks.
     """
 
     folder: Path
@@ -87,10 +87,10 @@ class Exported:
 
 
 def web_root() -> Path:
-    """The folder of the page and its runtime: inside the installed package, or beside it in a source checkout.
+    """Find the folder of the page and its runtime: in the installed package, or beside it in a source checkout.
 
     Raises:
-        FormatError: it is in neither place.
+        FormatError: neither folder has it.
     """
     package = Path(__file__).resolve().parent.parent
     for folder in (package / "web", package.parent / "web"):
@@ -100,9 +100,9 @@ def web_root() -> Path:
 
 
 def web_kernels(weights: str = "f32") -> KernelOptions:
-    """How passes are shaped for browsers nobody has seen: as for GPUs, without what not every browser can do.
+    """Choose kernel options for unknown browsers: those of GPUs, without features that some browsers lack.
 
-    Blocks in one tile, and read by texture(), take two thirds of the time on Chromium's software renderer.
+    Blocks in one tile, read by texture(), take two thirds of the time on Chromium's software renderer.
     """
     usual = default_kernels("browser", 1.0, weights)
     able = dataclasses.replace(usual, part_steps=0, split_values=False, blends=False, quad=False, rows_per_draw=4)
@@ -122,22 +122,22 @@ def export_web(
     limits: str = "usual",
     kernels: KernelOptions | None = None,
     single: bool = False,
-) -> Exported:
+) -> ExportedSite:
     """Write a model as static files; ``folder`` appears, or is replaced, only when they are complete.
 
-    Tokenizers other than Gab's (BPE1 and the JSON of its second generation) and Jinja templates stay out, with a note:
-    the site then takes token ids, or continues texts without chat.
+    Only Gab's tokenizers (BPE1 and the JSON of its second generation) are exported, and no Jinja templates: otherwise
+    the site takes token ids, or continues texts without chat, and a note says so.
 
     Args:
-        path: the model's file or directory, or the name of a bundled one.
-        folder: a new folder, an empty one, or that of an earlier export.
+        path: the model's file or directory, or the name of a bundled model.
+        folder: a new or empty folder, or an earlier export.
         plan, weights, cache, context, gelu, tokenizer: as :func:`glinfer.load` takes them.
         limits: a key of :data:`LIMITS`.
-        kernels: how passes are shaped; left out, as any browser can run them.
-        single: one page with everything in it, which runs from a double-clicked file.
+        kernels: kernel options; default: :func:`web_kernels`.
+        single: write one page with everything in it, which a browser opens as a file.
 
     Raises:
-        InputError: ``folder`` is something else, or there is no such plan, weights or limits.
+        InputError: ``folder`` is none of these, or the plan, weights or limits are unknown.
         PlanError: the model does not fit such textures.
         FormatError: the model or its tokenizer cannot be read, or the files cannot be written.
     """
@@ -152,9 +152,9 @@ def export_web(
     texts, notes = _texts(path, tokenizer, checkpoint)
     made, export = _laid_out(checkpoint, plan, weights, cache, kernels or web_kernels(weights), LIMITS[limits])
     size = made.texture_bytes(LIMITS[limits].max_texture_size, "weight")
-    if single and size > _LARGEST_SINGLE:
+    if single and size > MAX_SINGLE_FILE_BYTES:
         raise InputError(
-            f"the weights take {size:,} bytes; a single file can hold {_LARGEST_SINGLE:,}; "
+            f"the weights take {size:,} bytes; a single file can hold {MAX_SINGLE_FILE_BYTES:,}; "
             "leave --single-file out, or keep them in fewer bits (--weights q8)"
         )
     about = {
@@ -172,13 +172,13 @@ def export_web(
         if single:
             _make_single(new, root / _FETCH)
         written = sum(file.stat().st_size for file in new.rglob("*") if file.is_file())
-    return Exported(target, written, len(made.draws), values, tuple(notes))
+    return ExportedSite(target, written, len(made.draws), values, tuple(notes))
 
 
 def _plan_file(
     about: Mapping[str, Any], plan: Plan, export: PlanExport, checkpoint: Checkpoint
 ) -> tuple[dict[str, Any], Array]:
-    """What is in ``plan.json``, and the order of the logits."""
+    """Make the contents of ``plan.json``, and the order of the logits."""
     logits, order = export.logits(LOGITS)
     values = {
         "format": FORMAT,
@@ -191,7 +191,7 @@ def _plan_file(
         },
         "driver": plan.name,
         **export.tables(),
-        # How many of the last draws a token of the prompt can do without.
+        # Draws at the end (logits, pick), skipped for prompt tokens.
         "head_draws": HEAD_DRAWS if plan.name == "fast" else 0,
         "input": export.texture(TOKENS) if TOKENS in plan.table else None,
         "logits": logits,
@@ -222,8 +222,8 @@ def _laid_out(
 
 
 @dataclass(frozen=True)
-class _Texts:
-    """What the site knows of texts: the tokenizer, if the runtime can do it, and what the plan's file says of chats."""
+class _TextSupport:
+    """Text support of the site: merges and control tokens, if the runtime has the tokenizer, and facts for the plan."""
 
     bpe: BpeModel | None
     control: Mapping[str, int]
@@ -232,17 +232,17 @@ class _Texts:
 
 def _texts(
     path: str | PathLike[str], given: str | PathLike[str] | None, checkpoint: Checkpoint
-) -> tuple[_Texts, list[str]]:
-    """The tokenizer, the ids that end a text, and the form of chats; with notes on what stays out."""
+) -> tuple[_TextSupport, list[str]]:
+    """Find the tokenizer, stop ids and chat form; returns them with notes on features that are left out."""
     config = checkpoint.config
     found, why = find_tokenizer(path, given, config)
     about: dict[str, Any] = {"stop_ids": list(default_stops(path, found, config)), "chat": None}
     if found is None:
-        return _Texts(None, {}, about), [f"the site takes token ids only: {why}"]
+        return _TextSupport(None, {}, about), [f"the site takes token ids only: {why}"]
     bpe = _bpe_of(path, given, config.vocab_size)
     if bpe is None:
         note = "the site takes token ids only: the runtime has Gab's tokenizers, and this model has one of another kind"
-        return _Texts(None, {}, about), [note]
+        return _TextSupport(None, {}, about), [note]
     notes = []
     try:
         form = find_chat(path, found, config)
@@ -253,11 +253,11 @@ def _texts(
         about["chat"] = {"user": form.user, "assistant": form.assistant, "end": form.end, "think": thinks}
     elif form is not None or find_template(path) is not None:
         notes.append("the site continues texts and does not chat: the runtime has no Jinja templates")
-    return _Texts(bpe, found.control_tokens, about), notes
+    return _TextSupport(bpe, found.control_tokens, about), notes
 
 
 def _bpe_of(path: str | PathLike[str], given: str | PathLike[str] | None, size: int) -> BpeModel | None:
-    """The merges of the tokenizer that :func:`glinfer.text.tokenizer.find_tokenizer` finds; None for others."""
+    """Read the merges of the tokenizer that :func:`glinfer.text.tokenizer.find_tokenizer` finds; None for others."""
     folder = Path(path) if Path(path).is_dir() else Path(path).parent
     beside = (Path(path).with_suffix(".bpe"), folder / "model.bpe", folder / "tokenizer.json")
     for file in beside if given is None else (Path(given),):
@@ -276,7 +276,7 @@ def _bpe_of(path: str | PathLike[str], given: str | PathLike[str] | None, size: 
 
 
 def tokenizer_entry(model: BpeModel, control: Mapping[str, int]) -> dict[str, Any]:
-    """What ``tokenizer.json`` of a site holds: merges, the bytes of each id in base64, and control tokens by text."""
+    """Make the contents of a site's ``tokenizer.json``: merges, bytes of each id in base64, control tokens by text."""
     return {
         "kind": "bpe1",
         "merges": [list(merge) for merge in model.merges],
@@ -286,12 +286,12 @@ def tokenizer_entry(model: BpeModel, control: Mapping[str, int]) -> dict[str, An
 
 
 def write_weights(path: Path, export: PlanExport, arrays: Mapping[str, Array], order: Array) -> None:
-    """Write packed texels as safetensors, one array in memory at a time, in the order in which they are uploaded.
+    """Write packed texels as safetensors in upload order, with one array in memory at a time.
 
-    The library sorts tensors and wants all of them at once; the header is a few lines of JSON.
+    The safetensors library sorts tensors and needs all of them at once.
 
     Raises:
-        PlanError: a weight is missing, or has another shape than the plan says.
+        PlanError: a weight is missing, or its shape is not the plan's.
     """
     names = {"float32": "F32", "float16": "F16", "int32": "I32", "uint32": "U32"}
     header: dict[str, Any] = {"__metadata__": {"format": FORMAT}}
@@ -319,8 +319,8 @@ def write_weights(path: Path, export: PlanExport, arrays: Mapping[str, Array], o
         file.write(order.astype("<i4", copy=False).data)
 
 
-def _write_site(new: Path, root: Path, export: PlanExport, texts: _Texts, values: Mapping[str, Any]) -> None:
-    """Everything but the weights."""
+def _write_site(new: Path, root: Path, export: PlanExport, texts: _TextSupport, values: Mapping[str, Any]) -> None:
+    """Write all files but the weights."""
     for name in _SITE:
         if (root / name).is_dir():
             shutil.copytree(root / name, new / name, ignore=shutil.ignore_patterns(".*"))
@@ -339,7 +339,7 @@ def _write_json(path: Path, values: Mapping[str, Any]) -> None:
 
 
 def _make_single(new: Path, fetch: Path) -> None:
-    """Put all files of a finished export into its page, and leave nothing but that."""
+    """Replace the files of a finished export by one page that embeds them."""
     page = single_file(new, fetch)
     for entry in new.iterdir():
         shutil.rmtree(entry) if entry.is_dir() else entry.unlink()
@@ -348,10 +348,10 @@ def _make_single(new: Path, fetch: Path) -> None:
 
 
 def check_target(target: Path) -> None:
-    """Accept a folder that an export may make or replace.
+    """Check that an export may make or replace a folder.
 
     Raises:
-        InputError: something is there that is no earlier export, or has further files in it.
+        InputError: it exists and is not an earlier export, or has further files.
     """
     if not os.path.lexists(target):
         if not target.parent.is_dir():
@@ -372,7 +372,7 @@ def check_target(target: Path) -> None:
 
 
 def is_export(folder: Path) -> bool:
-    """Whether :func:`export_web` has written a folder."""
+    """Check that :func:`export_web` has written a folder."""
     try:
         if (folder / PLAN).is_file():
             found = json.loads((folder / PLAN).read_text(encoding="utf-8"))
@@ -385,7 +385,7 @@ def is_export(folder: Path) -> bool:
 
 @contextlib.contextmanager
 def _replacing_folder(target: Path) -> Iterator[Path]:
-    """A new folder that takes the place of ``target`` when the block ends, and vanishes when it fails.
+    """Yield a new folder that replaces ``target`` when the block ends, or is removed when it fails.
 
     Raises:
         FormatError: the operating system reports an error inside the block (a full disk, say).

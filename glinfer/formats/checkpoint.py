@@ -124,18 +124,7 @@ def check_tensors(config: ModelConfig, found: Mapping[str, tuple[str, tuple[int,
             "blocks of its configuration; these weights do not go with it"
         )
     shapes = weight_shapes(config)
-    missing = [name for name in shapes if name not in found]
-    unknown = [name for name in found if name not in shapes]
-    if missing:
-        raise FormatError(
-            f"{source}: tensor {quoted(missing[0])} is missing{nearest(missing[0], unknown, 'found')}; "
-            f"found {len(found)} tensors, expected {expected}"
-        )
-    if unknown:
-        raise FormatError(
-            f"{source}: unknown tensor {quoted(unknown[0])}{nearest(unknown[0], shapes, 'expected')}; "
-            f"found {len(found)} tensors, expected {expected}"
-        )
+    check_names(shapes, found, f"found {len(found)} tensors, expected {expected}", source)
     for name, shape in shapes.items():
         kind, found_shape = found[name]
         if found_shape != shape:
@@ -151,6 +140,23 @@ def check_tensors(config: ModelConfig, found: Mapping[str, tuple[str, tuple[int,
                 f"{source}: tensor {name!r} is {kind} with rows of {shape[-1]} weights; expected whole blocks of "
                 f"{block_weights(kind)}"
             )
+
+
+def check_names(expected: Iterable[str], found: Iterable[str], counts: str, source: str) -> None:
+    """Compare the names of tensors; messages end with ``counts``.
+
+    Raises:
+        FormatError: a tensor is missing or unknown; names the first, and the nearest right name.
+    """
+    expected, found = dict.fromkeys(expected), dict.fromkeys(found)
+    missing = [name for name in expected if name not in found]
+    unknown = [name for name in found if name not in expected]
+    if missing:
+        hint = nearest(missing[0], unknown, "found")
+        raise FormatError(f"{source}: tensor {quoted(missing[0])} is missing{hint}; {counts}")
+    if unknown:
+        hint = nearest(unknown[0], expected, "expected")
+        raise FormatError(f"{source}: unknown tensor {quoted(unknown[0])}{hint}; {counts}")
 
 
 def nearest(name: str, others: Iterable[str], verb: str) -> str:

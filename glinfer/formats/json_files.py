@@ -11,7 +11,7 @@ from typing import Any
 
 from glinfer.errors import FormatError
 from glinfer.formats.files import opened, shown, words_of
-from glinfer.formats.limits import MAX_JSON_NUMBER, MAX_JSON_VALUES
+from glinfer.limits import MAX_JSON_NUMBER, MAX_JSON_VALUES
 
 _quoting = Repr()
 _quoting.maxstring = _quoting.maxother = 120

@@ -11,7 +11,7 @@ from typing import Any, BinaryIO, NoReturn
 
 from glinfer.errors import InputError
 from glinfer.formats.files import AnyPath, shown
-from glinfer.formats.limits import MAX_LINE_BRACKETS
+from glinfer.limits import MAX_LINE_BRACKETS
 
 _MAX_SHOWN_CHARACTERS = 60
 

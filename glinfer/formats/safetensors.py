@@ -24,10 +24,10 @@ from glinfer.formats.checkpoint import Checkpoint, check_checkpoint, check_tenso
 from glinfer.formats.files import AnyPath, replacing, shown, words_of
 from glinfer.formats.huggingface.rope import check_scaling
 from glinfer.formats.json_files import quoted
-from glinfer.formats.limits import MAX_OWN_HEADER_BYTES
 from glinfer.formats.packed import PackedTensor
 from glinfer.formats.safetensors_file import floats_of, load_tensor, map_bytes, read_header
 from glinfer.formats.tensors import weight_shapes
+from glinfer.limits import MAX_OWN_HEADER_BYTES
 from glinfer.quant.formats import F16
 
 _FORMAT = "glinfer"

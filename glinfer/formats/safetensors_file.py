@@ -21,7 +21,7 @@ from safetensors import SafetensorError, safe_open
 from glinfer.errors import FormatError
 from glinfer.formats.files import check_size, opened, shown, words_of
 from glinfer.formats.json_files import check_values
-from glinfer.formats.limits import MAX_HEADER_BYTES, MAX_HEADER_VALUES
+from glinfer.limits import MAX_HEADER_BYTES, MAX_HEADER_VALUES
 
 _LENGTH = struct.Struct("<Q")
 # The types that can be widened to float32, as NumPy reads them; it has no bfloat16, and reads whole numbers.

@@ -10,7 +10,7 @@ from glinfer.formats.gab.bpe import BpeModel, read_bpe
 from glinfer.formats.gguf.file import is_gguf, read_gguf_file
 from glinfer.formats.gguf.vocabulary import VOCABULARY_KEYS
 from glinfer.formats.json_files import read_json
-from glinfer.formats.limits import MAX_TOKENIZER_BYTES, MAX_TOKENIZER_VALUES
+from glinfer.limits import MAX_TOKENIZER_BYTES, MAX_TOKENIZER_VALUES
 
 Vocabulary = BpeModel | dict[str, Any]
 """A BPE1 vocabulary, what a ``tokenizer.json`` holds, or the metadata of a GGUF file about its vocabulary."""

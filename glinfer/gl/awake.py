@@ -1,4 +1,4 @@
-"""Keeping idle cores awake, for software renderers on machines where waking one takes long.
+"""Keeps idle cores awake, for software renderers on machines where waking a core takes long.
 
 llvmpipe's threads sleep between passes, and a pass of a decode step takes less time than some machines (virtual
 ones above all) need to wake a sleeping core. Linux lets a process ask for less: it writes the latency in

@@ -1,4 +1,4 @@
-"""Opening a device: a headless OpenGL context handed to moderngl, with its limits and everything it owns."""
+"""Opens devices: headless OpenGL contexts for moderngl, with their limits and the objects they own."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ from glinfer.gl.raw import (
     RawGL,
 )
 
-# What moderngl's own start-up leaves behind on ES: it enables desktop-only state (seamless cube maps,
+# Errors that moderngl's start-up leaves pending on ES, where it enables desktop-only state (seamless cube maps,
 # primitive restart) and asks for desktop-only values (draw buffer, anisotropy). Nothing else may be pending.
 _MODERNGL_STARTUP_ERRORS = {"GL_INVALID_ENUM", "GL_INVALID_OPERATION"}
 _FLOAT_TARGETS = "GL_EXT_color_buffer_float"
@@ -37,7 +37,7 @@ _MAX_INDEX_DIGITS = 9
 
 @dataclass(frozen=True)
 class Limits:
-    """What a renderer allows; a plan is validated and laid out against these numbers, in texels and counts."""
+    """The limits of a renderer, in texels and counts; plans are validated and laid out against them."""
 
     max_texture_size: int
     max_draw_buffers: int
@@ -47,7 +47,7 @@ class Limits:
 
     @classmethod
     def webgl2_minimum(cls) -> Limits:
-        """What WebGL 2.0 guarantees everywhere; every plan must run within it."""
+        """The limits that WebGL 2.0 guarantees everywhere; every plan must run within them."""
         return cls(2048, 4, 16, 16384, 1.0)
 
     def within(self, other: Limits) -> Limits:
@@ -68,7 +68,7 @@ class Limits:
 
 
 class NativeContext(Protocol):
-    """What moderngl asks of a context object; glcontext's contexts and EglContext both have it."""
+    """The context object that moderngl takes; glcontext's contexts and EglContext are such objects."""
 
     def load(self, name: str) -> int:
         """Address of a GL function."""
@@ -77,7 +77,7 @@ class NativeContext(Protocol):
         """Make current."""
 
     def __exit__(self, *args: object) -> None:
-        """Undo ``__enter__`` where the backend does that."""
+        """Undo ``__enter__``, if the backend does that."""
 
     def release(self) -> None:
         """Destroy."""
@@ -101,14 +101,14 @@ class Device:
         gl: the moderngl context.
         raw: the GL functions that moderngl lacks.
         api: ``"es"`` or ``"desktop"``.
-        limits: what plans are laid out against: the driver's, or lower ones that were forced.
-        driver_limits: what the driver really offers.
+        limits: the limits for plans: the driver's, or lower ones that the caller set.
+        driver_limits: the driver's own limits.
         draws_issued: draw calls issued since the device was opened.
-        in_main_memory: whether its textures are ordinary memory, as those of software renderers are.
+        in_main_memory: whether its textures lie in main memory, as those of software renderers do.
     """
 
     def __init__(self, native: NativeContext, api: str, limits: Limits | None = None) -> None:
-        """Hand ``native`` (already current) to moderngl and check what glinfer needs of it."""
+        """Hand ``native``, which is current, to moderngl, and check that it has what glinfer needs."""
         self._native = native
         self._owned: dict[int, Releasable] = {}
         self._thread, self._process = threading.get_ident(), os.getpid()
@@ -174,10 +174,10 @@ class Device:
             raise faults.lost(doing, kind, self.renderer, ()) from None
 
     def require_usable(self) -> None:
-        """Refuse what :meth:`activate` refuses, and touch nothing.
+        """Refuse a device that cannot be used, without making it current.
 
         Raises:
-            ContextError: see there.
+            ContextError: in the cases of :meth:`activate`.
         """
         if self.closed and not self._closing:
             raise self._refusal()
@@ -194,10 +194,10 @@ class Device:
         return ContextError("this device was closed; open or load again")
 
     def can_release(self) -> bool:
-        """Whether single objects can be given back now; then the context is made current.
+        """Make the context current if single objects can be released now; returns whether they can.
 
-        Not after the end: closing has given all of them back, or will where the context was lost. And not in a forked
-        process, where they are another's.
+        They cannot after the device was closed or lost, since closing releases all of them, nor in a forked process,
+        which does not own them.
 
         Raises:
             ContextError: this is not the thread that opened the device.
@@ -208,17 +208,17 @@ class Device:
         return True
 
     def check(self, doing: str, *, nbytes: int = 0, thorough: bool = False, grave_only: bool = False) -> None:
-        """Look whether the driver has an error pending.
+        """Raise the driver's pending error, if there is one.
 
         Args:
-            doing: what was being done.
-            nbytes: of the texture memory that it needed.
-            thorough: ask whether the context was lost even if no error is pending: where results were read back, which
-                mean nothing then.
-            grave_only: let go of errors that are neither a lost context nor a lack of memory: the caller knows more.
+            doing: the action, for the message.
+            nbytes: texture memory that the action needed.
+            thorough: ask whether the context was lost even if no error is pending, because results that were read back
+                then mean nothing.
+            grave_only: ignore errors other than a lost context and a lack of memory, because the caller knows more.
 
         Raises:
-            ContextLostError: the context was lost; only closing the device is left.
+            ContextLostError: the context was lost; the device can only be closed.
             GLError: any other error.
         """
         errors = self.raw.pending_errors()
@@ -243,22 +243,22 @@ class Device:
         self._owned.pop(id(item), None)
 
     def live_objects(self) -> Counter[str]:
-        """How many objects of each kind are alive."""
+        """Number of living objects of each kind."""
         return Counter(item.kind for item in self._owned.values())
 
     def owned(self, kind: str) -> list[Any]:
-        """The objects of one kind that are alive."""
+        """The living objects of one kind."""
         return [item for item in self._owned.values() if item.kind == kind]
 
     @property
     def closed(self) -> bool:
-        """Whether it can be used no more: it was closed, its context was lost, or this is a forked process."""
+        """Whether the device is unusable: it was closed, its context was lost, or this is a forked process."""
         return self._closed or self._lost is not None or os.getpid() != self._process
 
     def close(self) -> None:
         """Release every object still owned, then the context; harmless when repeated, and in a forked process.
 
-        A context that was lost is given back without a word: whatever its driver says now was said before.
+        Errors of a lost context are ignored, since the loss was reported before.
 
         Raises:
             ContextError: this is not the thread that opened the device.
@@ -305,7 +305,7 @@ def open_device(device: str | int | None = None, *, api: str | None = None, limi
             software). Default: the environment variable GLINFER_DEVICE, else ``"auto"``.
         api: ``"es"`` for a true OpenGL ES 3.0 context through EGL, ``"desktop"`` for desktop core 3.3
             through glcontext. Default: GLINFER_GL, else ``"es"``.
-        limits: pretend that the renderer allows no more than this.
+        limits: lower limits, for use instead of the renderer's.
 
     Raises:
         ContextError: nothing usable opened; the message says what was tried and what to install.

@@ -19,7 +19,6 @@ from glinfer.gl.faults import ContextLostError
 
 INSTALL_HINT = "install it with: sudo apt-get install -y libegl1 libgles2 libgl1-mesa-dri"
 
-_EGL_SUCCESS = 0x3000
 _EGL_NONE = 0x3038
 _EGL_SURFACE_TYPE = 0x3033
 _EGL_RENDERABLE_TYPE = 0x3040
@@ -33,7 +32,7 @@ _EGL_PLATFORM_SURFACELESS = 0x31DD
 _EGL_CONTEXT_LOST = 0x300E
 _MAX_DEVICES = 64
 _ROBUSTNESS = "EGL_EXT_create_context_robustness"
-# Tell of resets, and let what reads beyond a texture read zeros: robust access, and lose the context on a reset.
+# Robust access, where reads beyond a texture give zeros, and a context that is lost on a reset and says so.
 _ROBUST = (0x30BF, 1, 0x3138, 0x31BF)
 
 

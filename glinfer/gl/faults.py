@@ -1,8 +1,8 @@
-"""What breaks underneath: contexts that are lost, texture memory that runs out, processes that fork.
+"""Faults of the driver and the system: lost contexts, exhausted texture memory, forked processes.
 
-A driver resets a context when the GPU hangs or is taken away. Where it offers robustness (GL_KHR_robustness,
-GL_EXT_robustness, and EGL_EXT_create_context_robustness for asking for it) it says so when it is asked; everything in
-the context is gone by then, and what is read back means nothing.
+A driver resets a context when the GPU hangs or is taken away. With robustness (GL_KHR_robustness, GL_EXT_robustness,
+and EGL_EXT_create_context_robustness to request it) the driver answers whether that happened; then everything in the
+context is gone, and results that were read back mean nothing.
 """
 
 from __future__ import annotations
@@ -34,9 +34,9 @@ class ContextLostError(ContextError, GLError):
 
 
 def asks_for_resets(raw: RawGL, extensions: Collection[str], api: str) -> Callable[[], int]:
-    """A function that tells whether the context was reset since it was last called, 0 where it was not or none tells.
+    """A function that returns the reset status since its last call; 0 for no reset, and where no extension tells.
 
-    Its extension is looked for first: loaders give an address for any name.
+    The extension is checked first, since loaders give an address for any name.
     """
     for extension, suffix in _QUESTIONS[api]:
         if extension in extensions:
@@ -49,23 +49,23 @@ def asks_for_resets(raw: RawGL, extensions: Collection[str], api: str) -> Callab
 
 
 def reset_kind(status: int) -> str:
-    """``guilty`` where the context itself was the cause, ``innocent`` where another was, else ``unknown``."""
+    """``guilty`` if the context itself caused the reset, ``innocent`` if another one did, else ``unknown``."""
     return _RESETS.get(status, "unknown")
 
 
 def lost(doing: str, kind: str, renderer: str, errors: Collection[str]) -> ContextLostError:
-    """The error of the call that found it out."""
+    """The error of the call that finds the context lost."""
     said = f"{renderer} reported {CONTEXT_LOST}: " if CONTEXT_LOST in errors else ""
     return ContextLostError(f"{doing}: {said}the graphics context was lost ({kind} reset); {_GO_ON}")
 
 
 def lost_before(doing: str, kind: str) -> ContextLostError:
-    """The error of every call after that."""
+    """The error of every call after the loss was found."""
     return ContextLostError(f"the graphics context was lost ({kind} reset) while {doing}; {_GO_ON}")
 
 
 def no_room(nbytes: int) -> str:
-    """What is said of a texture that no memory was found for; 0 bytes where nobody knows how many."""
+    """The message about a texture without memory; ``nbytes`` is 0 if the size is unknown."""
     size = f" for {bytes_text(nbytes)}" if nbytes else ""
     return (
         f"found no memory{size}; close models and sessions that are not needed, or take a shorter context "
@@ -74,7 +74,7 @@ def no_room(nbytes: int) -> str:
 
 
 def bytes_text(count: int) -> str:
-    """Bytes as people read them."""
+    """A number of bytes for people, such as ``1.2 GB``."""
     for unit, size in (("GB", 10**9), ("MB", 10**6), ("kB", 10**3)):
         if count >= size:
             return f"{count / size:,.1f} {unit}"
@@ -82,15 +82,15 @@ def bytes_text(count: int) -> str:
 
 
 def in_main_memory(renderer: str) -> bool:
-    """Whether a renderer is a program, whose textures are ordinary memory."""
+    """Whether a renderer is software, whose textures lie in main memory."""
     return any(name in renderer.lower() for name in _SOFTWARE)
 
 
 def note_start() -> None:
-    """Remember which process has started OpenGL, before its first context is opened.
+    """Remember the process that starts OpenGL, before its first context is opened.
 
     Raises:
-        ContextError: another has, from which this one was forked.
+        ContextError: this process was forked from one that has started OpenGL.
     """
     global _started_in
     if _started_in not in (None, os.getpid()):
@@ -105,10 +105,10 @@ def note_start() -> None:
 def guard_forks() -> None:
     """From now on, let processes that are forked from this one end without the exit handlers of C libraries.
 
-    NVIDIA's free what the driver holds, in a forked process too: that of the process it was forked from, which dies of
-    it at its next readback. Mesa's wait for threads that a forked process does not have. What Python itself has to do
-    at its end is done before. Where there is no ``on_exit``, as outside of the GNU C library, nothing is done;
-    processes of multiprocessing end so anyway.
+    NVIDIA's handlers free the driver's objects in a forked process too, although they belong to its parent, which dies
+    at its next readback. Mesa's handlers wait for threads that a forked process does not have. Python's own exit work
+    runs before. Without ``on_exit``, which only the GNU C library has, nothing changes; processes of multiprocessing
+    end without these handlers anyway.
     """
     if not hasattr(os, "register_at_fork"):
         return
@@ -121,7 +121,7 @@ def guard_forks() -> None:
 
 
 def forked(process: int) -> ContextError:
-    """The error of every use of a device in a process that was forked from the one that opened it."""
+    """The error of a device in a process that was forked from the one that opened it."""
     return ContextError(
         f"this device was opened in process {process}, from which this one was forked, and drivers do not survive a "
         "fork; start processes by multiprocessing's 'spawn', and load the model in each of them"

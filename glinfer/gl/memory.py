@@ -1,10 +1,10 @@
-"""How much memory the system has left, and whether what is going to be made fits.
+"""Checks before a large allocation that the system has the memory for it.
 
-A system that promises more memory than it has kills the process that takes the promise up, without a word. So what is
-known to be large is compared beforehand. Sources: proc(5), and the kernel's documentation of control groups.
+A system that promises more memory than it has kills the process that uses it, without a message. So large needs are
+compared with the free memory beforehand. Sources: proc(5), and the kernel's documentation of control groups.
 
-A virtual machine may be given memory only when it asks for it, and then says beforehand that it has little. So the
-environment variable GLINFER_MEMORY, in gigabytes, goes before what the system says.
+A virtual machine may get memory only on demand, and report little until then. So the environment variable
+GLINFER_MEMORY, in gigabytes, overrides what the system reports.
 """
 
 from __future__ import annotations
@@ -21,7 +21,7 @@ from glinfer.gl.faults import bytes_text
 
 VARIABLE = "GLINFER_MEMORY"
 MIN_CHECKED_BYTES = 1 << 26
-"""Bytes below which nobody asks: that much there always is, and asking takes time."""
+"""Fewest bytes that are checked: less is always free, and a check takes time."""
 
 _PROC = Path("/proc")
 _GROUPS = Path("/sys/fs/cgroup")
@@ -29,13 +29,13 @@ _UNLIMITED = 1 << 60
 
 
 def available_bytes() -> int | None:
-    """Memory that this process can still get, swap included; None where the system does not say.
+    """Bytes of memory that this process can still get, swap included; None if the system does not tell.
 
-    The least of what the machine, the process's control groups (those of a container, for one) and its limit on address
-    space leave; or what GLINFER_MEMORY says.
+    It is GLINFER_MEMORY, or the least that the machine, the process's control groups (such as a container's) and its
+    limit on address space leave.
 
     Raises:
-        InputError: that is no number.
+        InputError: GLINFER_MEMORY is no number.
     """
     if wanted := os.environ.get(VARIABLE):
         return _gigabytes(wanted)
@@ -44,10 +44,10 @@ def available_bytes() -> int | None:
 
 
 def check_room(needed: int, what: str, advice: str) -> None:
-    """Refuse to go on where ``needed`` bytes are more than there are.
+    """Refuse an allocation of ``needed`` bytes beyond the free memory.
 
     Raises:
-        PlanError: they are; says what they are for, and what else to do.
+        PlanError: the memory does not suffice; the message says what it is for, and what to do.
         InputError: GLINFER_MEMORY is no number.
     """
     if needed < MIN_CHECKED_BYTES:
@@ -68,7 +68,7 @@ def _gigabytes(text: str) -> int:
 
 
 def _numbers(path: Path) -> dict[str, int]:
-    """``name: number`` of each line; of a file with a number alone, under no name. Empty where it cannot be read."""
+    """Numbers by name from lines ``name: number``, or one number under an empty name; empty for an unreadable file."""
     try:
         text = path.read_text(encoding="ascii", errors="replace")
     except OSError:
@@ -83,7 +83,7 @@ def _of_the_machine() -> int | None:
 
 
 def _of_the_groups() -> Iterator[int]:
-    """What each control group around the process leaves, of either version."""
+    """The memory that each control group around the process leaves, of either version."""
     try:
         lines = (_PROC / "self" / "cgroup").read_text(encoding="utf-8", errors="replace").splitlines()
     except OSError:
@@ -98,7 +98,7 @@ def _of_the_groups() -> Iterator[int]:
 
 
 def _of_one_hierarchy(root: Path, path: str, limit_name: str, usage_name: str) -> Iterator[int]:
-    """From the process's group up to the root; inside a container the path may not exist, and the root is its own."""
+    """The memory that each group leaves, from the process's group up to the root, or up to its container's root."""
     folder = root / path.lstrip("/")
     for group in (folder, *folder.parents):
         if not group.is_relative_to(root):
@@ -112,7 +112,7 @@ def _of_one_hierarchy(root: Path, path: str, limit_name: str, usage_name: str) -
 
 
 def _of_the_process() -> int | None:
-    """What is left of a limit on address space (``ulimit -v``)."""
+    """The rest of a limit on address space (``ulimit -v``)."""
     if sys.platform == "win32":
         return None
     import resource

@@ -1,7 +1,7 @@
-"""The few OpenGL functions that moderngl does not offer, or offers in a form that OpenGL ES lacks.
+"""The OpenGL functions that moderngl lacks, or offers in a form that OpenGL ES lacks.
 
-moderngl's ``Framebuffer.read`` and ``clear`` call glClampColor and glClearDepth, which ES does not have, and
-leave GL_INVALID_OPERATION behind; errors are glinfer's to see, so it reads and clears by itself.
+moderngl's ``Framebuffer.read`` and ``clear`` call glClampColor and glClearDepth, which ES does not have, and leave
+GL_INVALID_OPERATION pending; glinfer checks for errors, so it reads and clears itself.
 """
 
 from __future__ import annotations
@@ -58,8 +58,8 @@ class RawGL:
     """Typed GL functions of one context, resolved through its own loader.
 
     Attributes:
-        function: gives any other function of the context, typed for ctypes: ``function("glUniform1f", None, c_int32,
-            c_float)``; for checks and experiments. Raises ContextError where the driver has none of that name.
+        function: gives any other function of the context, typed for ctypes, for checks and experiments:
+            ``function("glUniform1f", None, c_int32, c_float)``. Raises ContextError if the driver lacks it.
     """
 
     def __init__(self, load: Callable[[str], int]) -> None:
@@ -119,9 +119,9 @@ class RawGL:
         return float(value[0]), float(value[1])
 
     def copy_color(self, source: int, target: int, rectangles: Iterable[tuple[int, int, int, int, int, int]]) -> None:
-        """Copy rectangles (x, y, x there, y there, width, height) from attachment 0 of a framebuffer to another's.
+        """Copy rectangles (x, y, target x, target y, width, height) from attachment 0 of a framebuffer to another's.
 
-        The two must not be of one texture: OpenGL ES copies none into itself.
+        The two must have different textures, since OpenGL ES copies no texture into itself.
         """
         self.bind_framebuffer(GL_READ_FRAMEBUFFER, source)
         self.read_buffer(GL_COLOR_ATTACHMENT0)

@@ -39,7 +39,7 @@ class Cells:
 
     @classmethod
     def of(cls, layout: BlockLayout, slots: int, largest: int) -> Cells:
-        """The largest cells that cover hardly more than the blocks of the first ``slots`` slots.
+        """The largest cells that cover few places beyond the blocks of the first ``slots`` slots.
 
         Cells of one block are drawn only where a block is (shaders/common/blocks.vert).
         """

@@ -1,1 +1,1 @@
-"""What users look at: draw counts, profiles, pictures, comparisons, checks and benchmarks."""
+"""Tools to inspect models and renderers: draw counts, profiles, pictures, comparisons, checks, benchmarks."""

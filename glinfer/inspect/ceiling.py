@@ -1,19 +1,17 @@
-"""What fragment passes can do at most here: texels fetched, multiply-adds, and what a pass costs by itself.
+"""Ceilings of a renderer: fetch rates of texels, multiply-adds, and the overhead of a pass.
 
-Measured with passes that do nothing else. Decoding has to fetch every weight once a token, so the bytes of the
-weights over the fetch rate are the least that a token can take, however it is computed. Taking in a prompt fetches a
-weight for many tokens at once and is bound by multiply-adds instead: how near the plan's own large matrix products come
-to their ceiling is measured too (:func:`measure_products`).
+Each is measured with passes that do nothing else. Decoding fetches every weight once a token, so the bytes of the
+weights over the fetch rate are a lower bound of a token's time. Prefill fetches a weight for many tokens at once and is
+bound by multiply-adds: :func:`measure_products` compares the plan's large matrix products with that ceiling.
 """
 
 from __future__ import annotations
 
 import contextlib
-import dataclasses
 import itertools
 import math
 import time
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -21,24 +19,26 @@ import numpy as np
 
 from glinfer.engine.model import Model
 from glinfer.engine.prefill import Prefill
+from glinfer.engine.progress import Progress, no_progress
 from glinfer.gl.context import Device
 from glinfer.gl.layouts.matrix import FORMATS, Layout
 from glinfer.gl.program import Program
 from glinfer.gl.replay import Draw, replay
 from glinfer.gl.texture import Texture
 from glinfer.inspect.draws import example_ids
+from glinfer.inspect.report import Report
 
 FETCHED = ("rgba32f", "rgba32ui", "rgba16f", "r32f")
-"""The texture formats that are measured, by their names in :data:`glinfer.gl.layouts.matrix.FORMATS`."""
+"""Measured texture formats, by their names in :data:`glinfer.gl.layouts.matrix.FORMATS`."""
 PRODUCTS = ("h.0.mlp.fc_in", "h.0.mlp.fc_out")
-"""The draws of the chunk plan that are timed alone: the largest matrix products of a block."""
+"""Draws of the chunk plan that are timed alone: the largest matrix products of a block."""
 STANDARD_BYTES = 1 << 24
-"""Of the texture that is fetched, unless another size is asked for."""
+"""Default size of the fetched texture."""
 
-_EDGES = (128, 256, 512)  # of the target: CPUs want long fragments, GPUs many; the best counts
-_SMALL_EDGE = 32  # of the target of a pass that does nothing
-_MOST_TEXELS = 1 << 22  # 2048×2048, which every renderer has
-_FETCH_ROUNDS = 8  # a draw that lasts long makes what it costs by itself small
+_EDGES = (128, 256, 512)  # target sizes: CPUs want long fragments, GPUs many; the best counts
+_SMALL_EDGE = 32  # target of an empty pass
+_MAX_TEXELS = 1 << 22  # 2048×2048, which every renderer has
+_FETCH_ROUNDS = 8  # makes a draw long, and its overhead small
 _ALU_ROUNDS = 64
 _ALU_EDGE = 256
 _CHAIN = 64  # passes that depend on each other
@@ -47,8 +47,10 @@ _SAMPLE_SECONDS = 0.01
 
 
 @dataclass(frozen=True)
-class FetchRate:
-    """How fast the texels of one texture are fetched, one after the other; ``function`` is GLSL's faster one of two."""
+class FetchRate(Report):
+    """Rate of fetching the texels of one texture in order; ``function`` is the faster of two GLSL functions."""
+
+    derived = ("bytes_per_second",)
 
     format: str
     texture_bytes: int
@@ -57,18 +59,19 @@ class FetchRate:
 
     @property
     def bytes_per_second(self) -> float:
-        """The same in bytes."""
+        """Rate in bytes."""
         return self.texels_per_second * FORMATS[self.format].bytes_per_texel
 
 
 @dataclass(frozen=True)
-class ProductRate:
-    """How fast one draw of a model's chunk plan multiplies [rows, inputs] by [inputs, outputs], run alone.
+class ProductRate(Report):
+    """Rate at which one draw of a model's chunk plan, run alone, multiplies [rows, inputs] by [inputs, outputs].
 
-    A multiply-add is one multiplication and one addition, as in ``CeilingReport.multiply_adds_per_second``. Only those
-    that the matrices ask for count: ``rows · inputs · outputs``, not the padding to whole blocks, norm or activation.
-    A gate's outputs are among them.
+    Only ``rows · inputs · outputs`` multiply-adds count, a gate included; padding to whole blocks, norm
+    and activation do not.
     """
+
+    derived = ("multiply_adds_per_second",)
 
     label: str
     draw: str
@@ -79,21 +82,22 @@ class ProductRate:
 
     @property
     def multiply_adds_per_second(self) -> float:
-        """What the product needs over the time that it took."""
+        """Multiply-adds of the product over its time."""
         return 1000.0 * self.rows * self.inputs * self.outputs / self.milliseconds
 
 
 @dataclass(frozen=True)
-class CeilingReport:
-    """A renderer's ceilings; times in microseconds.
+class CeilingReport(Report):
+    """Ceilings of a renderer; times in microseconds.
 
     Attributes:
-        fetches: by format, and by size where others were asked for.
-        multiply_adds_per_second: of float32 in fragments, without any fetch; twice as many floating-point operations.
-        pass_us: from pass to pass in a chain in which each reads what the one before wrote, 32×32 texels.
-        issue_us: Python's time to issue such a draw where it depends on none.
-        readback_us: to read one texel back when nothing is left to draw.
-        products: matrix products of the models that were measured beside it.
+        renderer: version and name.
+        fetches: rates by format and size.
+        multiply_adds_per_second: of float32 in fragments without a fetch; each is two floating-point operations.
+        pass_us: time of a pass in a chain in which each reads the 32×32 texels that the one before wrote.
+        issue_us: Python's time to issue such a draw without the dependency.
+        readback_us: time to read one texel back from an idle renderer.
+        products: matrix products of models, where they were measured.
     """
 
     renderer: str
@@ -105,26 +109,18 @@ class CeilingReport:
     products: tuple[ProductRate, ...] = ()
 
     def fetch(self, format_name: str, size: int) -> FetchRate:
-        """The rate of a format for the texture that is nearest to so many bytes."""
+        """Return the rate of a format for the measured texture nearest to ``size`` bytes."""
         measured = [rate for rate in self.fetches if rate.format == format_name]
         return min(measured, key=lambda rate: abs(math.log2(rate.texture_bytes / size)))
 
     def of_multiply_adds(self, product: ProductRate) -> float:
-        """Multiply-adds a second of a product as a share of what a pass that does nothing else reaches."""
+        """Return a product's multiply-adds a second as a share of the ceiling."""
         return product.multiply_adds_per_second / self.multiply_adds_per_second
 
     def to_json(self) -> dict[str, Any]:
-        """The report as plain JSON values."""
-        fetches = [{**dataclasses.asdict(rate), "bytes_per_second": rate.bytes_per_second} for rate in self.fetches]
-        products = [
-            {
-                **dataclasses.asdict(product),
-                "multiply_adds_per_second": product.multiply_adds_per_second,
-                "of_multiply_adds": self.of_multiply_adds(product),
-            }
-            for product in self.products
-        ]
-        return {**dataclasses.asdict(self), "fetches": fetches, "products": products}
+        """Return plain JSON values."""
+        products = [{**each.to_json(), "of_multiply_adds": self.of_multiply_adds(each)} for each in self.products]
+        return {**super().to_json(), "products": products}
 
 
 def measure_ceilings(
@@ -132,54 +128,54 @@ def measure_ceilings(
     sizes: Sequence[tuple[str, int]] = (),
     *,
     sample_seconds: float = _SAMPLE_SECONDS,
-    on_step: Callable[[int, int], None] = lambda done, total: None,
+    on_progress: Progress = no_progress,
 ) -> CeilingReport:
-    """Measure everything that :class:`CeilingReport` tells.
+    """Measure the ceilings of a renderer.
 
     Args:
         device: the renderer.
-        sizes: further (format, bytes) to fetch from, such as those of a model's weights; smaller ones than the
-            standard size are taken as that.
-        sample_seconds: how long one of five samples takes at least.
-        on_step: told (steps done, steps in all).
+        sizes: further (format, bytes) to fetch from, such as those of a model's weights; at least
+            :data:`STANDARD_BYTES` are fetched.
+        sample_seconds: shortest duration of each of five samples.
+        on_progress: receives (finished steps, steps).
     """
     wanted = dict.fromkeys([(name, nearest_texels(name, STANDARD_BYTES)) for name in FETCHED])
     wanted.update(dict.fromkeys((name, nearest_texels(name, max(size, STANDARD_BYTES))) for name, size in sizes))
     fetches = []
     total = len(wanted) + 2
     for done, (name, texels) in enumerate(wanted):
-        on_step(done, total)
+        on_progress(done, total)
         fetches.append(fetch_rate(device, name, texels, sample_seconds))
-    on_step(total - 2, total)
+    on_progress(total - 2, total)
     multiply_adds = _multiply_adds(device, sample_seconds)
-    on_step(total - 1, total)
+    on_progress(total - 1, total)
     pass_us, issue_us, readback_us = _overheads(device)
-    on_step(total, total)
+    on_progress(total, total)
     return CeilingReport(device.description, tuple(fetches), multiply_adds, pass_us, issue_us, readback_us)
 
 
 def measure_products(model: Model, label: str, *, sample_seconds: float = _SAMPLE_SECONDS) -> tuple[ProductRate, ...]:
-    """Time :data:`PRODUCTS` of the model's chunk plan alone, each at a full chunk; none where it has no such draw.
+    """Time :data:`PRODUCTS` of the model's chunk plan alone, each at a full chunk.
 
-    The last block of the chunk plan ends with its keys and values, so a model of one block has none.
+    The chunk plan's last block ends with its keys and values, so a model of one block has no products.
 
     Args:
-        model: with the fast plan; it stays as it is.
-        label: for the rows.
-        sample_seconds: how long one of five samples takes at least; the fastest counts.
+        model: a model with the fast plan; its sequence stays intact.
+        label: label of the rows.
+        sample_seconds: shortest duration of each of five samples; the fastest counts.
 
     Raises:
         PlanError: the chunk plan does not fit the renderer.
     """
     found = []
     with contextlib.ExitStack() as held:
-        caches = model.bound.sharer()  # the model's own hold what it has run
+        caches = model.bound.sharer()  # the model's own caches hold its sequence
         held.callback(caches.release)
         chunks = Prefill(model.engine.options).into(caches)
         session = chunks.session
         held.callback(session.release)
         rows = session.plan.max_rows
-        chunks.run(example_ids(model.config, rows).tolist(), 0)  # what is multiplied are then real numbers
+        chunks.run(example_ids(model.config, rows).tolist(), 0)  # fills the inputs with real numbers
         values = session.plan.values_for(rows)
         for spec, draw in zip(session.plan.draws, session.draws, strict=True):
             if spec.name in PRODUCTS:
@@ -192,19 +188,19 @@ def measure_products(model: Model, label: str, *, sample_seconds: float = _SAMPL
 
 
 def nearest_texels(format_name: str, size: int) -> int:
-    """The power of two nearest to so many bytes, within what the shader and every renderer can do."""
+    """Return the power of two of texels nearest to ``size`` bytes, within the limits of shader and renderers."""
     power = round(math.log2(max(1, size / FORMATS[format_name].bytes_per_texel)))
-    return min(_MOST_TEXELS, max(_EDGES[0] ** 2, 1 << power))
+    return min(_MAX_TEXELS, max(_EDGES[0] ** 2, 1 << power))
 
 
-class _Bench:
+class _Resources:
     """Textures and programs of one measurement, released together."""
 
     def __init__(self, device: Device) -> None:
         self.device = device
         self.owned: list[Texture | Program] = []
 
-    def __enter__(self) -> _Bench:
+    def __enter__(self) -> _Resources:
         return self
 
     def __exit__(self, *_: object) -> None:
@@ -247,7 +243,7 @@ class _Bench:
     def fetching(
         self, source: Texture, targets: Sequence[Texture], steps: int, *, rounds: int = 1, lookup: bool = False
     ) -> list[Draw]:
-        """Draws that fetch from one texture, into each of the targets."""
+        """Make draws that fetch from one texture into each target."""
         layout = source.layout
         defines: dict[str, int | float] = {
             "X_WIDTH": layout.width,
@@ -272,10 +268,10 @@ def _seconds(
     *,
     flush_every: int = 0,
 ) -> float:
-    """Of one draw: the fastest of a few samples, each of at least so many seconds. Draws take turns.
+    """Return the seconds of one draw: the fastest of a few samples of at least ``least`` seconds each.
 
-    One after the other goes to another target: a tiler would run all draws of one target tile by tile, and find
-    the texels of the draw before in its cache.
+    Draws alternate between targets: a tiler would run all draws of one target tile by tile, and find the texels of the
+    draw before in its cache.
     """
 
     def sample(count: int) -> float:
@@ -285,7 +281,7 @@ def _seconds(
         return time.perf_counter() - started
 
     count, best = len(draws), float("inf")
-    sample(count)  # compiles, in the drivers that do so at the first draw
+    sample(count)  # some drivers compile at the first draw
     while (taken := sample(count)) < least and count < 1 << 14:
         count *= 2
     for _ in range(_SAMPLES):
@@ -295,10 +291,10 @@ def _seconds(
 
 
 def fetch_rate(device: Device, format_name: str, texels: int, least: float) -> FetchRate:
-    """Measure how fast a texture of so many texels is fetched; a sample takes ``least`` seconds."""
+    """Measure the rate of fetching a texture of ``texels`` texels; a sample takes ``least`` seconds."""
     width = 2048 if texels > 1 << 20 else 1024
     found: dict[str, float] = {}
-    with _Bench(device) as bench:
+    with _Resources(device) as bench:
         source = bench.texture(width, texels // width, format_name, filled=True)
         for edge, function in itertools.product(_EDGES, ("texelFetch", "texture")):
             if edge * edge > texels:
@@ -314,7 +310,7 @@ def fetch_rate(device: Device, format_name: str, texels: int, least: float) -> F
 
 def _multiply_adds(device: Device, least: float) -> float:
     edge = _ALU_EDGE
-    with _Bench(device) as bench:
+    with _Resources(device) as bench:
         program = bench.program("ceiling_alu", {"ROUNDS": _ALU_ROUNDS}, [])
         constants = (("factor", 0.999), ("addend", 0.5))
         draws = [bench.draw(program, bench.texture(edge, edge), constants=constants) for _ in range(2)]
@@ -322,9 +318,9 @@ def _multiply_adds(device: Device, least: float) -> float:
 
 
 def _overheads(device: Device) -> tuple[float, float, float]:
-    """Microseconds of a dependent pass, of issuing one that waits for nothing, and of a readback."""
+    """Return microseconds of a dependent pass, of issuing an independent one, and of a readback."""
     edge = _SMALL_EDGE
-    with _Bench(device) as bench:
+    with _Resources(device) as bench:
         first, second, third = (bench.texture(edge, edge, filled=True) for _ in range(3))
         there, aside = bench.fetching(first, [second, third], 1)
         (back,) = bench.fetching(second, [first], 1)
@@ -342,6 +338,6 @@ def _overheads(device: Device) -> tuple[float, float, float]:
                 work()
                 times.append(time.perf_counter())
             found.append((times[2] - times[0], times[4] - times[3], times[3] - times[2]))
-    # Noise only ever adds, so the smallest sample has least of it.
+    # Noise only adds time, so the smallest sample has the least of it.
     whole, issue, readback = (1e6 * min(samples) for samples in zip(*found, strict=True))
     return whole / _CHAIN, issue / _CHAIN, readback

@@ -1,4 +1,4 @@
-"""Draw counts: planned (no GPU needed) and really issued."""
+"""Draw counts of a plan, planned (without a GPU) and issued."""
 
 from __future__ import annotations
 
@@ -12,6 +12,7 @@ import numpy as np
 from glinfer.config import ModelConfig
 from glinfer.formats import Checkpoint
 from glinfer.gl.context import Device
+from glinfer.inspect.report import plain
 from glinfer.models.choice import USUAL_DRAW_BUFFERS, USUAL_TEXTURE_SIZE, USUAL_TEXTURE_UNITS
 from glinfer.models.feed import runs
 from glinfer.models.plan import DrawTable, Plan, PlanLimits, draw_table
@@ -21,10 +22,10 @@ from glinfer.ops.spec import KINDS, Array
 
 @dataclass(frozen=True)
 class DrawReport:
-    """A plan's draw table, its textures, and what a real forward issued where one was run.
+    """Draw table and textures of a plan, and the draws that a forward issued, if one ran.
 
-    ``texture_bytes`` is by kind of tensor; ``largest`` names the tensor of the largest texture, with its width and
-    height in texels.
+    ``texture_bytes`` is by kind of tensor; ``largest`` is the tensor of the largest texture, with its width and height
+    in texels.
     """
 
     config: ModelConfig
@@ -36,30 +37,31 @@ class DrawReport:
 
     @property
     def agrees(self) -> bool:
-        """False only when a real forward issued another number of draws than the plan has."""
+        """Whether a forward, if one ran, issued as many draws as the plan has."""
         return self.issued is None or self.issued == self.table.total
 
     def to_json(self) -> dict[str, Any]:
-        """The report as plain JSON values."""
-        return {
+        """Return plain JSON values."""
+        found = {
             "plan": self.table.plan,
             "tokens": self.table.tokens,
             "draws": self.table.total,
             "issued": self.issued,
             "agrees": self.agrees,
             "renderer": self.renderer,
-            "texture_bytes": dict(self.texture_bytes),
+            "texture_bytes": self.texture_bytes,
             "largest_texture": dict(zip(("name", "width", "height"), self.largest, strict=True)),
-            "passes": [dataclasses.asdict(row) for row in self.table.rows],
-            "config": self.config.to_dict(),
+            "passes": self.table.rows,
+            "config": self.config,
         }
+        return {name: plain(value) for name, value in found.items()}
 
 
 def planned(config: ModelConfig, plan: Plan, tokens: int, max_texture_size: int = USUAL_TEXTURE_SIZE) -> DrawReport:
     """Count from the plan alone, with textures of at most ``max_texture_size`` texels a side.
 
     Raises:
-        PlanError: the plan does not take so many tokens, or does not fit such textures.
+        PlanError: the plan does not take ``tokens``, or does not fit such textures.
     """
     plan.check_limits(PlanLimits(max_texture_size, USUAL_DRAW_BUFFERS, USUAL_TEXTURE_UNITS))
     layouts = {tensor.name: tensor.layout_within(max_texture_size) for tensor in plan.tensors}
@@ -72,9 +74,9 @@ def planned(config: ModelConfig, plan: Plan, tokens: int, max_texture_size: int 
 def measured(
     checkpoint: Checkpoint, plan: Plan, tokens: int, device: Device, *, weights: Mapping[str, Array] | None = None
 ) -> DrawReport:
-    """Count from the plan, and beside it what the last run over ``tokens`` tokens really issues.
+    """Count from the plan, and count the draws that the last run over ``tokens`` tokens issues.
 
-    ``weights`` are the plan's, by tensor name, where they are not the checkpoint's own.
+    ``weights`` are the plan's, by tensor name, if not the checkpoint's own.
     """
     report = planned(checkpoint.config, plan, tokens, device.limits.max_texture_size)
     session = Session(plan, checkpoint.tensors if weights is None else weights, device)
@@ -92,5 +94,5 @@ def measured(
 
 
 def example_ids(config: ModelConfig, tokens: int) -> np.ndarray[Any, np.dtype[np.int32]]:
-    """Token ids [tokens] spread over the vocabulary, the same every time."""
+    """Return token ids [tokens] spread over the vocabulary, always the same."""
     return (np.arange(tokens, dtype=np.int64) * 7919 % config.vocab_size).astype(np.int32)

@@ -1,23 +1,25 @@
-"""How well a model predicts a text: bits per byte and perplexity, over sliding windows."""
+"""Evaluation of a model on a text: bits per byte and perplexity, over sliding windows."""
 
 from __future__ import annotations
 
 import dataclasses
 import math
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass, field
-from typing import Any
 
 import numpy as np
 
 from glinfer.config import ModelConfig
 from glinfer.engine.ids import check_ids
 from glinfer.engine.loading import bind
+from glinfer.engine.probabilities import log_softmax
+from glinfer.engine.progress import Progress, no_progress
 from glinfer.engine.score import TextScore, check_stride, windows
 from glinfer.errors import InputError
 from glinfer.formats import Checkpoint
 from glinfer.gl.context import Device
+from glinfer.inspect.report import Report
 from glinfer.models.choice import DEFAULT_WEIGHTS, check_choice, is_published
 from glinfer.models.reference.gab import LOGITS, TOKENS, reference_plan
 from glinfer.models.session import Session
@@ -28,16 +30,17 @@ from glinfer.text.tokenizer import Tokenizer
 
 
 @dataclass(frozen=True)
-class EvalReport:
+class EvalReport(Report):
     """Quality on one text.
 
-    ``tokens`` and ``bytes`` count what was predicted: everything but the first token, which nothing comes
-    before. ``context`` and ``stride`` are in tokens: each window of ``context`` scores the tokens that the
-    window before did not reach, ``stride`` of them, so that each has at least ``context - stride`` before it.
-    ``weight_bytes`` and ``cache_bytes`` are the texture memory of the weights, and of the keys and values of one
-    context, ``milliseconds`` the time of one token that ran, and ``agreement`` how often the likeliest token was the
-    same as with the formats that it was compared with.
+    ``tokens`` and ``bytes`` count predicted ones: all but the first token. ``context`` and ``stride`` are in tokens:
+    each window of ``context`` scores the ``stride`` tokens that the window before did not reach, so that each has at
+    least ``context - stride`` before it. ``weight_bytes`` and ``cache_bytes`` are texture memory of the weights, and of
+    the keys and values of one context; ``milliseconds`` is the time of one token, and ``agreement`` the share of
+    likeliest tokens that equal those of the report it was compared with.
     """
+
+    hidden = ("likeliest",)
 
     tokens: int
     bytes: int
@@ -57,22 +60,16 @@ class EvalReport:
     likeliest: tuple[int, ...] = field(repr=False)
     agreement: float | None = None
 
-    def to_json(self) -> dict[str, Any]:
-        """The report as plain JSON values, without the likeliest tokens themselves."""
-        values = dataclasses.asdict(self)
-        del values["likeliest"]
-        return values
-
     def compared_with(self, other: EvalReport) -> EvalReport:
-        """The same report with its agreement with ``other``, over the same text."""
+        """Return this report with its agreement with ``other``, over the same text."""
         same = np.count_nonzero(np.array(self.likeliest) == np.array(other.likeliest))
         return dataclasses.replace(self, agreement=float(same / len(self.likeliest)))
 
 
 def _score_whole(
-    session: Session, config: ModelConfig, ids: list[int], stride: int, on_window: Callable[[int, int], None]
+    session: Session, config: ModelConfig, ids: list[int], stride: int, on_progress: Progress
 ) -> TextScore:
-    """Log-probabilities by the reference plan: all rows of a window, their logits read back."""
+    """Score windows by the reference plan, which computes the logits of all rows."""
     logprobs, likeliest = np.zeros(len(ids) - 1), np.zeros(len(ids) - 1, dtype=np.intp)
     spans = list(windows(len(ids), config.max_position_embeddings, stride))
     for done, (start, stop, scored) in enumerate(spans, start=1):
@@ -81,7 +78,7 @@ def _score_whole(
         logits = session.read(LOGITS, rows=stop - start)[scored - 1 - start :]
         logprobs[scored - 1 : stop] = log_likelihoods(logits, ids[scored : stop + 1])
         likeliest[scored - 1 : stop] = logits.argmax(axis=1)
-        on_window(done, len(spans))
+        on_progress(done, len(spans))
     return TextScore(ids, logprobs, likeliest)
 
 
@@ -96,7 +93,7 @@ def evaluate(
     cache: str = DEFAULT_CACHE,
     kernels: KernelOptions | None = None,
     stride: int | None = None,
-    on_window: Callable[[int, int], None] = lambda done, total: None,
+    on_progress: Progress = no_progress,
 ) -> EvalReport:
     """Score ``text`` in windows of the model's whole context.
 
@@ -104,16 +101,16 @@ def evaluate(
         checkpoint: the model.
         tokenizer: its tokenizer.
         device: where to run.
-        text: at least two tokens of it.
+        text: at least two tokens.
         plan: the name of the plan that computes the logits.
         weights: the fast plan's weight format, one of :data:`glinfer.models.choice.WEIGHTS`.
-        cache: how it keeps keys and values, one of :data:`glinfer.models.choice.CACHES`.
-        kernels: how its passes are shaped; left out, the tuned ones or the default of the device.
+        cache: the format of keys and values, one of :data:`glinfer.models.choice.CACHES`.
+        kernels: kernel options; default: the tuned ones, or the defaults of the device.
         stride: tokens between windows, 1 to the context (default: half of it).
-        on_window: told (windows done, windows in all).
+        on_progress: receives (finished windows, windows).
 
     Raises:
-        InputError: the text is too short, the stride is outside the context, or there is no such plan or format.
+        InputError: the text is too short, the stride is outside the context, or the plan or format is unknown.
     """
     check_choice(plan, weights, cache)
     context = checkpoint.config.max_position_embeddings
@@ -135,9 +132,9 @@ def evaluate(
         weight_bytes, cache_bytes = (session.plan.texture_bytes(edge, kind) for kind in ("weight", "cache"))
         started = time.perf_counter()
         if engine is None:
-            score = _score_whole(session, checkpoint.config, ids, stride, on_window)
+            score = _score_whole(session, checkpoint.config, ids, stride, on_progress)
         else:
-            score = engine.score([ids], stride=stride, on_window=on_window)[0]
+            score = engine.score([ids], stride=stride, on_progress=on_progress)[0]
         seconds = time.perf_counter() - started
     finally:
         session.release()
@@ -164,8 +161,5 @@ def evaluate(
 
 
 def log_likelihoods(logits: Array, targets: Sequence[int]) -> Array:
-    """log softmax(logits)[target] of each row, in nats, computed in float64."""
-    wide = np.asarray(logits, dtype=np.float64)
-    largest = wide.max(axis=1)
-    log_sum = largest + np.log(np.exp(wide - largest[:, None]).sum(axis=1))
-    return np.asarray(wide[np.arange(len(targets)), list(targets)] - log_sum)
+    """Return log softmax(logits)[target] of each row, in nats, computed in float64."""
+    return np.asarray(log_softmax(logits)[np.arange(len(targets)), list(targets)])

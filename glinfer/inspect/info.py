@@ -1,8 +1,7 @@
-"""What this machine's OpenGL is, and whether glinfer runs on it."""
+"""Description of this machine's renderers, and of a model on one of them."""
 
 from __future__ import annotations
 
-import dataclasses
 from collections import Counter
 from dataclasses import dataclass
 from typing import Any
@@ -11,6 +10,7 @@ from glinfer.errors import ContextError, GlinferError
 from glinfer.formats import Checkpoint
 from glinfer.gl import egl
 from glinfer.gl.context import Device, Limits, open_device
+from glinfer.inspect.report import Report
 from glinfer.models.choice import (
     USUAL_DRAW_BUFFERS,
     USUAL_TEXTURE_SIZE,
@@ -23,7 +23,7 @@ from glinfer.models.session import check_fits
 from glinfer.models.tuning import kernels_for
 from glinfer.ops.spec import KINDS
 
-EXTENSIONS_THAT_MATTER = {
+EXTENSIONS = {
     "GL_EXT_color_buffer_float": "passes can write 32-bit float textures (required)",
     "GL_EXT_float_blend": "float targets can be added into",
     "GL_EXT_disjoint_timer_query": "passes can be timed on the GPU",
@@ -32,12 +32,12 @@ EXTENSIONS_THAT_MATTER = {
 }
 
 _IN_DESKTOP_CORE = {"GL_EXT_color_buffer_float", "GL_EXT_float_blend", "GL_EXT_disjoint_timer_query"}
-"""What desktop OpenGL 3.3 has without any extension."""
+"""Features that desktop OpenGL 3.3 has in its core."""
 
 
 @dataclass(frozen=True)
 class DeviceEntry:
-    """One EGL device, opened for a moment to see what it is."""
+    """One EGL device; ``renderer`` is empty where it does not open."""
 
     index: int
     software: bool
@@ -47,8 +47,12 @@ class DeviceEntry:
 
 
 @dataclass(frozen=True)
-class RendererReport:
+class RendererReport(Report):
     """The renderer that glinfer would use."""
+
+    derived = ("can_run",)
+
+    can_run = True
 
     api: str
     renderer: str
@@ -57,10 +61,6 @@ class RendererReport:
     extensions: dict[str, bool]
     limits: Limits
     webgl2_minimum: Limits
-
-    def to_json(self) -> dict[str, Any]:
-        """The report as plain JSON values."""
-        return {**dataclasses.asdict(self), "can_run": True}
 
 
 def renderer_report(device: Device) -> RendererReport:
@@ -71,17 +71,17 @@ def renderer_report(device: Device) -> RendererReport:
         renderer=device.renderer,
         vendor=device.vendor,
         version=device.version,
-        extensions={name: name in device.extensions or name in built_in for name in EXTENSIONS_THAT_MATTER},
+        extensions={name: name in device.extensions or name in built_in for name in EXTENSIONS},
         limits=device.driver_limits,
         webgl2_minimum=Limits.webgl2_minimum(),
     )
 
 
 def list_devices() -> list[DeviceEntry]:
-    """Every EGL device of this machine, each tried once.
+    """Open every EGL device of this machine once.
 
     Raises:
-        ContextError: there is no EGL, or no device at all.
+        ContextError: EGL or a device is missing.
     """
     entries = []
     for found in egl.list_devices():
@@ -94,14 +94,14 @@ def list_devices() -> list[DeviceEntry]:
 
 
 def model_report(checkpoint: Checkpoint, plan: str, weights: str, cache: str, device: Device | None) -> dict[str, Any]:
-    """Shape, parameters, draws and texture memory of a checkpoint on a device; what does not fit is told, not raised.
+    """Describe the shape, draws and texture memory of a checkpoint; a plan that does not fit is reported, not raised.
 
     Args:
         checkpoint: the model.
-        plan: the name of a plan.
-        weights: the format of its weights.
-        cache: that of its keys and values.
-        device: where it would run; None where there is none, for limits that nearly every renderer has.
+        plan: name of a plan.
+        weights: weight format.
+        cache: format of keys and values.
+        device: the renderer; None for limits that nearly every renderer has.
     """
     edge, problem = USUAL_TEXTURE_SIZE if device is None else device.limits.max_texture_size, ""
     config, formats = checkpoint.config, checkpoint.formats()

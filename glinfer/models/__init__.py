@@ -1,1 +1,1 @@
-"""Plans (what to draw), sessions (a plan bound to GL), the oracle executor, and one file per model family."""
+"""Plans and their builders, sessions that bind a plan to GL, and the oracle executor."""

@@ -1,4 +1,4 @@
-"""Which plan a model runs with, and in which format its weights are: the names that users choose by."""
+"""The plans, weight formats and cache formats that users choose by name, and what each choice builds."""
 
 from __future__ import annotations
 
@@ -23,33 +23,33 @@ from glinfer.ops.spec import Array
 from glinfer.quant.formats import CACHE_FORMATS, DEFAULT_CACHE, FROM_FILE, WEIGHT_FORMATS
 
 PLANS = ("fast", "reference")
-"""Every plan by the name that ``plan=`` and ``--plan`` take."""
+"""The values of ``plan=`` and ``--plan``."""
 DEFAULT_PLAN = "fast"
 AUTO = "auto"
-"""The weight format that is chosen for the model when it is loaded, see :mod:`glinfer.engine.auto_weights`."""
+"""The weight format that loading chooses for the model, see :mod:`glinfer.engine.auto_weights`."""
 WEIGHTS = (*WEIGHT_FORMATS, FROM_FILE)
-"""What ``weights=`` and ``--weights`` take, beside ``auto``."""
+"""The values of ``weights=`` and ``--weights``, besides ``auto``."""
 DEFAULT_WEIGHTS = FROM_FILE
-"""What they mean when they are left out: as the file has them."""
+"""The default of ``weights=``: weights stay in the format of their file."""
 CACHES = tuple(CACHE_FORMATS)
-"""What ``cache=`` and ``--cache`` take."""
+"""The values of ``cache=`` and ``--cache``."""
 USUAL_TEXTURE_SIZE = 16384
-"""Texels a side that nearly every renderer allows: for plans that are only counted."""
+"""Texels a side that nearly every renderer allows; used when plans are only counted."""
 USUAL_DRAW_BUFFERS, USUAL_TEXTURE_UNITS = 8, 16
 """Draw buffers and texture units that nearly every renderer has; used when plans are only counted."""
 
 
 def is_published(config: ModelConfig, formats: Formats | None = None) -> bool:
-    """Whether the reference plan of a model is the published one: of some families, in floats."""
+    """Whether the reference plan of a model is the published one, which some families have for floats."""
     packed = formats is not None and any(name != "F32" for name in formats.values())
     return config.family.published and not packed
 
 
 def check_choice(plan: str, weights: str, cache: str = DEFAULT_CACHE) -> None:
-    """Refuse a plan, a weight format or a cache format that there is not, or that do not go together.
+    """Refuse an unknown plan, weight format or cache format, and those that do not go together.
 
     Raises:
-        InputError: saying which.
+        InputError: naming the choice.
     """
     if plan not in PLANS:
         raise InputError(f"there is no plan {plan!r}; expected one of {', '.join(PLANS)}")
@@ -68,7 +68,7 @@ def check_choice(plan: str, weights: str, cache: str = DEFAULT_CACHE) -> None:
 
 
 def weights_named(weights: str, formats: Formats | None = None) -> str:
-    """What a weight format means for a model: ``file`` is ``f32`` where the file has floats alone."""
+    """The name of a model's weight format: ``file`` is called ``f32`` where the file has floats alone."""
     floats = formats is None or all(name == "F32" for name in formats.values())
     return "f32" if weights == FROM_FILE and floats else weights
 
@@ -77,17 +77,17 @@ class ReferencePlans(ReferenceOptions):
     """The reference plans of a model on one kind of renderer, by the length of their sequences."""
 
     def of(self, rows: int) -> Plan:
-        """Sequences of up to ``rows`` tokens, see :mod:`glinfer.models.reference.decoder`."""
+        """The plan for sequences of up to ``rows`` tokens, see :mod:`glinfer.models.reference.decoder`."""
         return reference_decoder_plan(self, rows=rows)
 
 
 def reference_plans(
     config: ModelConfig, weights: str, formats: Formats | None, kernels: KernelOptions, max_texture_size: int
 ) -> ReferencePlans:
-    """The reference plans of a model that has no published one, and whose file has its tensors in these formats.
+    """The reference plans of a model without a published one, whose file has its tensors in ``formats``.
 
     Raises:
-        PlanError: there is no such weight format, or the layers are absurdly many.
+        PlanError: there is no such weight format, or there are absurdly many layers.
     """
     check_layers(config, 2 * tensors_per_layer(config))
     stored = stored_formats(config, weights, formats)
@@ -95,10 +95,10 @@ def reference_plans(
 
 
 def check_layers(config: ModelConfig, draws: int) -> None:
-    """Refuse absurdly many layers before anything is built of them.
+    """Refuse absurdly many layers, of ``draws`` draws each, before a plan is built.
 
     Raises:
-        PlanError: of ``draws`` draws each they are.
+        PlanError: the plan would have more than :data:`MAX_DRAWS` draws.
     """
     if config.num_hidden_layers > MAX_DRAWS // draws:
         raise PlanError(f"{config.num_hidden_layers} layers need more than {MAX_DRAWS} draws; expected fewer")
@@ -121,9 +121,9 @@ def plan_for(
         name: one of :data:`PLANS`.
         weights: one of :data:`WEIGHTS`.
         cache: how the fast plan keeps keys and values, one of :data:`CACHES`.
-        formats: what the file has; left out, float32.
-        kernels: how its passes are shaped, which changes no count of draws of fast plans; left out, the plainest.
-        max_texture_size: of the renderer, in texels.
+        formats: the format of each tensor of the file; float32 where it is left out.
+        kernels: how passes are shaped, which changes no count of draws of fast plans; the plainest by default.
+        max_texture_size: limit of the renderer, in texels a side.
 
     Raises:
         InputError: there is no such plan or format, or they do not go together.

@@ -1,6 +1,6 @@
-"""What one run of a plan is given, the one place that says so: the table of rows, and the run values.
+"""The inputs of one run of a plan, filled in here alone: the table of rows, and the run values.
 
-A token's run of the fast plan has run values alone; runs over many rows have the table too, whose words
+A run of the fast plan over one token has run values alone; runs over many rows have the table too, whose words
 :mod:`glinfer.ops.fused.rows` lists.
 """
 
@@ -25,15 +25,15 @@ TOKENS, LAST_ROW = "tokens", "last_row"
 
 
 def chunk_feed(table: Table, ids: Sequence[int], position: int, targets: int, base: int = 0) -> Values:
-    """Tokens that follow each other in one sequence, from ``position`` on, for the plans ``chunk`` and ``score``.
+    """Fill in tokens that follow each other in one sequence, from ``position`` on, for ``chunk`` and ``score``.
 
     Padding rows continue the positions; their results and cache slots are ignored.
 
     Args:
-        table: filled in for them.
-        ids: the tokens, no more than the plan has rows.
-        position: of the first of them in its sequence.
-        targets: rows of a slot.
+        table: the table of rows to fill in.
+        ids: the tokens, at most as many as the plan has rows.
+        position: position of the first token in its sequence.
+        targets: rows of a slot, one in each render target.
         base: the cache slot at which the sequence begins.
 
     Returns:
@@ -48,7 +48,7 @@ def chunk_feed(table: Table, ids: Sequence[int], position: int, targets: int, ba
 
 
 def chunk_values(rows: int, longest: int, targets: int, strip_first: int) -> Values:
-    """The run values of ``rows`` rows, of which none looks back on more than ``longest`` tokens."""
+    """The run values of ``rows`` rows that see at most ``longest`` tokens each."""
     slots = slots_for(rows, targets)
     return {
         "rows": rows,
@@ -60,10 +60,10 @@ def chunk_values(rows: int, longest: int, targets: int, strip_first: int) -> Val
 
 
 def runs(plan: Plan, ids: Sequence[int]) -> list[tuple[RunInputs, Values]]:
-    """What each run over the ids is given: one run for each token of the fast plan, else a single one.
+    """The inputs and run values of each run over the ids: one run for each token of the fast plan, else a single one.
 
     Raises:
-        PlanError: the plan does not take so many tokens.
+        PlanError: the plan takes fewer tokens.
     """
     if PICKS in plan.table:
         lists = {SHORTLISTED: row_table(1)} if SHORTLISTED in plan.table else {}

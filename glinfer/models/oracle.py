@@ -14,12 +14,10 @@ RunValues = Mapping[str, int | float]
 
 
 def run_draw(draw: DrawSpec, inputs: Mapping[str, Array], values: RunValues) -> Array:
-    """What one draw should write: float64 (rows, cols) of its extent, from its inputs by tensor name.
+    """The values that one draw should write, from its inputs by tensor name.
 
-    Of several outputs (outputs, rows, cols).
-
-    A draw that adds to its output, and does not clear it, finds what it held before among the inputs, under the
-    output's name.
+    They are float64 [rows, cols] of the draw's extent, or [outputs, rows, cols] of several outputs. For a draw that
+    adds to its output and does not clear it, the inputs hold the output's former values under its name.
     """
     by_sampler = {sampler: inputs[tensor] for sampler, tensor in draw.inputs}
     if draw.adds and not draw.clears:
@@ -40,11 +38,11 @@ def run_plan(
 
     Args:
         plan: what to run.
-        weights: by tensor name, vectors or matrices.
-        inputs: by tensor name, of the rows in use.
+        weights: vectors or matrices by tensor name.
+        inputs: the rows in use by tensor name.
         values: the run values.
-        caches: what the runs before left, by tensor name, float64 of the tensor's shape; brought up to date. Caches
-            that are not in it are added, full of zeros. Left out, nothing was run before.
+        caches: caches of earlier runs by tensor name, float64 of the tensor's shape, which the run updates; missing
+            ones are added, full of zeros. Without it no run came before.
     """
     state: dict[str, Array] = dict(inputs)
     for tensor in plan.of_kind("weight"):
@@ -69,12 +67,12 @@ def run_plan(
 
 
 def by_output(draw: DrawSpec, written: Array) -> dict[str, Array]:
-    """What :func:`run_draw` gives, by the name of the output."""
+    """The result of :func:`run_draw` by the output's name."""
     return dict(zip(draw.outputs, written if len(draw.outputs) > 1 else [written], strict=True))
 
 
 def stored(values: Array, tensor: TensorSpec) -> Array:
-    """What a texture keeps of values: passes round for one of half floats, as shaders/common/half.glsl says."""
+    """The values that a texture keeps; for one of half floats passes round as shaders/common/half.glsl does."""
     if tensor.format != "rgba16f":
         return values
     with np.errstate(over="ignore"):
@@ -83,9 +81,9 @@ def stored(values: Array, tensor: TensorSpec) -> Array:
 
 
 def rounding(values: Array, tensor: TensorSpec) -> tuple[Array, Array | float]:
-    """Values with NaN where a texture has no number for them, and how far what it keeps may lie from the others.
+    """Values with NaN where a texture has no number for them, and the error that the texture's format allows.
 
-    That is half a step of half floats. What is computed in float32 may be rounded up where float64 is rounded down.
+    For half floats that is half a step, since a float32 result may be rounded up where float64 is rounded down.
     """
     if tensor.format != "rgba16f":
         return values, 0.0
@@ -95,7 +93,7 @@ def rounding(values: Array, tensor: TensorSpec) -> tuple[Array, Array | float]:
 
 
 def written_rows(draw: DrawSpec, inputs: Mapping[str, Array], values: RunValues) -> Array:
-    """Which rows of its outputs a draw writes, in the order in which the oracle has them."""
+    """The rows of its outputs that a draw writes, in the oracle's order."""
     (rows, _), first = draw.extent(values), draw.first_row(values)
     places = OPS[draw.op].places
     if places is None:
@@ -110,7 +108,7 @@ def final_tensors(
     values: RunValues,
     caches: MutableMapping[str, Array] | None = None,
 ) -> dict[str, Array]:
-    """What every activation holds at the end of a run, and of a cache the rows that were written last.
+    """Every activation at the end of a run, and of each cache the rows that were written last.
 
     The arguments are those of :func:`run_plan`.
     """
@@ -121,14 +119,13 @@ def final_tensors(
 
 
 MASK_LIMIT = 1e29
-"""Values beyond this are masks (−1e30), compared with themselves and not part of a tensor's scale."""
+"""Limit beyond which values are masks (−1e30); they are compared, but do not count for a tensor's scale."""
 
 
 def relative_errors(found: Array, expected: Array, allowed: Array | float = 0.0) -> Array:
-    """|found − expected| of each element, relative to the largest unmasked |expected| of the tensor; float64.
+    """|found − expected| − allowed of each element, relative to the tensor's largest unmasked |expected|; float64.
 
-    What is ``allowed`` is taken off first. Infinite where one of them is NaN and the other is not, and where an
-    infinity is missed.
+    It is infinite where only one of the two is NaN, and where an infinity is missed.
     """
     expected = np.asarray(expected, dtype=np.float64)
     found = np.asarray(found, dtype=np.float64)

@@ -28,12 +28,12 @@ class PlanLimits:
 
 @dataclass(frozen=True)
 class Plan:
-    """What one forward pass draws.
+    """The draws of one forward pass, and their tensors.
 
     Attributes:
-        name: ``reference`` for the published passes, ``fast`` for those with a cache.
+        name: such as ``reference``, ``fast``, ``chunk``, ``score`` or ``batch``.
         max_rows: the longest sequence, in tokens.
-        run_values: what changes from run to run.
+        run_values: the numbers that change from run to run.
         tensors: every tensor in the order of its declaration.
         draws: every pass in order.
     """
@@ -58,17 +58,17 @@ class Plan:
         return self.table[name].view_of or name
 
     def values_for(self, tokens: int) -> dict[str, int | float]:
-        """The run values of a sequence of so many tokens.
+        """The run values of a sequence of ``tokens`` tokens.
 
         Raises:
-            PlanError: the plan does not take so many tokens.
+            PlanError: the plan takes fewer tokens.
         """
         if not 1 <= tokens <= self.max_rows:
             raise PlanError(f"found {tokens} tokens; expected 1 to {self.max_rows}, the context of this model")
         return {value.name: value.for_tokens(tokens) for value in self.run_values}
 
     def texture_bytes(self, max_texture_size: int, kind: str | None = None) -> int:
-        """Texture memory of all tensors, or of one kind, on a renderer with such textures."""
+        """Bytes of texture memory of all tensors, or of one kind, on a renderer with textures of this size."""
         return sum(
             tensor.layout_within(max_texture_size).nbytes
             for tensor in self.tensors
@@ -116,7 +116,7 @@ class Plan:
         return self
 
     def check_limits(self, limits: PlanLimits) -> None:
-        """Refuse limits that the plan breaks.
+        """Refuse a plan that breaks the limits.
 
         Raises:
             PlanError: naming the tensor or the draw.
@@ -276,12 +276,12 @@ class PlanBuilder:
         return self._declare(TensorSpec(name, (layout.rows, layout.cols), kind, layout.format.name, layout))
 
     def view(self, tensor: TensorSpec, rows: int, cols: int) -> TensorSpec:
-        """A tensor with four elements a texel as another matrix of the same texels.
+        """Declare a tensor with four elements a texel as another matrix of the same texels.
 
-        Rows are whole texels: the columns of both are a multiple of four, or they are the same.
+        Rows are whole texels: the columns of both are a multiple of four, or they are equal.
 
         Raises:
-            PlanError: its texels are not those of such a matrix.
+            PlanError: a matrix of that shape has other texels.
         """
         if tensor.shape == (rows, cols):
             return tensor
@@ -326,7 +326,7 @@ class DrawRow:
 
 @dataclass(frozen=True)
 class DrawTable:
-    """How many draws of each kind one forward pass issues, for a sequence of ``tokens`` tokens."""
+    """Number of draws of each kind in one forward pass over ``tokens`` tokens."""
 
     plan: str
     tokens: int
@@ -342,7 +342,7 @@ def draw_table(plan: Plan, tokens: int) -> DrawTable:
     """Count the passes of a plan by kind; sizes are (rows, cols) of the output for ``tokens`` tokens.
 
     Raises:
-        PlanError: the plan does not take so many tokens.
+        PlanError: the plan takes fewer tokens.
     """
     values = plan.values_for(tokens)
     groups: dict[str, list[DrawSpec]] = {}

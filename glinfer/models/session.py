@@ -26,15 +26,15 @@ from glinfer.ops.spec import Array
 
 FIRST_SLOT = "first_slot"
 MEMORY_ADVICE = "take a shorter context (--context), fewer bits (--weights), a smaller model, or a machine with more"
-"""What to do where memory does not suffice."""
+"""Advice in messages about too little memory."""
 Hook = Callable[[DrawSpec], None]
 
 
 class Observer(Protocol):
-    """Looks at the tensors of a session between its draws, and may change them."""
+    """Reads the tensors of a session between its draws, and may change them."""
 
     def drawn(self, session: Session, spec: DrawSpec, values: Mapping[str, int | float]) -> None:
-        """Told after each draw of each run."""
+        """Called after each draw of each run."""
 
 
 class Session:
@@ -45,7 +45,7 @@ class Session:
         draws: the bound draws, in the plan's order.
         runs: forward passes run so far.
         draws_issued: draw calls issued by those runs.
-        observers: told of each draw; one list for an owner and all its sharers and companions.
+        observers: called after each draw; one list for an owner and all its sharers and companions.
     """
 
     def __init__(
@@ -63,17 +63,17 @@ class Session:
         """Validate the plan against the device's limits, upload every weight, compile and bind.
 
         Args:
-            plan: what to run.
+            plan: the plan to bind.
             weights: float32 arrays by the plan's weight names.
-            device: where to run; it stays open when the session is released.
+            device: the device, which stays open when the session is released.
             shader_root: another folder of shader files, for trying out changed shaders.
-            on_upload: told the bytes of each weight after its upload.
-            owner: another session whose programs are used and kept, and which releases this one when it is released
-                itself; see :meth:`sharer` and :meth:`companion`.
-            lent: textures that are used instead of new ones, and stay, by tensor name.
-            programs: where programs are kept for other sessions too; it outlives the session.
+            on_upload: called with the bytes of each weight after its upload.
+            owner: a session whose programs this one uses, and which releases this one with itself; see :meth:`sharer`
+                and :meth:`companion`.
+            lent: textures by tensor name to use instead of new ones; they stay when the session is released.
+            programs: a cache of programs that other sessions share; it outlives the session.
 
-        What it has made until one of these is raised is released again.
+        When one of these errors is raised, everything made so far is released again.
 
         Raises:
             PlanError: the plan or the weights do not fit.
@@ -117,9 +117,9 @@ class Session:
         self._specs = dict(zip((draw.name for draw in self.draws), plan.draws, strict=True))
 
     def sharer(self) -> Session:
-        """Another session over the same weights and programs; inputs, activations and caches are its own.
+        """Another session over the same weights and programs, with inputs, activations and caches of its own.
 
-        The first session owns what is shared: releasing a sharer frees only what is its own, and releasing the
+        The first session owns the shared objects: releasing a sharer frees only its own objects, and releasing the
         owner releases every sharer too. A sharer's sharer belongs to the same owner.
 
         Raises:
@@ -135,14 +135,14 @@ class Session:
         names: Sequence[str] = (),
         scratch: Session | None = None,
     ) -> Session:
-        """A session of another plan over the same weights and programs, and the same caches, as ``kinds`` says.
+        """A session of another plan over the same programs, and the same tensors of ``kinds``.
 
-        What has the same name in both plans, and is of one of the kinds or among the names, is shared; with
-        ``scratch``, another session of ``plan``, so is everything else of that. It belongs to the owner of this one,
-        like a sharer.
+        The two share every tensor that has one name in both plans and is of one of the kinds, or among ``names``. With
+        ``scratch``, another session of ``plan``, all other tensors are shared with that one. The companion belongs to
+        the owner of this session, like a sharer.
 
         Raises:
-            PlanError: this session was released, or what has one name is laid out in two ways.
+            PlanError: this session was released, or a shared tensor has two layouts.
         """
         self.require_alive()
         lent = {} if scratch is None else dict(scratch._textures)
@@ -166,9 +166,9 @@ class Session:
             self.texture(tensor.name).copy_from(other.texture(tensor.name))
 
     def copy_rows(self, source: int, target: int, rows: int) -> None:
-        """Copy what the slots from ``source`` on hold of keys and values to those from ``target`` on, in every cache.
+        """Copy keys and values of ``rows`` slots from ``source`` on to those from ``target`` on, in every cache.
 
-        On the GPU, by way of a texture with room for one sequence, which is made once and kept.
+        The GPU copies them by way of a texture with room for one sequence, which is made once and kept.
 
         Raises:
             PlanError: this session was released, or there are no such slots.
@@ -200,16 +200,14 @@ class Session:
 
     @property
     def program_count(self) -> int:
-        """Distinct compiled programs."""
+        """Number of distinct compiled programs."""
         return len(self._programs)
 
     def _borrow(self, tensor: TensorSpec) -> Texture:
         texture = self._lent[tensor.name]
         layout = tensor.layout_within(self.device.limits.max_texture_size)
         if isinstance(layout, FlatLayout) and isinstance(texture.layout, FlatLayout):
-            layout = replace(
-                layout, rows=texture.layout.rows, cols=texture.layout.cols
-            )  # any view of its texels will do
+            layout = replace(layout, rows=texture.layout.rows, cols=texture.layout.cols)  # any view of its texels
         if texture.layout != layout:
             raise PlanError(f"tensor {tensor.name} of plan {self.plan.name} is laid out otherwise where it is lent")
         return texture
@@ -277,7 +275,7 @@ class Session:
         return self._framebuffers[outputs]
 
     def texture(self, name: str) -> Texture:
-        """The texture of one tensor; of a view, of the tensor that it is a view of.
+        """The texture of one tensor, or of the tensor that it is a view of.
 
         Raises:
             PlanError: the plan has no such tensor, or the session was released.
@@ -305,7 +303,7 @@ class Session:
         return self.texture(name).read_rows(first, rows)
 
     def readback(self, name: str, rows: int) -> Readback:
-        """A buffer that the first rows of a tensor are read back by; the session releases it."""
+        """A buffer for reading the first rows of a tensor back; the session releases it."""
         self._readbacks.append(Readback(self.texture(name), rows))
         return self._readbacks[-1]
 
@@ -321,7 +319,7 @@ class Session:
     ) -> int:
         """Replay every draw once with these run values, or draws [first, draws); returns the draw calls issued.
 
-        ``before`` and ``after`` are told each draw's spec around it; ``flush_every`` as in
+        ``before`` and ``after`` are called with each draw's spec around it; ``flush_every`` is as in
         :func:`glinfer.gl.replay.replay`.
 
         Raises:
@@ -345,7 +343,7 @@ class Session:
         return issued
 
     def _observed(self, values: Mapping[str, int | float], after: Hook | None) -> Hook:
-        """What is called after each draw while there are observers."""
+        """The hook after each draw that calls the observers too."""
 
         def drawn(spec: DrawSpec) -> None:
             if after is not None:
@@ -356,7 +354,7 @@ class Session:
         return drawn
 
     def release(self) -> None:
-        """Release every GL object of the session, and its sharers; harmless when repeated."""
+        """Release every GL object of the session and of its sharers; harmless when repeated."""
         if self.device.closed:
             return
         self.device.activate()
@@ -387,7 +385,7 @@ class Session:
 
 
 def shading(spec: DrawSpec) -> tuple[str, dict[str, int | float], set[str]]:
-    """What a draw's cover adds to it: its vertex shader, all defines, and the uniforms that are set for the cover."""
+    """The vertex shader of a draw, all its defines, and the uniforms that are set for its cover."""
     defines = dict(spec.defines)
     if spec.cover not in ("points", "quads"):
         return spec.vertex or VERTEX_SHADER, defines, set()
@@ -399,8 +397,8 @@ def shading(spec: DrawSpec) -> tuple[str, dict[str, int | float], set[str]]:
 def check_fits(plan: Plan, device: Device, lent: Collection[str] = ()) -> None:
     """Validate a plan against the limits of a device; ``lent`` names tensors that have their textures already.
 
-    Where textures are ordinary memory, as those of software renderers are, they have to fit what is free: a system that
-    has no more of it kills the process. GPUs say so themselves when a texture is made.
+    A software renderer's textures are ordinary memory and have to fit what is free, since a system without memory kills
+    the process. A GPU refuses a texture that does not fit.
 
     Raises:
         PlanError: see :meth:`Plan.validate`; or the textures do not fit the memory.
@@ -413,10 +411,10 @@ def check_fits(plan: Plan, device: Device, lent: Collection[str] = ()) -> None:
 
 
 def check_textures_fit(plan: Plan, max_texture_size: int, lent: Collection[str] = (), *, beside: int = 0) -> None:
-    """Refuse a plan whose textures, and ``beside`` bytes of something else, are more than the free memory.
+    """Refuse a plan whose textures, together with ``beside`` other bytes, exceed the free memory.
 
     Raises:
-        PlanError: they are.
+        PlanError: they exceed it.
     """
     sizes: dict[str, int] = {}
     for tensor in plan.tensors:

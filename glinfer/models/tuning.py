@@ -1,9 +1,8 @@
-"""The tuned kernels of this machine: which :class:`KernelOptions` were measured to be fastest, kept from run to run.
+"""Keeps the fastest measured :class:`KernelOptions` of this machine from run to run.
 
-One small JSON file for each renderer, driver, model shape and weight format, in ``kernels`` of the cache folder
-(:func:`glinfer.formats.files.memory_folder`). A file that is damaged, of another version, or about anything else
-counts as absent: kernels change speed and no more than last digits, so there is always the default to fall back on.
-With the environment variable GLINFER_CACHE set and empty nothing is read and nothing is kept.
+There is one small JSON file for each renderer, driver, model shape and weight format, in the folder ``kernels`` of the
+cache folder (:func:`glinfer.formats.files.memory_folder`). A damaged file, or one of another version or subject, counts
+as absent, and the default takes its place. An empty environment variable GLINFER_CACHE turns reading and keeping off.
 """
 
 from __future__ import annotations
@@ -27,18 +26,18 @@ from glinfer.gl.quirks import exact_derivatives
 from glinfer.ops.kernels import KernelOptions, default_kernels
 
 VERSION = 2
-"""Of the files, and of the passes that were measured: another one makes every kept choice absent."""
+"""Version of the files and of the passes that were measured; files with another version are ignored."""
 
 _MAX_BYTES = 1 << 16
 _MAX_NUMBER = 1 << 12  # above any sensible field of KernelOptions
-_MAX_UNROLL = 64  # of those that are written out in a shader, which a driver then compiles
+_MAX_UNROLL = 64  # for fields that a shader writes out as steps, which a driver has to compile
 _MAX_MILLISECONDS = 1e9
 _THREADS = "LP_NUM_THREADS"  # how many threads llvmpipe draws with; default: one a core
 
 
 @dataclass(frozen=True)
 class TuningKey:
-    """What a choice was measured for: it holds for exactly this."""
+    """The subject of a measurement, for which alone its choice holds."""
 
     renderer: str
     driver: str
@@ -67,7 +66,7 @@ class TuningKey:
 
     @property
     def file_name(self) -> str:
-        """A name for people, and a hash that tells apart what it leaves out."""
+        """A readable name, and a hash of the whole key."""
         whole = json.dumps([VERSION, self.renderer, self.driver, self.shape]).encode()
         readable = re.sub(r"[^a-z0-9]+", "-", self.renderer.lower())[:40].strip("-") or "renderer"
         weights = re.sub(r"[^a-z0-9]+", "", self.shape.rpartition("=")[2].lower())[:12]
@@ -76,7 +75,7 @@ class TuningKey:
 
 @dataclass(frozen=True)
 class Tuned:
-    """A measured choice; both times are milliseconds a token, taken in turns."""
+    """A measured choice and its time beside the default's, in milliseconds a token, measured in turns."""
 
     kernels: KernelOptions
     milliseconds: float
@@ -84,24 +83,24 @@ class Tuned:
 
 
 def _cores() -> int:
-    """How many cores this process may run on."""
+    """Number of cores that this process may run on."""
     return len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
 
 
 def kernels_for(device: Device, config: ModelConfig, weights: str) -> KernelOptions:
-    """The kernels to run a model with: the tuned ones where there are some, else a good default."""
+    """The options to run a model with: tuned ones if they were kept, else a good default."""
     tuned = load_tuned(TuningKey.of(device, config, weights))
     return default_for(device, weights) if tuned is None or not runs_on(device, tuned.kernels) else tuned.kernels
 
 
 def default_for(device: Device, weights: str = "f32") -> KernelOptions:
-    """A good choice for a device that was not tuned, within what it can do: whether it can is tried out."""
+    """Good options for a device that was not tuned, within what the device turns out to support."""
     kernels = default_kernels(device.renderer, device.limits.max_point_size, weights)
     kernels = dataclasses.replace(
         kernels, rows_per_draw=min(kernels.rows_per_draw, 8 if device.limits.max_draw_buffers >= 8 else 4)
     )
     if not runs_on(device, kernels):
-        # Without blending the stream is an input, dealt like the others, and there are no more than 16 of them.
+        # Without blending the stream is one more interleaved input, and a pass has at most 16 textures.
         kernels = dataclasses.replace(kernels, part_steps=0, split_values=False, blends=False, rows_per_draw=4)
     if kernels.quad and not exact_derivatives(device):
         kernels = dataclasses.replace(kernels, quad=False)
@@ -114,7 +113,7 @@ def points_fit(device: Device) -> bool:
 
 
 def runs_on(device: Device, kernels: KernelOptions) -> bool:
-    """Whether a device has what the kernels need: points of a block's size, blending of float targets."""
+    """Whether a device supports the options: points of a block's size, blending of floats, enough draw buffers."""
     blending = kernels.part_steps > 0 or kernels.split_values or kernels.blends
     return (
         (points_fit(device) or kernels.cover != "points")
@@ -124,19 +123,19 @@ def runs_on(device: Device, kernels: KernelOptions) -> bool:
 
 
 def kernels_file(key: TuningKey) -> Path | None:
-    """Where the choice for a key is kept; None where the user wants none to be, or has no place for it."""
+    """The file of a key's choice; None where the user turned keeping off, or has no folder for it."""
     folder = memory_folder("kernels")
     return None if folder is None else folder / key.file_name
 
 
 def load_kernels(key: TuningKey) -> KernelOptions | None:
-    """The tuned kernels for a key; None where there are none."""
+    """The tuned options for a key; None where there are none."""
     tuned = load_tuned(key)
     return None if tuned is None else tuned.kernels
 
 
 def load_tuned(key: TuningKey) -> Tuned | None:
-    """What was kept for a key, with its times; None where there is nothing, or nothing usable."""
+    """The kept choice of a key, with its times; None where there is no usable file."""
     path = kernels_file(key)
     if path is None:
         return None
@@ -159,7 +158,7 @@ def _tuned(found: Any, key: TuningKey) -> Tuned | None:
 
 
 def _kernels(values: Mapping[str, Any]) -> KernelOptions:
-    """Kernels out of JSON; every field must be there, have its type, and be of a sensible size."""
+    """KernelOptions from JSON, which must have every field, of its type and of a sensible size."""
     fields = {field.name: field.default for field in dataclasses.fields(KernelOptions)}
     if not isinstance(values, dict) or set(values) != set(fields):
         raise ValueError("other fields than KernelOptions has")

@@ -1,1 +1,1 @@
-"""Weight formats: GGML blocks, and how shaders read them."""
+"""Weight formats: the registry of all formats, GGML's blocks, their groups for products, and packed words."""

@@ -1,28 +1,27 @@
-"""Weights kept in blocks, as GGML has them: where a block's parts lie in the words of a texture.
+"""GGML's blocks of weights: packing floats, unpacking, and the order of a block's bytes in a texture.
 
-A block holds a number of weights that follow each other in a row, as small integers, and what makes floats of them. A
-file has the blocks one after the other, at odd addresses; in a texture the same bytes are sorted by **section**: all
-the quants of a row, then all its scales, each section from a whole texel of 16 bytes on. No bit is changed, so the
+A block holds weights that follow each other in a row, as small integers with the scales that make floats of them. A
+file has the blocks one after the other, at odd addresses; a texture has the same bytes sorted by **section**: all the
+quants of a row, then all its scales, and each section begins at a whole texel of 16 bytes. No bit changes, so the
 blocks come back as they were. shaders/common/weights.glsl reads them.
 """
 
 from __future__ import annotations
 
-import math
 from typing import Any
 
 import numpy as np
 import numpy.typing as npt
 
 from glinfer.errors import InputError
-from glinfer.quant.formats import BY_NUMBER, GROUP, SCALE_BYTES, TEXEL_BYTES, BlockFormat, block_format
+from glinfer.quant.formats import BY_NUMBER, SCALE_BYTES, TEXEL_BYTES, BlockFormat, block_format
 
 Bytes = npt.NDArray[np.uint8]
 Words = npt.NDArray[np.uint32]
 
 
 def inputs_of(values: npt.NDArray[Any], name: str) -> int:
-    """How many weights a row of an array has: of floats, or of bytes in that format.
+    """Weights of a row of an array of floats, or of bytes in the format ``name``.
 
     Raises:
         InputError: the rows are no whole number of blocks.
@@ -46,7 +45,7 @@ def inputs_of(values: npt.NDArray[Any], name: str) -> int:
 
 
 def words_of(values: npt.NDArray[Any], name: str) -> Words:
-    """The words [rows, words] of rows of blocks, as a texture has them; floats are packed first.
+    """The words [rows, words] of rows of blocks in a texture; floats are packed first.
 
     Raises:
         InputError: the rows are no whole number of blocks, or floats cannot be packed into that format here.
@@ -75,7 +74,7 @@ def _sections_of(rows: Bytes, form: BlockFormat, inputs: int) -> list[Bytes]:
 
 
 def blocks_of(words: npt.NDArray[Any], name: str, inputs: int) -> Bytes:
-    """The rows of blocks [rows, bytes] that the words stand for: the reverse of :func:`words_of`."""
+    """The rows of blocks [rows, bytes] of words: the reverse of :func:`words_of`."""
     form = block_format(name)
     sorted_bytes = np.ascontiguousarray(words, dtype="<u4").view(np.uint8).reshape(len(words), -1)
     ends = np.cumsum(form.section_texels(inputs)) * TEXEL_BYTES
@@ -91,7 +90,7 @@ def blocks_of(words: npt.NDArray[Any], name: str, inputs: int) -> Bytes:
 
 
 def dequantize(blocks: Bytes, name: str) -> npt.NDArray[np.float32]:
-    """The float32 weights [rows, inputs] of rows of blocks [rows, bytes], by the package ``gguf``: the oracle.
+    """The float32 weights [rows, inputs] of rows of blocks [rows, bytes]; GGML's are unpacked by the package ``gguf``.
 
     Raises:
         InputError: the rows are no whole number of blocks, or the package is not installed.
@@ -113,7 +112,7 @@ def integers_and_scales(rows: Bytes, name: str) -> tuple[npt.NDArray[np.signedin
 
 
 def table_of(weight: npt.NDArray[Any], number: int, inputs: int) -> npt.NDArray[np.float64]:
-    """A table [rows, inputs] in float64, as oracles take it: of words packed in the format ``number``, or 0 for floats.
+    """For an oracle: a table [rows, inputs] in float64, from words in the format ``number``, or from floats for 0.
 
     Raises:
         InputError: the package gguf, which unpacks GGML's formats, is not installed.
@@ -127,7 +126,7 @@ def table_of(weight: npt.NDArray[Any], number: int, inputs: int) -> npt.NDArray[
 def pack(weights: npt.NDArray[Any], name: str) -> Bytes:
     """Rows of blocks [..., bytes] of float weights [..., inputs], rounded to nearest.
 
-    GGML's formats are packed by the package ``gguf``, which has no packing for the K formats.
+    The package ``gguf`` packs GGML's formats, except the K formats, which it only unpacks.
 
     Raises:
         InputError: the rows are no whole number of blocks; the weights are no numbers, not finite, or too large for
@@ -146,7 +145,7 @@ def pack(weights: npt.NDArray[Any], name: str) -> Bytes:
 
 
 def not_finite(rows: Bytes, name: str) -> npt.NDArray[np.bool_]:
-    """Which rows of blocks, uint8 [rows, bytes] and contiguous, have a scale or a BF16 weight that is not finite."""
+    """Mask of the rows, uint8 [rows, bytes] and contiguous, with a scale or a BF16 weight that is not finite."""
     form = block_format(name)
     if name == "BF16":
         return np.asarray((rows.view("<u2") & 0x7F80 == 0x7F80).any(axis=1))
@@ -189,8 +188,3 @@ def _gguf() -> tuple[Any, Any]:
     except ImportError:
         raise InputError("the package gguf is not installed; pip install 'glinfer[gguf]'") from None
     return quants, GGMLQuantizationType
-
-
-def group_count(inputs: int) -> int:
-    """Groups of 32 weights in a row, the last one perhaps not full."""
-    return math.ceil(inputs / GROUP)

@@ -1,6 +1,6 @@
-"""GGML's blocks sorted by groups of 32 weights, so that a shader can multiply whole numbers and scale their sums.
+"""GGML's blocks sorted into groups of 32 weights, so that a shader multiplies whole numbers and scales their sums.
 
-Each row of blocks becomes four arrays of uint32, of which no bit is lost:
+Each row of blocks becomes four arrays of uint32 that keep every bit:
 
 ========= ==================== ======================================================================
 array     shape                holds
@@ -43,7 +43,7 @@ Words = npt.NDArray[np.uint32]
 
 @dataclass(frozen=True)
 class Groups:
-    """A matrix sorted by groups; see the head of this module."""
+    """A matrix sorted into groups; the fields are the arrays that the module's docstring describes."""
 
     low: Words
     high: Words
@@ -52,10 +52,10 @@ class Groups:
 
 
 def wide_words(rows: Bytes, name: str) -> Words:
-    """Rows of blocks of any format in one form, exactly: uint32 [rows, 12 · groups].
+    """Rows of blocks of any format in the one form ``wide``, exactly: uint32 [rows, 12 · groups].
 
-    Of each group eight words with its numbers as signed bytes, and four float32: the scales of its halves, and what is
-    added to each number times its scale.
+    A group has eight words with its numbers as signed bytes, and four float32: the scales of its halves, and the
+    offsets that are added to each number times its scale.
     """
     form = group_form(name)
     blocks = np.ascontiguousarray(rows).reshape(len(rows), -1, block_format(name).nbytes)
@@ -68,7 +68,7 @@ def wide_words(rows: Bytes, name: str) -> Words:
 
 
 def _float_scales(scale: Words, shared: Words, form: GroupForm) -> npt.NDArray[np.float32]:
-    """[rows, groups, 4]: the scales of both halves, and what is added."""
+    """The scales of both halves of each group, and their offsets, [rows, groups, 4]."""
 
     def halves(words: Words) -> npt.NDArray[np.float32]:
         return (words & np.uint32(0xFFFF)).astype("<u2").view(np.float16).astype(np.float32)
@@ -95,7 +95,7 @@ def _float_scales(scale: Words, shared: Words, form: GroupForm) -> npt.NDArray[n
 
 
 def wide_values(words: npt.NDArray[Any]) -> npt.NDArray[np.float64]:
-    """The weights [rows, inputs] that :func:`wide_words` stand for, float64."""
+    """The weights [rows, inputs] of :func:`wide_words`, in float64."""
     groups = np.ascontiguousarray(words, dtype="<u4").reshape(len(words), -1, WIDE_WORDS)
     numbers = np.ascontiguousarray(groups[..., :8]).view(np.int8).reshape(len(words), -1, 2, GROUP // 2)
     scales = np.ascontiguousarray(groups[..., 8:]).view("<f4").astype(np.float64)
@@ -104,14 +104,14 @@ def wide_values(words: npt.NDArray[Any]) -> npt.NDArray[np.float64]:
 
 
 def groups_of_wide(words: npt.NDArray[Any]) -> Groups:
-    """Words of :func:`wide_words` sorted by groups; the scales [rows, groups, 4]."""
+    """The words of :func:`wide_words` sorted into groups, with scales [rows, groups, 4]."""
     groups = words.reshape(len(words), -1, WIDE_WORDS)
     none = np.zeros((len(words), groups.shape[1], 0), dtype=np.uint32)
     return Groups(groups[..., :8], none, groups[..., 8:], none)
 
 
 def groups_of(rows: Bytes, name: str) -> Groups:
-    """Rows of blocks, uint8 [rows, bytes], sorted by groups."""
+    """Rows of blocks, uint8 [rows, bytes], sorted into groups."""
     form, block = group_form(name), block_format(name)
     blocks = np.ascontiguousarray(rows).reshape(len(rows), -1, block.nbytes)
     numbers = _numbers(blocks, form).reshape(len(rows), -1, GROUP)
@@ -119,7 +119,7 @@ def groups_of(rows: Bytes, name: str) -> Groups:
 
 
 def blocks_from(groups: Groups, name: str) -> Bytes:
-    """The rows of blocks that were sorted: the reverse of :func:`groups_of`."""
+    """The rows of blocks of sorted groups: the reverse of :func:`groups_of`."""
     form, block = group_form(name), block_format(name)
     rows, count = len(groups.low), groups.low.shape[1] * GROUP // block.weights
     blocks = np.zeros((rows, count, block.nbytes), dtype=np.uint8)

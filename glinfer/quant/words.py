@@ -8,8 +8,8 @@ f16  one IEEE half float, in 16 bits                   none
 q16  two 16-bit integers, the first in the high bits   one a row and group
 q8   four 8-bit integers, the first in the high bits   one a row and group
 bf16 two bfloat16, the first in the high bits          none
-i16  two 16-bit integers of a file, likewise           one a row
-i8   four 8-bit integers of a file, likewise           one a row
+i16  two 16-bit integers of a file, the same order     one a row
+i8   four 8-bit integers of a file, the same order     one a row
 ==== ================================================= ======================
 
 A group is one of four sets of inputs, ``(input div 4) mod 4`` (see :class:`glinfer.gl.layouts.packing.ConstantLayout`).

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
-from types import TracebackType
 from typing import Any
 
 import numpy as np
@@ -80,7 +79,7 @@ class Device:
             dtype: ``float32``, ``float16`` or ``int32`` to convert to it, or a packed format such as ``Q4_K``.
 
         Raises:
-            InputError: the values are of another type, are no rectangle, or have an edge of 0.
+            InputError: the values are of another type, are not a rectangle, or have an edge of 0.
             PlanError: they are too many for one texture.
             ContextError: the device is closed, or belongs to another thread.
         """
@@ -159,9 +158,7 @@ class Device:
         """Use as a context manager: closed at the end of the block."""
         return self
 
-    def __exit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
-    ) -> None:
+    def __exit__(self, *_: object) -> None:
         """Close."""
         self.close()
 
@@ -190,7 +187,7 @@ def plain_array(values: Any, dtype: Any = None) -> Array:
     """Copy array-like values to a type that textures can hold unpacked.
 
     Raises:
-        InputError: the values are no rectangle of numbers, or cannot be held exactly and no ``dtype`` asks for less.
+        InputError: the values are not a rectangle of numbers, or cannot be held exactly and no ``dtype`` asks for less.
     """
     wanted = None if dtype is None else _plain_type(dtype)
     array = numbers(values)

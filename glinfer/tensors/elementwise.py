@@ -10,7 +10,7 @@ from glinfer.ops.flat.elementwise import scale as scale_draw
 from glinfer.tensors.base import Group, expect_floats, expect_same_shape
 from glinfer.tensors.tensor import Tensor
 
-_LARGEST = float(np.finfo(np.float32).max)
+_MAX_FLOAT = float(np.finfo(np.float32).max)
 
 
 class Elementwise(Group):
@@ -57,11 +57,11 @@ class Elementwise(Group):
         """``factor * x``, the factor rounded to float32.
 
         Raises:
-            InputError: the factor is no number that float32 holds, or x is not of floats.
+            InputError: the factor is not a number that float32 holds, or x is not of floats.
         """
         expect_floats("scale", x=x)
         number = isinstance(factor, (int, float, np.integer, np.floating)) and not isinstance(factor, bool)
-        if not number or not abs(factor) <= _LARGEST:
+        if not number or not abs(factor) <= _MAX_FLOAT:
             raise InputError(f"scale: factor is {factor!r}; expected a finite number that float32 holds")
         return self._draw("scale", scale_draw, {"x": x}, x.shape, out=out, factor=float(factor))
 

@@ -25,7 +25,7 @@ class Embeddings(Group):
             out: where to write; a new tensor where it is left out.
 
         Raises:
-            InputError: the table is no matrix of floats or blocks; the ids are not int32; with ``check_ids``, an id
+            InputError: the table is not a matrix of floats or blocks; the ids are not int32; with ``check_ids``, an id
                 has no row.
         """
         if table.ndim != 2 or (not table.packed and table.dtype not in ("float32", "float16")):
@@ -48,7 +48,7 @@ class Embeddings(Group):
             out: where to write; a new tensor where it is left out.
 
         Raises:
-            InputError: x is no matrix, or packed; the ids are not int32.
+            InputError: x is not a matrix, or packed; the ids are not int32.
         """
         if x.ndim != 2 or x.packed:
             hint = "look its rows up instead" if x.packed else "reshape it first"

@@ -34,7 +34,7 @@ class Movement(Group):
         """``numpy.transpose``: axis n of the result is axis ``axes[n]`` of x; all in reverse where it is left out.
 
         Raises:
-            InputError: ``axes`` is no permutation of the axes of x, or more than 6 of them stay apart.
+            InputError: ``axes`` is not a permutation of the axes of x, or more than 6 of them stay apart.
         """
         order = list(range(x.ndim))[::-1] if axes is None else [_axis("transpose", x, axis) for axis in axes]
         if sorted(order) != list(range(x.ndim)):

@@ -31,7 +31,7 @@ class Passes:
 
     @property
     def kernels(self) -> KernelOptions:
-        """How passes are shaped on this device."""
+        """The kernel options of this device."""
         return self.device.kernels
 
     @property

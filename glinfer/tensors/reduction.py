@@ -33,7 +33,7 @@ class Reductions(Group):
         return _column(self._passes("max"), x, "largest", keepdims, out)
 
     def argmax(self, x: Tensor, *, keepdims: bool = False, out: Tensor | None = None) -> Tensor:
-        """Where the largest element of the last axis is, as int32; see :meth:`sum`.
+        """The index of the largest element of the last axis, as int32; see :meth:`sum`.
 
         The first of equals; NaN counts as larger than all others, as in NumPy.
 

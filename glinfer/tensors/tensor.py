@@ -5,7 +5,6 @@ from __future__ import annotations
 import math
 import operator
 from collections.abc import Iterator, Sequence
-from types import TracebackType
 from typing import Any, Protocol
 
 import numpy as np
@@ -33,7 +32,7 @@ def as_matrix(shape: Shape) -> tuple[int, int]:
 
 
 class TensorDevice(Protocol):
-    """What tensors and kernels need of their device, which is a :class:`glinfer.tensors.device.Device`."""
+    """The methods of :class:`glinfer.tensors.device.Device` that tensors and kernels need."""
 
     context: Context
     programs: ProgramCache
@@ -217,9 +216,7 @@ class Tensor:
         """Use as a context manager: released at the end of the block."""
         return self
 
-    def __exit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
-    ) -> None:
+    def __exit__(self, *_: object) -> None:
         """Release."""
         self.release()
 

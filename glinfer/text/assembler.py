@@ -86,7 +86,7 @@ class TextAssembler:
         return held[:found]
 
     def _open_tail(self, held: str) -> int:
-        """Where the longest tail starts that is a proper beginning of a stop string; the end if none."""
+        """The start of the longest tail that is a proper beginning of a stop string; the end if there is none."""
         for start in range(max(0, len(held) - self._longest + 1), len(held)):
             tail = held[start:]
             if any(len(s) > len(tail) and s.startswith(tail) for s in self._stop):

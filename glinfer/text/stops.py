@@ -10,7 +10,7 @@ from glinfer.errors import FormatError
 from glinfer.formats.files import AnyPath, inside, is_directory, shown
 from glinfer.formats.gguf.file import is_gguf, read_gguf_file
 from glinfer.formats.json_files import quoted, read_json
-from glinfer.formats.limits import MAX_CONFIG_BYTES
+from glinfer.limits import MAX_CONFIG_BYTES
 from glinfer.text.tokenizer import END_OF_TURN, Tokenizer
 from glinfer.text.tokenizers.gguf import gguf_stops
 

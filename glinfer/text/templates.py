@@ -34,7 +34,7 @@ from glinfer.errors import FormatError, InputError
 from glinfer.formats.files import AnyPath, inside, is_directory, opened, shown, words_of
 from glinfer.formats.gguf.file import is_gguf, read_gguf_file
 from glinfer.formats.json_files import quoted, read_json
-from glinfer.formats.limits import (
+from glinfer.limits import (
     MAX_RENDER_BYTES,
     MAX_RENDER_SECONDS,
     MAX_RENDERED_CHARACTERS,
@@ -65,7 +65,7 @@ class JinjaTemplate:
         label: where it is from, for messages.
 
     Raises:
-        InputError: the program is no text, or is too long.
+        InputError: the program is not a text, or is too long.
     """
 
     source: str
@@ -143,7 +143,7 @@ def find_template(path: AnyPath) -> JinjaTemplate | None:
 
     Raises:
         FormatError: a file cannot be read or is damaged; there are several templates and none is the default.
-        InputError: the template is no text, or is too long; the package gguf, for a GGUF file, is not installed.
+        InputError: the template is not a text, or is too long; the package gguf, for a GGUF file, is not installed.
     """
     if is_gguf(path):
         return _in_gguf(path)

@@ -14,9 +14,8 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from tests.counting import Calls, TooManyCalls
-
 from glinfer.errors import GlinferError
+from tests.helpers.counting import Calls, TooManyCalls
 
 SECONDS = 1.0
 """Of a processor, that reading a small file and using what was read may take in a search."""

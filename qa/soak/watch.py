@@ -30,9 +30,9 @@ from glinfer.engine.sampler import Sampler, SamplingOptions
 from glinfer.errors import InputError
 from glinfer.formats import random_checkpoint
 from glinfer.gl.context import Device
-from glinfer.gl.state import driver_objects
 from glinfer.gl.texture import Texture
 from glinfer.inspect.draws import example_ids
+from qa.objects import driver_objects
 from qa.stress.run import resident_bytes
 
 _PROMPT, _STEPS, _ROUNDS = 40, 24, 4

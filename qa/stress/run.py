@@ -27,10 +27,9 @@ from glinfer.errors import ContextError, GLError, GlinferError, PlanError, Shade
 from glinfer.formats import Checkpoint
 from glinfer.gl.context import Device, Limits, open_device
 from glinfer.gl.layouts.matrix import FORMATS
-from glinfer.gl.state import driver_objects
 from glinfer.inspect.draws import example_ids
-from glinfer.inspect.verify.report import Unusable
-from glinfer.inspect.verify.run import Renderer
+from glinfer.inspect.verify.report import UnusableRun
+from glinfer.inspect.verify.suite import RendererChoice
 from glinfer.inspect.verify.textures import as_bits
 from glinfer.models.choice import weights_named
 from glinfer.models.feed import runs
@@ -39,6 +38,7 @@ from glinfer.ops.spec import Array
 from glinfer.quant.formats import BLOCK_FORMATS, DEFAULT_CACHE
 from glinfer.tensors.device import Device as TensorDevice
 from qa.kernels.measure import all_cases
+from qa.objects import driver_objects
 from qa.stress.textures import SIZES, check_texture
 
 _TOKENS, _STEPS = 40, 3
@@ -164,7 +164,7 @@ class StressReport:
 
     model: str
     runs: tuple[StressRun, ...]
-    unusable: tuple[Unusable, ...] = ()
+    unusable: tuple[UnusableRun, ...] = ()
 
     @property
     def passed(self) -> bool:
@@ -183,7 +183,7 @@ class StressReport:
 
 def stress_everywhere(
     checkpoint: Checkpoint,
-    renderers: Sequence[Renderer],
+    renderers: Sequence[RendererChoice],
     formats: Sequence[str],
     *,
     plan: str,
@@ -199,8 +199,8 @@ def stress_everywhere(
 
     Args:
         checkpoint: the model, checked to be finite.
-        renderers: the renderers; see :func:`glinfer.inspect.verify.run.every_renderer`.
-        formats: the weight formats; see :func:`glinfer.inspect.verify.run.every_format`.
+        renderers: the renderers; see :func:`glinfer.inspect.verify.suite.every_renderer`.
+        formats: the weight formats; see :func:`glinfer.inspect.verify.suite.every_format`.
         plan: one of :data:`glinfer.models.choice.PLANS`.
         cache: one of :data:`glinfer.models.choice.CACHES`.
         seconds: duration of each run.
@@ -209,13 +209,13 @@ def stress_everywhere(
         on_step: called with the elapsed seconds of a run.
     """
     made: list[StressRun] = []
-    unusable: list[Unusable] = []
+    unusable: list[UnusableRun] = []
     for renderer in renderers:
         number, api = renderer.device, renderer.api
         try:
             device = open_device(number, api=api, limits=limits)
         except (ContextError, GLError) as error:
-            unusable.append(Unusable(renderer.number, api, None, str(error)))
+            unusable.append(UnusableRun(renderer.number, api, None, str(error)))
             continue
         with device:
             for weights in (weights_named(each, checkpoint.formats()) for each in formats):
@@ -237,7 +237,7 @@ def stress_everywhere(
                 except (GLError, ShaderError) as error:
                     made.append(dataclasses.replace(run, problem=str(error)))
                 except PlanError as error:
-                    unusable.append(Unusable(renderer.number, device.api, weights, str(error)))
+                    unusable.append(UnusableRun(renderer.number, device.api, weights, str(error)))
     return StressReport(checkpoint.source, tuple(made), tuple(unusable))
 
 

@@ -33,7 +33,7 @@ from glinfer.formats import load_checkpoint
 from glinfer.formats.gguf.file import read_gguf_file
 from glinfer.formats.json_files import read_json
 from glinfer.text.tokenizer import Tokenizer
-from tests.counting import Calls
+from tests.helpers.counting import Calls
 
 def peak(name):
     return 1024 * int(re.search(name + r":\\s+(\\d+)", Path("/proc/self/status").read_text())[1])

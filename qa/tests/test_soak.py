@@ -17,7 +17,7 @@ from glinfer.engine.cached import CachedSession
 from glinfer.engine.decode import DecodeSession
 from glinfer.engine.model import Model
 from glinfer.errors import GLError, InputError
-from glinfer.gl.state import driver_objects
+from qa.objects import driver_objects
 from qa.soak import command
 from qa.soak.command import soak_command
 from qa.soak.run import SoakCheck, SoakReport, judge, soak

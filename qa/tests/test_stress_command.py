@@ -11,7 +11,7 @@ import pytest
 from qa_commands import run
 
 from glinfer.errors import ContextError, GLError, PlanError
-from glinfer.inspect.verify.run import Renderer
+from glinfer.inspect.verify.suite import RendererChoice
 from qa.stress import run as stress
 from qa.stress import textures
 
@@ -75,7 +75,7 @@ def test_each_format_on_each_renderer(told: Told, monkeypatch: pytest.MonkeyPatc
         return check(*given, weights="f32", **options)
 
     monkeypatch.setattr(stress, "verify_stress", some)
-    renderers = [Renderer(0, "es"), Renderer(99, "es")]
+    renderers = [RendererChoice(0, "es"), RendererChoice(99, "es")]
     monkeypatch.setattr("glinfer.cli.verify.every_renderer", lambda api: renderers)
     found = told("--all-weights", "--all-devices", "--gl", "es")
     formats = ["f32", "f16", "q16", "q8l"]

@@ -1,5 +1,5 @@
-// How a vertex shader covers blocks of its target: by one point, one vertex, or by two triangles, six vertices (WebGL2
-// promises no larger point than one pixel).
+// Covers blocks of a target from a vertex shader: by one point, which is one vertex, or by two triangles, which are six
+// (WebGL2 promises no point larger than one pixel).
 #include "common/blocks.glsl"
 
 // The number of the point, or of the pair of triangles, that this vertex belongs to.

@@ -1,4 +1,4 @@
-// What passes over blocks share: the place that a fragment writes.
+// The place that a fragment writes, in passes over blocks.
 #include "common/blocks.glsl"
 #include "common/quad.glsl"
 #include "common/fetch.glsl"
@@ -9,7 +9,7 @@ struct Place {
     int lane;
 };
 
-// What the fragment writes. The last block of a tile may belong to no slot's vector (block ≥ OUT_BLOCKS).
+// The block and lane that the fragment writes. The last block of a tile may belong to no slot (block ≥ OUT_BLOCKS).
 Place output_place() {
     ivec2 texel = ivec2(gl_FragCoord.xy);
     int tile = OUT_TILES == 1 ? 0 : texel.x / OUT_PITCH;
@@ -18,13 +18,13 @@ Place output_place() {
     int quad = (inner.x >> 1) + 2 * (inner.y >> 1);
     int lane = 4 * quad + (inner.x & 1) + 2 * (inner.y & 1);
 #ifdef OUT_ASIDE
-    // What is kept once for several slots: those slots' first.
+    // A block that several slots share belongs to the first of them.
     if (texel.y >= OUT_ASIDE_LINE) {
         place -= (OUT_ASIDE_LINE >> 2) * OUT_COLUMNS;
         return Place(OUT_EVERY * (place % OUT_ASIDE_SLOTS), OUT_ASIDE + place / OUT_ASIDE_SLOTS, lane);
     }
 #endif
-    // One of the two steps is 1, the other how many there are of it.
+    // One of the two steps is 1, the other the number of places between two of them.
 #if OUT_BLOCK_STEP == 1
     int slot = place / OUT_SLOT_STEP, block = place % OUT_SLOT_STEP;
 #else

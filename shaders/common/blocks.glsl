@@ -1,7 +1,7 @@
-// Vectors in blocks of 4×4 texels, four floats a texel: where a block lies.
-// glinfer/gl/layouts/blocks.py says the same in NumPy. A tensor X is described by X_TILES, X_PITCH, X_SLOT_STEP,
-// X_BLOCK_STEP and X_COLUMNS. Texels of a block are numbered quad by quad: lane 4q + m is member m of quad q, members
-// and quads numbered bottom left, bottom right, top left, top right.
+// The places of vectors in blocks of 4×4 texels, four floats a texel, as glinfer/gl/layouts/blocks.py computes them.
+// A tensor X is described by X_TILES, X_PITCH, X_SLOT_STEP, X_BLOCK_STEP and X_COLUMNS. Texels of a block are numbered
+// quad by quad: lane 4q + m is member m of quad q, and members and quads are numbered bottom left, bottom right, top left,
+// top right.
 precision highp float;
 precision highp int;
 precision highp sampler2D;
@@ -12,7 +12,7 @@ ivec2 block_origin(int slot, int block, int tiles, int pitch, int slot_step, int
     return ivec2((block % tiles) * pitch + 4 * (place % columns), 4 * (place / columns));
 }
 
-// Where a block lies that is kept once for several slots, the one numbered `slot` of `slots`, from line `line` on.
+// The place of a block that several slots share, copy number `slot` of `slots`, from line `line` on.
 ivec2 aside_origin(int slot, int block, int slots, int columns, int line) {
     int place = block * slots + slot;
     return ivec2(4 * (place % columns), line + 4 * (place / columns));

@@ -1,13 +1,13 @@
 #version 300 es
 // Covers every block that a pass writes: blocks 0, 1, … of slots first_slot, first_slot + 1, …; or with CELLS, where all
-// slots from 0 on are written, square cells of several blocks. A cell may reach over places behind the last slot, or
-// behind the last block of a slot, which nobody reads; where cells are single blocks, the latter are left out.
+// slots from 0 on are written, square cells of several blocks. A cell may cover places behind the last slot, or behind the
+// last block of a slot, which no pass reads; where cells are single blocks, the latter are left out.
 #include "common/block_cover.glsl"
 #if !CELLS
 uniform int first_slot;
 #endif
 #ifdef PARTS
-flat out int part;  // which instance
+flat out int part;  // number of the instance
 #endif
 
 void main() {

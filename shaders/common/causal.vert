@@ -1,6 +1,6 @@
 #version 300 es
-// Covers the blocks of attention scores by cells, as blocks.vert does, but for those cells in which all 64 tokens of a
-// group come after all rows of a slot: nobody reads what would be there.
+// Covers the blocks of attention scores by cells, as blocks.vert does, except cells in which all 64 tokens of a group come
+// after all rows of a slot; no pass reads those scores.
 #include "common/block_cover.glsl"
 #include "common/row_info.glsl"
 uniform int row_slots;
@@ -13,7 +13,7 @@ bool seen(int slot) {
 
 void main() {
     ivec2 corner = cover_cell();
-    // The slots between the first and the last place of the cell, a few more than are in it.
+    // The slots between the first and the last place of the cell, which are a few more than it covers.
     int first = (corner.y * OUT_COLUMNS + corner.x) / OUT_SLOT_STEP;
     int last = ((corner.y + cell_edge - 1) * OUT_COLUMNS + corner.x + cell_edge - 1) / OUT_SLOT_STEP;
     bool any_seen = false;

@@ -1,4 +1,4 @@
-// Elements that are moved, not computed with: floats, or with WHOLE whole numbers. After common/flat.glsl.
+// Elements that a pass moves: floats, or with WHOLE whole numbers. Included after common/flat.glsl.
 #ifdef WHOLE
 #define SAMPLER isampler2D
 #define ELEMENTS ivec4
@@ -24,7 +24,7 @@ ELEMENTS joined(ELEMENTS low, ELEMENTS high, int shift) {
     return odd ? ELEMENTS(even.yzw, far ? high.z : high.x) : even;
 }
 
-// y with zeros from column OUT_COLS on, where there are none.
+// y with zeros from column OUT_COLS on.
 ELEMENTS padded(ELEMENTS y, int texel) {
 #if OUT_COLS % 4 == 0
     return y;

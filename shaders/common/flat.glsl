@@ -1,6 +1,6 @@
-// Tensors of any shape, four elements a texel, the texels of all rows numbered through: glinfer/gl/layouts/flat.py says the same
-// in NumPy. A tensor X has X_TEXELS texels a row and lies in a texture of X_WIDTH × X_HEIGHT; the width is a power of
-// two. The last texel of a row is padded with zeros; whoever writes a tensor keeps that so.
+// The places of tensors of any shape, four elements a texel, as glinfer/gl/layouts/flat.py computes them: the texels of all
+// rows are numbered in order. A tensor X has X_TEXELS texels a row and lies in a texture of X_WIDTH × X_HEIGHT; the width is
+// a power of two. The last texel of a row is padded with zeros, which every pass that writes a tensor keeps.
 precision highp float;
 precision highp int;
 precision highp sampler2D;
@@ -14,7 +14,7 @@ ivec2 place(int texel, int width) {
 }
 #define TEXEL(name, texel, WIDTH, HEIGHT) FETCH(name, place(texel, WIDTH), ivec2(WIDTH, HEIGHT))
 
-// (row, texel of the row) that this fragment writes. Behind the last row the line is padding, which nobody reads.
+// (row, texel of the row) that this fragment writes. Behind the last row the line is padding, which no pass reads.
 ivec2 output_place() {
     int texel = int(gl_FragCoord.y) * OUT_WIDTH + int(gl_FragCoord.x);
     return ivec2(texel / OUT_TEXELS, texel % OUT_TEXELS);
@@ -25,7 +25,7 @@ ivec4 columns_of(int texel) {
     return 4 * texel + ivec4(0, 1, 2, 3);
 }
 
-// y with zeros in the columns that are none, from column `cols` on.
+// y with zeros in the padding, from column `cols` on.
 vec4 trimmed(vec4 y, int texel, int cols) {
     return mix(vec4(0.0), y, lessThan(columns_of(texel), ivec4(cols)));
 }

@@ -1,8 +1,8 @@
-// One round of a product over a matrix in GGML's blocks, which lies as glinfer/gl/layouts/grouped.py says: 128 inputs in four
-// groups of 32, of which a fragment takes one for 16 outputs (QUAD), or all four for its own four outputs.
-// FORM_LOW is 4 or 8 bits a number, FORM_HIGH the words above the lowest four bits, FORM_SCALES how a group's scales are
-// kept, OFFSET what is subtracted from each number. Sums of whole numbers times inputs are scaled eight inputs at a
-// time. Numbers stay where they are in their word: the inputs are divided by the power of two that they are too large.
+// One round of a product over a matrix in GGML's blocks, in the layout of glinfer/gl/layouts/grouped.py: 128 inputs in four
+// groups of 32. A fragment takes one group for 16 outputs (QUAD), or all four groups for its own four outputs.
+// FORM_LOW is 4 or 8 bits a number, FORM_HIGH the words above the lowest four bits, FORM_SCALES the kind of a group's
+// scales, OFFSET the number that is subtracted from each number. Sums of whole numbers times inputs are scaled eight inputs
+// at a time. Numbers keep their place in their word, and the inputs are divided by its power of two.
 #define WEIGHT_SIZE ivec2(WEIGHT_WIDTH, WEIGHT_HEIGHT)
 uniform highp usampler2D weight;
 
@@ -23,7 +23,7 @@ uniform highp usampler2D weight;
 #define NUMBER(bits) vec4(ivec4(bits))
 #endif
 
-// What four outputs' numbers of a group are multiplied with, of its first and of its second half, and what is added for
+// The factors of four outputs' numbers in the first and in the second half of a group, and the terms that are added for
 // each unit of the inputs' sum.
 struct Scales {
     vec4 first, second, least_first, least_second;
@@ -80,7 +80,7 @@ uvec4 small_scales(uvec4 texel, int a) {
     uvec2 pair = (a & 1) == 0 ? texel.xy : texel.zw;
     return uvec4(pair.x & 0xffffu, pair.x >> 16, pair.y & 0xffffu, pair.y >> 16);
 }
-// What the outputs of accumulator a share: with QUAD it lies with the member that owns them.
+// The scales that blocks of the outputs of accumulator a share; with QUAD they lie with the member that owns the outputs.
 #if SHARED_BY_QUAD
 #define SHARED_TEXEL(a) FETCH(weight, (line + ivec2(8 * SHARED_AT + (a) - member, 0)), WEIGHT_SIZE)
 #else
@@ -166,5 +166,5 @@ float sum_of(vec4 x) {
 #define GROUP_TIMES(w, s, V, E) (s.first * (FIRST_TIMES(w, V) + SECOND_TIMES(w, E)))
 #define LEAST_TIMES(s, V, E) (s.least_first * ((V) + (E)))
 #endif
-// Whether anything is added for the inputs' sum.
+// Whether terms are added for the inputs' sum.
 #define HAS_LEAST (FORM_SCALES != SCALES_HALF || OFFSET != 0)

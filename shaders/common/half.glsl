@@ -1,5 +1,5 @@
-// x as the nearest float16, ties to even, which a target of float16 then holds without rounding: OpenGL leaves open how
-// it rounds, and drivers cut off. From 65520 on infinite; what is below 2^-14 keeps multiples of 2^-24; NaN stays.
+// x as the nearest float16, ties to even, which a target of float16 then holds without rounding; OpenGL leaves the rounding
+// open, and drivers cut off. Numbers from 65520 on become infinite, those below 2^-14 multiples of 2^-24, and NaN stays.
 float nearest_half(float x) {
     uint bits = floatBitsToUint(x);
     uint size = bits & 0x7fffffffu;
@@ -16,8 +16,8 @@ float nearest_half(float x) {
     return uintBitsToFloat((bits & 0x80000000u) | size);
 }
 
-// What a pass leaves in its target, rounded where OUT_HALF says that this holds half floats. What is beyond them becomes
-// NaN: a key of infinity could hide behind a score of -inf, whose weight is zero.
+// The output of a pass, rounded where OUT_HALF says that the target holds half floats. Numbers beyond them become NaN, since
+// an infinite key could hide behind a score of -inf, whose weight is zero.
 #ifdef OUT_HALF
 vec4 stored(vec4 y) {
     vec4 halves = vec4(nearest_half(y.x), nearest_half(y.y), nearest_half(y.z), nearest_half(y.w));

@@ -1,6 +1,6 @@
 #version 300 es
-// One triangle that covers the whole viewport, as triangle.vert does, for each instance of the draw; which one it is
-// the fragments are told.
+// One triangle over the whole viewport, as in triangle.vert, for each instance of the draw; the fragments get the number of
+// their instance.
 flat out int part;
 
 void main() {

@@ -1,4 +1,4 @@
-// What products of matrices share: which matrices of a batch meet, and what is done to a sum in the end.
+// The common parts of products of matrices: which matrices of a batch meet, and the finish of a sum.
 // y[b, m] = x[x batch of b, m] · weight[weight batch of b]; a batch index has three axes, the last two of sizes BATCH1 and
 // BATCH2, along which x and weight step as X_BATCH and WEIGHT_BATCH say (0 where they are broadcast).
 #include "common/flat.glsl"
@@ -22,12 +22,12 @@ uniform sampler2D bias;
 uniform sampler2D residual;
 #endif
 #ifdef CAUSAL
-uniform int offset;  // how many columns come before that of row 0 of a matrix
+uniform int offset;  // the last column that row 0 of a matrix sees
 const float MASKED = -1e30;
 #endif
 
-// activation(SCALE · sum + bias) + residual at (row, texel) of the output, whose matrices have M rows; with CAUSAL what
-// comes after column offset + row is MASKED, with WINDOW so is what comes before the last WINDOW columns up to there.
+// activation(SCALE · sum + bias) + residual at (row, texel) of the output, whose matrices have M rows. With CAUSAL columns
+// after offset + row are MASKED, and with WINDOW those before the last WINDOW columns up to there.
 vec4 finished(vec4 sum, ivec2 at) {
     vec4 v = sum * SCALE;
 #ifdef BIAS

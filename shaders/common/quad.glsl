@@ -1,11 +1,11 @@
-// Sums over the four fragments of a quad, by way of derivatives.
+// Sums over the four fragments of a quad, through derivatives.
 //
-// Loops that lead to an exchanged value must take equally many steps in all four fragments. Where the edge of a triangle
-// crosses a quad, the fragments beyond it are computed for the others' derivatives only, and llvmpipe of Mesa 25 ends a
-// loop as soon as no fragment inside the triangle goes on, however many steps those beyond still have to take.
+// Loops that lead to an exchanged value must take the same number of steps in all four fragments. Where the edge of a
+// triangle crosses a quad, the fragments beyond it serve the others' derivatives only, and llvmpipe of Mesa 25 ends a loop
+// as soon as no fragment inside the triangle goes on, even if those beyond it still have steps to take.
 //
-// What the neighbour across, or along, of a fragment's quad has as v. Derivatives are taken by all four fragments,
-// outside any condition, which is where they are defined; every fragment of a block takes part, so quads are whole.
+// The value v of the neighbour across, or along, in a fragment's quad. All four fragments take the derivative outside any
+// condition, where it is defined; every fragment of a block takes part, so quads are whole.
 vec4 across(vec4 v, int lane) {
     vec4 d = dFdx(v);
     return v + ((lane & 1) == 0 ? d : -d);

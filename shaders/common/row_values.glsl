@@ -1,5 +1,5 @@
 // The rows that are reduced or normalised: x [rows, COLS], or with ADDS x + residual. With CAUSAL row r is a query of a
-// matrix of scores, `query_rows` of them a head, and only columns up to its own place, first_query + r mod query_rows,
+// matrix of scores, `query_rows` of them a head, and only columns up to its own position, first_query + r mod query_rows,
 // count.
 uniform sampler2D x;
 #if ADDS
@@ -17,7 +17,7 @@ vec4 values_at(int row, int texel) {
     return v;
 }
 
-// How many columns of a row count.
+// Number of columns of a row that count.
 int columns_in(int row) {
 #if CAUSAL
     return min(COLS, first_query + int(uint(row) % uint(query_rows)) + 1);

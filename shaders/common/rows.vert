@@ -1,5 +1,5 @@
 #version 300 es
-// Covers the cache slots of rows 0, 1, …: every block of the slot where the row's token belongs, see
+// Covers the cache slots of rows 0, 1, …: every block of the slot of the row's token, by
 // block_cover.glsl.
 #include "common/block_cover.glsl"
 #include "common/row_info.glsl"

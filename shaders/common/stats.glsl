@@ -13,7 +13,7 @@
 const float LOWEST = -3.4028234663852886e38;  // of the finite numbers: the difference of two infinities is NaN
 const uint MINUS_INFINITY = 0xff800000u;
 
-// By its bits: compilers may take for granted that there is no NaN.
+// Tested by its bits, since compilers may assume that there is no NaN.
 bool is_nan(float v) {
     return (floatBitsToUint(v) & 0x7fffffffu) > 0x7f800000u;
 }
@@ -23,7 +23,7 @@ bool beats(float b, float a) {
     return b > a || (is_nan(b) && !is_nan(a));
 }
 
-// Two parts of a row as one.
+// Merges two parts of a row.
 vec4 merged(vec4 a, vec4 b) {
 #if STAT == MOMENTS
     float share = b.w / (a.w + b.w), apart = (b.x - a.x) + (b.y - a.y);

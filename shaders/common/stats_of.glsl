@@ -2,13 +2,13 @@
 #include "common/stats.glsl"
 uniform sampler2D stats;
 
-const int TOGETHER = 16;  // parts merged by themselves, so that rarely a small number is added to a large one
+const int TOGETHER = 16;  // parts that are merged first, so that a small number is rarely added to a large one
 
 vec4 part_of(int row, int part) {
     return TEXEL(stats, row * STATS_TEXELS + part, STATS_WIDTH, STATS_HEIGHT);
 }
 
-// Parts [first, end) of a row as one.
+// Merges parts [first, end) of a row.
 vec4 merged_parts(int row, int first, int end) {
     vec4 found = vec4(0.0);
     for (int start = first; start < end; start += TOGETHER) {

@@ -1,8 +1,8 @@
-// A walk over AXES axes (1 to 5) by strides: glinfer/ops/flat/strided.py says the same in NumPy. Axis 0 runs fastest; axis n
-// has AXISn_SIZE places, and a step along it adds (AXISn_A, AXISn_B). The outermost axis is OUTER_A, OUTER_B, of no size.
+// A walk over AXES axes (1 to 5) by strides, as glinfer/ops/flat/strided.py computes it. Axis 0 runs fastest; axis n has
+// AXISn_SIZE places, and a step along it adds (AXISn_A, AXISn_B). The outermost axis, OUTER_A and OUTER_B, has no size.
 #define WALK(SIZE, A, B) sum += int(rest % uint(SIZE)) * ivec2(A, B); rest /= uint(SIZE);
 
-// Where the walk stands at its place `number`.
+// The two numbers of the walk at its place `number`.
 ivec2 walked(int number) {
     uint rest = uint(number);
     ivec2 sum = ivec2(0);

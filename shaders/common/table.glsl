@@ -1,5 +1,5 @@
-// Rows of a table of embeddings, four floats a texel: of floats, a row after the other (glinfer/gl/layouts/blocks.py, RowLayout),
-// or with TABLE_FORMAT out of a packed matrix (glinfer/gl/layouts/grouped.py), which may be that of a product too.
+// Rows of a table of embeddings, four floats a texel: from a table of floats (RowLayout in glinfer/gl/layouts/blocks.py), or
+// with TABLE_FORMAT from a packed matrix (glinfer/gl/layouts/grouped.py), which a product may read too.
 #if TABLE_FORMAT
 #define SHARED_BY_QUAD QUAD_TABLE
 #include "common/grouped.glsl"
@@ -33,7 +33,7 @@ vec4 table_row(int row, int column) {
 #if FORM_SCALES == SCALES_HALF || FORM_SCALES == SCALES_BYTES
     return factor * numbers;
 #else
-    // A minimum that belongs to all of the group is the first one's.
+    // A minimum of the whole group lies with its first half.
     float least = (t < 4 || !HALVED ? s.least_first : s.least_second)[output_number];
     return factor * numbers + least;
 #endif
@@ -51,7 +51,7 @@ vec4 table_row(int row, int column) {
 uniform sampler2D wpe;
 #endif
 
-// What a token's stream begins with.
+// The first values of a token's residual stream.
 vec4 embedding(int token, int position, int column) {
     vec4 y = table_row(token, column) * float(EMBEDDING_SCALE);
 #if POSITIONS

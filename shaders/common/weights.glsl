@@ -1,5 +1,5 @@
-// Weights in any format: a table [rows, inputs] of floats (FORMAT 0), or the words that glinfer/ggml.py makes of
-// blocks; it numbers the formats, and SECTION0 to SECTION3 are the texels of a row where its sections begin.
+// Weights in any format: a table [rows, inputs] of floats (FORMAT 0), or the words that glinfer/quant/ggml.py makes of
+// blocks; quant/formats.py numbers the formats, and SECTION0 to SECTION3 are the texels of a row where its sections begin.
 // A row is read in groups of GROUP_TEXELS texels of four weights: group_of() fetches a group, group_weights() gives its
 // texel j, with nothing to choose at run time where j is a constant. Behind the end of a row all weights are zero.
 //
@@ -130,14 +130,14 @@ vec4 weights_at(int row, int texel) {
     return group_weights(group_parts(row, texel >> 3, ivec4((texel >> 1) & 3)), texel & 7);
 }
 #else
-// Two halves of 16 whole numbers, a byte each, in the order of the weights; of each half the scale (x, y) and what is
-// subtracted behind it (z, w).
+// Two halves of 16 whole numbers, a byte each, in the order of the weights, with the scale of each half (x, y) and the
+// minimum that is subtracted after it (z, w).
 struct Group {
     uvec4 half0, half1;
     vec4 scales;
 };
 
-// What is subtracted from the numbers before they are scaled.
+// The number that is subtracted from the numbers before they are scaled.
 #if FORMAT == Q4_0
 #define LEAST 8
 #elif FORMAT == Q5_0
@@ -214,7 +214,7 @@ uvec4 group_numbers(int row, int group, int part) {
 #endif
 }
 
-// The scales of a group's halves, and what is subtracted from them.
+// The scales of a group's halves, and the minima that are subtracted after them.
 vec4 group_scales(int row, int group) {
     int block = group >> 3, g = group & 7;  // of a format with 256 weights a block
 #if FORMAT == Q8_ROW

@@ -15,7 +15,7 @@ from glinfer.batch import files as batch
 from glinfer.batch.files import (
     BatchLine,
     BatchTotals,
-    Finished,
+    FinishedLines,
     ResultFile,
     check_out,
     check_prompts,
@@ -286,7 +286,7 @@ class TestRun:
     def test_every_result_is_a_line_in_the_order_of_finishing(self, tmp_path: Path) -> None:
         out, seen = tmp_path / "out.jsonl", list[int]()
         lines = read(tmp_path, *self.LINES)
-        totals = finish(out, lines, on_line=seen.append)
+        totals = finish(out, lines, on_progress=lambda done, _: seen.append(done))
         found = results(out)
         assert [result["id"] for result in found] == ["i", 3, 4, 1]
         assert found[0] == {
@@ -318,7 +318,7 @@ class TestRun:
             read(tmp_path, *self.LINES),
             model=model,
             slots=1,
-            on_line=lambda _: there.append((len(results(out)), len(model.pulled))),
+            on_progress=lambda done, _: there.append((len(results(out)), len(model.pulled))),
         )
         assert there == [(1, 1), (2, 2), (3, 3), (4, 4)]
 
@@ -345,7 +345,9 @@ class TestRun:
             raise KeyboardInterrupt
 
         with pytest.raises(KeyboardInterrupt):
-            finish(tmp_path / "out.jsonl", read(tmp_path, *self.LINES), model=model, on_line=stop)
+            finish(
+                tmp_path / "out.jsonl", read(tmp_path, *self.LINES), model=model, on_progress=lambda done, _: stop(done)
+            )
         assert model.closed
         assert len(results(tmp_path / "out.jsonl")) == 1
 
@@ -366,7 +368,7 @@ class TestRun:
         lines, out = read(tmp_path, *self.LINES), tmp_path / "out.jsonl"
         for rest in (b'{"id": 1, "text": "c\n', b'{"i', b"{"):
             out.write_bytes(rest)
-            assert read_finished(out, "p", lines, MADE_WITH) == Finished(set(), 0, torn=True)
+            assert read_finished(out, "p", lines, MADE_WITH) == FinishedLines(set(), 0, torn=True)
             assert finish(out, lines).lines == 4
             assert len(results(out)) == 4
 
@@ -406,7 +408,7 @@ class TestRun:
     def test_starting_over_discards_what_was_there(self, tmp_path: Path) -> None:
         out = tmp_path / "out.jsonl"
         out.write_bytes(b"something else\n")
-        with ResultFile(out, Finished()) as results:
+        with ResultFile(out, FinishedLines()) as results:
             assert out.read_bytes() == b"something else\n", "not before it is opened"
             results.open()
         assert out.read_bytes() == b""
@@ -418,7 +420,7 @@ class TestRun:
 
         out = tmp_path / "out.jsonl"
         out.write_bytes(b"something else\n")
-        with pytest.raises(InputError, match=r"^no memory$"), ResultFile(out, Finished()) as results:
+        with pytest.raises(InputError, match=r"^no memory$"), ResultFile(out, FinishedLines()) as results:
             run_batch(Refusing(), read(tmp_path, *self.LINES), results, BatchTotals())  # type: ignore[arg-type]
         assert out.read_bytes() == b"something else\n"
 
@@ -439,13 +441,13 @@ class TestFinished:
         return str(caught.value)
 
     def test_nothing_yet(self, tmp_path: Path) -> None:
-        assert read_finished(tmp_path / "none", "p", [], ()) == Finished()
+        assert read_finished(tmp_path / "none", "p", [], ()) == FinishedLines()
         (tmp_path / "empty").touch()
         assert not read_finished(tmp_path / "empty", "p", [], ()).keys
 
     def test_all_of_it(self, done: tuple[list[BatchLine], Path]) -> None:
         lines, out = done
-        assert read_finished(out, "p", lines, MADE_WITH) == Finished({1, "i", 3, 4}, out.stat().st_size)
+        assert read_finished(out, "p", lines, MADE_WITH) == FinishedLines({1, "i", 3, 4}, out.stat().st_size)
 
     @pytest.mark.parametrize(
         "broken", [b"", b"{nul", b"\xff", b"[1]", b"{}", b'{"id": 1}', b'{"id": true, "prompt_sha": "x"}']
@@ -487,7 +489,7 @@ class TestFinished:
     def test_a_result_without_end_is_refused(
         self, done: tuple[list[BatchLine], Path], monkeypatch: pytest.MonkeyPatch
     ) -> None:
-        monkeypatch.setattr(batch, "MOST_RESULT_BYTES", 50)
+        monkeypatch.setattr(batch, "MAX_RESULT_LINE_BYTES", 50)
         with pytest.raises(InputError, match=r"out\.jsonl:1: found a line of more than"):
             read_finished(done[1], "p", done[0], MADE_WITH)
 

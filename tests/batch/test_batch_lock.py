@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 
-from glinfer.batch.files import BatchLine, Finished, ResultFile, read_finished
+from glinfer.batch.files import BatchLine, FinishedLines, ResultFile, read_finished
 from glinfer.errors import InputError
 
 WHOLE = b'{"id": 1, "prompt_sha": "%s"}\n'
@@ -23,7 +23,7 @@ def out(tmp_path: Path) -> Path:
     return path
 
 
-def found_in(out: Path) -> Finished:
+def found_in(out: Path) -> FinishedLines:
     return read_finished(out, "prompts.jsonl", LINES, MADE_WITH)
 
 
@@ -43,7 +43,7 @@ def test_two_runs_at_once(out: Path, restart: bool) -> None:
     with ResultFile(out, found) as first:
         first.open()
         before = out.read_bytes()
-        second = ResultFile(out, Finished() if restart else found_in(out))
+        second = ResultFile(out, FinishedLines() if restart else found_in(out))
         with second, pytest.raises(InputError, match=r"out\.jsonl: another run writes to it; wait for its end"):
             second.open()
         assert out.read_bytes() == before

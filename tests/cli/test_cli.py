@@ -17,9 +17,9 @@ from tiers import tiered
 
 import glinfer
 from glinfer.cli.app import cli, run
+from glinfer.engine.random_model import demo_folder, demo_tokenizer, write_demo
 from glinfer.errors import InputError
 from glinfer.formats import load_checkpoint, save_checkpoint, write_bpe
-from glinfer.inspect.demo import demo_folder, demo_tokenizer, write_demo
 from glinfer.inspect.draws import DrawReport
 from glinfer.quant.formats import WEIGHT_FORMATS
 

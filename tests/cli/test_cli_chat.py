@@ -19,9 +19,9 @@ from tokenizers import decoders, models, pre_tokenizers
 from glinfer.cli.app import run
 from glinfer.engine.cached import CachedSession
 from glinfer.engine.model import Model
-from glinfer.engine.prefill import FEWEST
+from glinfer.engine.prefill import MAX_SINGLE_TOKENS
+from glinfer.engine.random_model import demo_tokenizer
 from glinfer.formats import save_checkpoint, weight_shapes, write_bpe
-from glinfer.inspect.demo import demo_tokenizer
 from glinfer.models.session import Session
 from glinfer.text.tokenizer import Tokenizer
 
@@ -130,7 +130,7 @@ def test_a_turn_runs_its_new_tokens_only(tmp_path: Path, chat: Any, monkeypatch:
         prompts = [len([USER, *plain(message), END, ASSISTANT]) for message, _ in turns]
         # A prompt is one run, and so is each token after it. The end that the turn before was cut at was only chosen:
         # it is run with the next prompt.
-        assert min(prompts) > FEWEST
+        assert min(prompts) > MAX_SINGLE_TOKENS
         assert [len(run) for run in runs if len(run) > 1] == [prompts[0], prompts[1] + 1, prompts[2] + 1]
     else:
         assert (len(runs), runs[-1]) == (sum(len(reply) for _, reply in turns), [last])

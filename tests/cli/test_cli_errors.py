@@ -14,8 +14,8 @@ import pytest
 from scripted_models import BYTES
 
 from glinfer.cli.app import run
+from glinfer.engine.random_model import demo_tokenizer
 from glinfer.formats import write_bpe
-from glinfer.inspect.demo import demo_tokenizer
 
 pytestmark = pytest.mark.gl
 

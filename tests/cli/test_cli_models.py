@@ -22,6 +22,7 @@ import glinfer
 from glinfer.cli.app import run
 from glinfer.config import ModelConfig
 from glinfer.engine.model import Model
+from glinfer.engine.random_model import demo_tokenizer
 from glinfer.formats import (
     Checkpoint,
     load_checkpoint,
@@ -30,7 +31,6 @@ from glinfer.formats import (
     write_gab,
     write_gguf,
 )
-from glinfer.inspect.demo import demo_tokenizer
 from glinfer.text.tokenizer import Tokenizer
 
 pytestmark = pytest.mark.gl

@@ -15,10 +15,10 @@ from tiers import tiered
 
 import glinfer
 from glinfer.engine.model import Model
+from glinfer.engine.random_model import demo_tokenizer
 from glinfer.errors import ContextError, FormatError, InputError, PlanError
 from glinfer.formats import save_checkpoint, write_bpe
 from glinfer.gl.context import Limits, open_device
-from glinfer.inspect.demo import demo_tokenizer
 from glinfer.text.tokenizer import Tokenizer
 
 pytestmark = pytest.mark.gl

@@ -22,7 +22,7 @@ from glinfer.config import ModelConfig
 from glinfer.engine.cached import CachedSession
 from glinfer.engine.decode import DecodeSession
 from glinfer.engine.model import Model
-from glinfer.engine.prefill import FEWEST
+from glinfer.engine.prefill import MAX_SINGLE_TOKENS
 from glinfer.engine.sampler import Sampler, SamplingOptions
 from glinfer.errors import ContextError, InputError, PlanError
 from glinfer.formats import find_model, load_checkpoint
@@ -373,7 +373,7 @@ class TestCached:
             assert count() == 2 * body, "so few go one by one"
             session.rewind(3)
             session.prefill(PROMPT)
-            assert len(PROMPT) == FEWEST + 1
+            assert len(PROMPT) == MAX_SINGLE_TOKENS + 1
             assert count() == chunk, "more are one run, the last one with them but for the rest of its last block"
             session.logits()
             assert count() == rest - 1
@@ -393,7 +393,7 @@ class TestCached:
                 other.step(3)
                 other.logits()
                 assert other.draws_issued == body + 1
-                other.prefill(range(FEWEST + 1))
+                other.prefill(range(MAX_SINGLE_TOKENS + 1))
                 assert other.draws_issued == body + 1 + chunk
                 with other.fork() as third:
                     assert np.array_equal(third.logits(), other.logits())

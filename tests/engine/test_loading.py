@@ -12,10 +12,10 @@ from scripted_models import BYTES
 from tiers import tiered
 
 import glinfer
+from glinfer.engine.random_model import demo_tokenizer
 from glinfer.errors import FormatError, GlinferError, InputError
 from glinfer.formats import write_bpe
 from glinfer.gl.context import Limits, open_device
-from glinfer.inspect.demo import demo_tokenizer
 from glinfer.ops.kernels import KernelOptions
 from glinfer.text.tokenizer import Tokenizer
 

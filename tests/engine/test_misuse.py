@@ -16,13 +16,13 @@ from tiers import tiered
 
 import glinfer
 from glinfer.config import ModelConfig
-from glinfer.engine.loading import Loaded, bind
-from glinfer.engine.model import Model
+from glinfer.engine.loading import bind
+from glinfer.engine.model import Loaded, Model
+from glinfer.engine.random_model import demo_tokenizer
 from glinfer.engine.requests import BatchRequest
 from glinfer.errors import GlinferError
 from glinfer.formats import random_checkpoint, write_bpe
 from glinfer.gl.context import Device, open_device
-from glinfer.inspect.demo import demo_tokenizer
 from glinfer.text.tokenizer import Tokenizer
 
 pytestmark = pytest.mark.gl

@@ -22,8 +22,8 @@ from glinfer.cli.app import run
 from glinfer.config import ModelConfig
 from glinfer.engine import loading
 from glinfer.engine.fallback import plainest
-from glinfer.engine.loading import Loaded, bind, random_weights
-from glinfer.engine.model import Model
+from glinfer.engine.loading import bind, random_weights
+from glinfer.engine.model import Loaded, Model
 from glinfer.engine.requests import BatchRequest
 from glinfer.engine.sampler import Sampler, SamplingOptions
 from glinfer.errors import ContextError, GLError, GlinferError, GlinferWarning, PlanError, ShaderError
@@ -34,7 +34,7 @@ from glinfer.gl.context import Device, Limits, open_device
 from glinfer.gl.layouts.matrix import Layout
 from glinfer.gl.program import Program
 from glinfer.gl.raw import RawGL
-from glinfer.inspect.verify.run import Checks, Renderer, verify_everywhere
+from glinfer.inspect.verify.suite import CheckOptions, RendererChoice, verify_everywhere
 from glinfer.models import session as session_module
 from glinfer.models.choice import plan_for
 from glinfer.models.session import check_fits
@@ -454,7 +454,7 @@ def test_a_lost_context_ends_a_run_of_verify(driver: BrokenDriver, monkeypatch: 
         mended(driver, device)
 
     monkeypatch.setattr(Device, "__init__", mending)
-    report = verify_everywhere(checkpoint_of("gab"), [Renderer()], ["f32"], Checks(), plan="reference")
+    report = verify_everywhere(checkpoint_of("gab"), [RendererChoice()], ["f32"], CheckOptions(), plan="reference")
     assert not report.passed
     assert "the graphics context was lost (guilty reset)" in report.runs[0].problem
 
@@ -674,7 +674,7 @@ def test_verify_catches_a_driver_that_lies_about_a_format(driver: BrokenDriver, 
     plan, weights, change = LIES[name]
     lie(driver, change, np.uint32 if weights == "q8" else np.float32)
     checkpoint = checkpoint_of("gab")
-    report = verify_everywhere(checkpoint, [Renderer()], [weights], Checks(), plan=plan)
+    report = verify_everywhere(checkpoint, [RendererChoice()], [weights], CheckOptions(), plan=plan)
     bad = {check.name for check in report.runs[0].bad_textures}
     assert not report.passed
     embedding = "transformer.wte.weight" if plan == "reference" else "h.0.mlp.fc_in.weight"
@@ -703,6 +703,6 @@ def test_single_channels_that_have_to_be_read_as_four_hold_their_bits(
     monkeypatch.setattr(RawGL, "integer", lambda raw, name: 0x1908 if name == 0x8B9B else integer(raw, name))
     formats: set[int] = set()
     driver.after_read = lambda address, gl_format, size: formats.add(gl_format)
-    report = verify_everywhere(checkpoint_of("gab"), [Renderer()], ["f32"], Checks(), plan="reference")
+    report = verify_everywhere(checkpoint_of("gab"), [RendererChoice()], ["f32"], CheckOptions(), plan="reference")
     assert report.passed
     assert formats == {0x1908}

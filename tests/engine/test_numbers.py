@@ -15,8 +15,8 @@ from tiers import tiered
 
 import glinfer
 from glinfer.config import ModelConfig
-from glinfer.engine.loading import Loaded, bind
-from glinfer.engine.model import Model
+from glinfer.engine.loading import bind
+from glinfer.engine.model import Loaded, Model
 from glinfer.engine.requests import BatchRequest
 from glinfer.errors import FormatError, GlinferWarning, NumbersError
 from glinfer.formats import Checkpoint, random_checkpoint, save_checkpoint

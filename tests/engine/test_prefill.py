@@ -21,7 +21,7 @@ import glinfer
 from glinfer.engine.cached import CachedSession
 from glinfer.engine.decode import DecodeSession
 from glinfer.engine.model import Model
-from glinfer.engine.prefill import FEWEST
+from glinfer.engine.prefill import MAX_SINGLE_TOKENS
 from glinfer.engine.sampler import Sampler, SamplingOptions
 from glinfer.errors import PlanError
 from glinfer.gl.context import Limits, open_device
@@ -83,7 +83,7 @@ def chunked(model: Model, ids: list[int]) -> Floats:
     with model.session() as session:
         session.prefill(ids)
         assert isinstance(session, CachedSession)
-        assert (session._chunks is not None) == (len(ids) > FEWEST)
+        assert (session._chunks is not None) == (len(ids) > MAX_SINGLE_TOKENS)
         return session.logits()
 
 
@@ -106,7 +106,7 @@ class TestTheSameNumbers:
     @tiered("size", [1, 7, 64, WHOLE], keep=(1,))
     def test_whatever_the_chunks(self, odd: Path, size: int) -> None:
         with with_kernels(odd, chunk=size) as model:
-            for tokens in (FEWEST + 1, 17, CONTEXT):
+            for tokens in (MAX_SINGLE_TOKENS + 1, 17, CONTEXT):
                 assert agree(chunked(model, IDS[:tokens]), stepped(model, IDS[:tokens])), tokens
 
     @pytest.mark.slow
@@ -203,12 +203,12 @@ def test_goldens_through_chunks(golden_model: ModelWriter, name: str, chunk: int
                 probs = session.probs()
                 assert isinstance(session, CachedSession)
                 longest = max(longest, len(record["tokens"]))
-                assert (session._chunks is not None) == (len(record["tokens"]) > FEWEST)
+                assert (session._chunks is not None) == (len(record["tokens"]) > MAX_SINGLE_TOKENS)
             assert int(probs.argmax()) == record["argmax"]
             for key in ("webgl_probs", "cpu_probs"):
                 if key in record:
                     assert np.abs(probs - np.array(record[key])).max() <= 5e-6
-    assert longest > FEWEST
+    assert longest > MAX_SINGLE_TOKENS
 
 
 @pytest.mark.slow
@@ -386,7 +386,7 @@ class TestSharing:
     def test_a_session_without_a_prompt_makes_no_chunk_plan(self, model: Model) -> None:
         with model.session() as session:
             before = model.device.live_objects()
-            session.prefill(IDS[:FEWEST])
+            session.prefill(IDS[:MAX_SINGLE_TOKENS])
             session.logits()
             assert model.device.live_objects() == before
             session.hold(IDS[40:50])

@@ -1,4 +1,4 @@
-"""Exported sites: the plan's file says what the Python plan says, weights lie as uploaded, and folders are safe."""
+"""ExportedSite sites: the plan's file says what the Python plan says, weights lie as uploaded, and folders are safe."""
 
 from __future__ import annotations
 
@@ -23,6 +23,7 @@ from safetensors.numpy import load_file
 
 from glinfer.cli.app import run
 from glinfer.config import ModelConfig
+from glinfer.engine.random_model import demo_tokenizer
 from glinfer.errors import FormatError, GlinferError, InputError, PlanError
 from glinfer.export import site as module
 from glinfer.export.page import renamed
@@ -33,7 +34,6 @@ from glinfer.gl.layouts.blocks import BlockLayout
 from glinfer.gl.layouts.flat import FlatLayout
 from glinfer.gl.layouts.matrix import Layout
 from glinfer.gl.program import load_source, shader_root
-from glinfer.inspect.demo import demo_tokenizer
 from glinfer.models.choice import plan_for, weights_for
 from glinfer.models.plan import Plan
 from glinfer.models.session import weight_matrix
@@ -390,7 +390,7 @@ def test_what_cannot_be_exported_is_said_in_one_line(tmp_path: Path) -> None:
 
 
 def test_weights_that_no_page_can_hold_are_refused(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(module, "_LARGEST_SINGLE", 1000)
+    monkeypatch.setattr(module, "MAX_SINGLE_FILE_BYTES", 1000)
     with pytest.raises(InputError, match="leave --single-file out"):
         export_web(written(tmp_path, GAB), tmp_path / "out", single=True)
 

@@ -511,7 +511,7 @@ def test_factors_of_the_pairs(path: Path) -> None:
         (
             {},
             {"blk.2.ffn_up.weight": drawn(2)},
-            r"unknown tensor 'blk.2.ffn_up.weight' \(known 'blk.\d.ffn_up.weight', the nearest name\)",
+            r"unknown tensor 'blk.2.ffn_up.weight' \(expected 'blk.\d.ffn_up.weight', the nearest name\)",
         ),
         ({}, {"blk.0.attn_q.bias": drawn(WIDTH)}, "tensor 'blk.0.attn_k.bias' is missing"),
         (

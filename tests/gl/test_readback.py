@@ -12,8 +12,8 @@ from glinfer.gl.context import Device
 from glinfer.gl.layouts.blocks import BLOCK_FLOATS, BlockLayout, copied_rectangles
 from glinfer.gl.layouts.matrix import Layout
 from glinfer.gl.readback import Readback
-from glinfer.gl.state import driver_objects
 from glinfer.gl.texture import Texture
+from qa.objects import driver_objects
 
 pytestmark = pytest.mark.gl
 

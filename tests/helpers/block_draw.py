@@ -20,7 +20,7 @@ from glinfer.gl.layouts.blocks import BLOCK_FLOATS, BlockLayout, RowLayout, bloc
 from glinfer.gl.layouts.grouped import GroupedLayout
 from glinfer.gl.layouts.matrix import TexelLayout
 from glinfer.gl.layouts.packing import ConstantLayout, GemvLayout
-from glinfer.inspect.tune.rows import ROW_FIELDS
+from glinfer.inspect.tune.kernels import ROW_FIELDS
 from glinfer.models.oracle import run_draw
 from glinfer.models.plan import Plan, PlanBuilder
 from glinfer.models.session import Session

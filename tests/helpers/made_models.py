@@ -9,8 +9,8 @@ from typing import Any
 import numpy as np
 
 from glinfer.config import ModelConfig
-from glinfer.engine.loading import Loaded, bind
-from glinfer.engine.model import Model
+from glinfer.engine.loading import bind
+from glinfer.engine.model import Loaded, Model
 from glinfer.families import FAMILIES
 from glinfer.formats import Checkpoint, random_checkpoint
 from glinfer.formats.packed import PackedTensor

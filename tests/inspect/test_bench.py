@@ -34,10 +34,11 @@ from glinfer.inspect.bench.decoding import (
     load_fast,
     weight_bytes,
 )
-from glinfer.inspect.bench.engines import BatchEngine, FastEngine, room_for, rotated
+from glinfer.inspect.bench.engines import BatchDecoder, FastDecoder, room_for, rotated
 from glinfer.inspect.bench.reference import bench
 from glinfer.inspect.ceiling import CeilingReport, FetchRate, ProductRate, measure_ceilings, measure_products
 from glinfer.inspect.draws import example_ids
+from glinfer.inspect.report import Spread
 
 pytestmark = pytest.mark.gl
 
@@ -152,8 +153,8 @@ class TestTiming:
             assert row.decode.slowest == pytest.approx(token_ms)
             assert row.prefill.slowest == pytest.approx(prefill_ms)
             assert row.pipelined is None
-            assert row.rates["tokens_per_second"] == pytest.approx(1000 / token_ms)
-            assert row.rates["prefill_tokens_per_second"] == pytest.approx(40_000 / prefill_ms)
+            assert row.tokens_per_second == pytest.approx(1000 / token_ms)
+            assert row.prefill_tokens_per_second == pytest.approx(40_000 / prefill_ms)
 
     def test_a_slow_prefill_is_counted_once(self, monkeypatch: Patch) -> None:
         clock = Clock(monkeypatch)
@@ -196,7 +197,7 @@ class TestTiming:
             timed([Scripted(Clock(monkeypatch), "one", 1.0, 1.0)], contexts, runs)
 
     def test_a_spread(self) -> None:
-        spread = timing.Spread.of([3.0, 1.0, 2.0, 5.0, 4.0])
+        spread = Spread.of([3.0, 1.0, 2.0, 5.0, 4.0])
         assert (spread.fastest, spread.lower_quartile, spread.median, spread.upper_quartile, spread.slowest) == (
             *(1.0, 2.0, 3.0, 4.0, 5.0),
         )
@@ -207,7 +208,7 @@ def test_the_fast_engine_decodes_what_the_model_generates(small: Path, device: D
     model, engine, about = load_fast(small, "f32", device, opening_seconds=1.0)
     programs = model.bound.program_count
     with model:
-        assert isinstance(engine, FastEngine)
+        assert isinstance(engine, FastDecoder)
         assert np.allclose(engine.prefill(ids), model.logits(ids), rtol=0, atol=1e-5)
         engine.rewind(20)
         expected = model.generate(ids[:21], max_tokens=10, temperature=0)
@@ -242,7 +243,7 @@ def test_a_prompt_is_taken_in_by_chunks(small: Path, device: Device, monkeypatch
 def test_a_batch_decodes_what_each_prompt_does_alone(small: Path, device: Device) -> None:
     ids = [int(token) for token in example_ids(CONFIG, 40)]
     with glinfer.load(small, device=device, plan="fast") as model:
-        batch = BatchEngine(model, 3, room_for(CONFIG, [3], 40, 1 << 14))
+        batch = BatchDecoder(model, 3, room_for(CONFIG, [3], 40, 1 << 14))
         batch.prefill(ids)
         found = batch.decode_greedy(24, 16)
         assert found == [model.generate(rotated(ids, place)[:25], max_tokens=16, temperature=0) for place in range(3)]
@@ -368,7 +369,7 @@ class TestCeiling:
     def test_every_texel_is_fetched_as_often_as_is_claimed(
         self, device: Device, format_name: str, lookup: bool
     ) -> None:
-        with ceiling._Bench(device) as bench_:
+        with ceiling._Resources(device) as bench_:
             source = bench_.texture(64, 256, format_name)
             shape = (256, 64) if source.layout.format.channels == 1 else (256, 64, 4)
             texels = np.random.default_rng(2).integers(0, 7, shape).astype(source.layout.format.dtype)
@@ -389,7 +390,7 @@ class TestCeiling:
             device,
             [("rgba32ui", 10), ("rgba32f", 30_000_000)],
             sample_seconds=1e-5,
-            on_step=lambda done, total: steps.append((done, total)),
+            on_progress=lambda done, total: steps.append((done, total)),
         )
         assert [(rate.format, rate.texture_bytes) for rate in report.fetches] == [
             *[("rgba32ui", 1 << 24), ("r32f", 1 << 24), ("rgba32f", 1 << 25)],

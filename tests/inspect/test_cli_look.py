@@ -14,9 +14,10 @@ from tiers import tiered
 import glinfer
 from glinfer.cli.app import run
 from glinfer.config import ModelConfig
+from glinfer.engine.probabilities import softmax
 from glinfer.errors import ContextError
 from glinfer.formats import load_checkpoint, random_checkpoint, save_checkpoint
-from glinfer.inspect.look.lens import lens_logits, logit_lens, softmax
+from glinfer.inspect.look.lens import lens_logits, logit_lens
 
 pytestmark = pytest.mark.gl
 

@@ -15,7 +15,7 @@ from glinfer.config import ModelConfig
 from glinfer.engine.loading import bind
 from glinfer.formats import random_checkpoint
 from glinfer.gl.context import open_device
-from glinfer.inspect.profile.run import profile
+from glinfer.inspect.profile.measure import profile
 
 pytestmark = pytest.mark.gl
 

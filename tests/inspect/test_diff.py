@@ -15,7 +15,7 @@ from glinfer.config import ModelConfig
 from glinfer.errors import ContextError, GlinferError, InputError
 from glinfer.formats import load_checkpoint, random_checkpoint, save_checkpoint
 from glinfer.gl.context import Limits
-from glinfer.inspect.diff.compare import OTHER_FORMAT, SAME_FORMAT, Side, diff
+from glinfer.inspect.diff.compare import OTHER_FORMAT, SAME_FORMAT, RunConfig, diff
 from glinfer.inspect.diff.report import DiffReport
 from glinfer.models.oracle import relative_error
 
@@ -42,7 +42,7 @@ def first_beyond(report: DiffReport) -> str | None:
 class TestSameModel:
     def test_both_sides_alike_are_identical_bit_for_bit(self, bare: Path) -> None:
         told: list[tuple[int, int]] = []
-        report = diff(Side(bare), Side(bare), IDS, on_progress=lambda done, total: told.append((done, total)))
+        report = diff(RunConfig(bare), RunConfig(bare), IDS, on_progress=lambda done, total: told.append((done, total)))
         assert report.identical
         assert report.passed
         assert report.first_different is None
@@ -58,12 +58,12 @@ class TestSameModel:
     @pytest.mark.parametrize("plan", ["fast", "reference"])
     def test_smaller_textures_are_named_and_change_nothing(self, bare: Path, plan: str) -> None:
         least = Limits.webgl2_minimum()
-        report = diff(Side(bare, plan=plan), Side(bare, plan=plan, limits=least), IDS[:3])
+        report = diff(RunConfig(bare, plan=plan), RunConfig(bare, plan=plan, limits=least), IDS[:3])
         assert report.identical
         assert report.a.max_texture_size > report.b.max_texture_size == 2048
 
     def test_the_fast_plan_against_the_reference(self, bare: Path) -> None:
-        fast, reference = Side(bare), Side(bare, plan="reference")
+        fast, reference = RunConfig(bare), RunConfig(bare, plan="reference")
         report = diff(fast, reference, IDS)
         assert report.passed
         assert not report.identical
@@ -79,7 +79,7 @@ class TestSameModel:
         assert (other_way.passed, other_way.only_b) == (True, ())
 
     def test_what_is_said_of_the_next_tokens(self, bare: Path) -> None:
-        report = diff(Side(bare), Side(bare, plan="reference"), IDS, positions=3)
+        report = diff(RunConfig(bare), RunConfig(bare, plan="reference"), IDS, positions=3)
         assert [at.position for at in report.along.positions] == [0, 2, 5]
         assert [(at.token, at.following) for at in report.along.positions] == [(13, 132), (251, 7), (299, None)]
         with glinfer.load(bare) as model:
@@ -90,27 +90,27 @@ class TestSameModel:
                     assert at.logprob_a == pytest.approx(float(np.log(probs[at.following])), abs=1e-5)
 
     def test_passes_of_a_part_and_tokens_of_a_part(self, bare: Path) -> None:
-        report = diff(Side(bare), Side(bare), [*IDS] * 20, tokens=7, trace=2)
+        report = diff(RunConfig(bare), RunConfig(bare), [*IDS] * 20, tokens=7, trace=2)
         assert (len(report.ids), report.traced, len(report.along.positions)) == (7, 2, 7)
-        assert diff(Side(bare), Side(bare, context=9), [*IDS] * 20, shorten=True).ids == tuple([*IDS] * 2)[:9]
+        assert diff(RunConfig(bare), RunConfig(bare, context=9), [*IDS] * 20, shorten=True).ids == tuple([*IDS] * 2)[:9]
 
 
 class TestWeights:
     def test_fewer_bits_are_told_and_pass(self, bare: Path) -> None:
-        report = diff(Side(bare), Side(bare, weights="q8"), IDS)
+        report = diff(RunConfig(bare), RunConfig(bare, weights="q8"), IDS)
         assert report.tolerance == OTHER_FORMAT
         assert (report.a.kept, report.b.kept) == (("F32",), ("Q8",))
         assert report.passed
         assert not report.identical
         assert report.along.kl[0] > 0
-        strict = diff(Side(bare), Side(bare, weights="q8"), IDS, tolerance=1e-4)
+        strict = diff(RunConfig(bare), RunConfig(bare, weights="q8"), IDS, tolerance=1e-4)
         assert not strict.passed
         assert first_beyond(strict) == "embed.centred"
 
     @pytest.mark.parametrize("plan", ["fast", "reference"])
     def test_a_transposed_matrix_is_named_and_found(self, bare: Path, tmp_path: Path, plan: str) -> None:
         other = with_tensor(bare, tmp_path / "transposed.gab", OUT_PROJ, np.transpose)
-        report = diff(Side(bare, plan=plan), Side(other, plan=plan), IDS)
+        report = diff(RunConfig(bare, plan=plan), RunConfig(other, plan=plan), IDS)
         assert report.weights is not None
         assert {what: [each.name for each in group] for what, group in report.weights.groups.items()} == {
             "B is A transposed": [OUT_PROJ]
@@ -123,7 +123,7 @@ class TestWeights:
 
     def test_a_matrix_that_was_scaled(self, bare: Path, tmp_path: Path) -> None:
         other = with_tensor(bare, tmp_path / "scaled.gab", FC_IN, lambda array: array * np.float32(1.25))
-        report = diff(Side(bare), Side(other, plan="reference"), IDS)
+        report = diff(RunConfig(bare), RunConfig(other, plan="reference"), IDS)
         assert report.weights is not None
         assert list(report.weights.groups) == ["B is A × 1.25"]
         assert first_beyond(report) == "blocks.0.mlp.hidden"
@@ -137,7 +137,7 @@ class TestWeights:
         assert abs(float(x[at]) - float(y[at])) == pytest.approx(float(np.abs(x - y).max()))
 
     def test_one_configuration_that_differs_is_told(self, bare: Path) -> None:
-        report = diff(Side(bare), Side(bare, gelu="erf"), IDS)
+        report = diff(RunConfig(bare), RunConfig(bare, gelu="erf"), IDS)
         assert report.config == {"hidden_act": ("gelu_new", "gelu")}
         assert report.first_different is not None
         assert report.first_different.name == "blocks.0.mlp.hidden"
@@ -148,7 +148,7 @@ class TestWeights:
         save_checkpoint(
             random_checkpoint(dataclasses.replace(config, num_hidden_layers=1)), tmp_path / "other.safetensors"
         )
-        report = diff(Side(bare), Side(tmp_path / "other.safetensors"), IDS[:2])
+        report = diff(RunConfig(bare), RunConfig(tmp_path / "other.safetensors"), IDS[:2])
         assert report.first_beyond is not None
         assert (report.first_beyond.name, report.first_beyond.error) == ("embed.centred", None)
         assert "blocks.1.attn.q" in report.only_a
@@ -165,7 +165,7 @@ class TestDecoders:
     @pytest.mark.slow
     def test_fast_against_reference(self, llama: Path) -> None:
         ids = [3, 100, 7, 7, 55]
-        report = diff(Side(llama), Side(llama, plan="reference"), ids)
+        report = diff(RunConfig(llama), RunConfig(llama, plan="reference"), ids)
         assert report.passed
         assert report.tolerance == SAME_FORMAT
         assert {"embed", "blocks.0.attn.q", "blocks.1.attn.joined", "blocks.1.resid_post", "logits"} <= {
@@ -177,7 +177,7 @@ class TestDecoders:
         assert {"final_norm", *(f"blocks.{layer}.{name}" for layer in range(2) for name in fused)} <= set(report.only_b)
 
     def test_formats_of_a_file_decide_the_tolerance(self, llama: Path) -> None:
-        report = diff(Side(llama), Side(llama, weights="q8"), [3, 100, 7])
+        report = diff(RunConfig(llama), RunConfig(llama, weights="q8"), [3, 100, 7])
         assert report.tolerance == OTHER_FORMAT
         assert (report.a.kept, report.b.kept) == (("F32",), ("Q8",))
         assert report.along.kl[0] > 0
@@ -189,7 +189,7 @@ class TestRefused:
             random_checkpoint(ModelConfig.from_options("vocab=301,dim=8,heads=2,blocks=1")), tmp_path / "b.gab"
         )
         with pytest.raises(InputError, match="A has a vocabulary of 300 tokens and B of 301"):
-            diff(Side(bare), Side(tmp_path / "b.gab"), IDS)
+            diff(RunConfig(bare), RunConfig(tmp_path / "b.gab"), IDS)
 
     def test_tokenizers_that_split_a_text_differently(self, small: Path, tmp_path: Path) -> None:
         from glinfer.formats import write_bpe
@@ -199,13 +199,13 @@ class TestRefused:
         write_bpe(learn_bpe(["xyzzy xyzzyx plugh plover " * 20] * 3, 300, [chr(0x4E00 + n) for n in range(40)]), other)
         text = "the model and the light"
         with pytest.raises(InputError, match=r"split this text differently, from token \d+ on; .* as ids"):
-            diff(Side(small), Side(small, tokenizer=other), text)
-        assert diff(Side(small), Side(small, tokenizer=other), IDS).identical
+            diff(RunConfig(small), RunConfig(small, tokenizer=other), text)
+        assert diff(RunConfig(small), RunConfig(small, tokenizer=other), IDS).identical
 
     def test_a_text_needs_one_tokenizer(self, small: Path, bare: Path) -> None:
         with pytest.raises(InputError, match="no tokenizer was given"):
-            diff(Side(bare), Side(bare), "text")
-        report = diff(Side(bare), Side(small), "light")
+            diff(RunConfig(bare), RunConfig(bare), "text")
+        report = diff(RunConfig(bare), RunConfig(small), "light")
         assert "".join(report.words[token] for token in report.ids) == "light"
 
     @pytest.mark.parametrize(
@@ -220,7 +220,7 @@ class TestRefused:
     )
     def test_options(self, bare: Path, options: dict[str, Any], expected: str) -> None:
         with pytest.raises(InputError, match=expected):
-            diff(Side(bare), Side(bare), IDS, **options)
+            diff(RunConfig(bare), RunConfig(bare), IDS, **options)
 
     @pytest.mark.parametrize(
         ("side", "ids", "kind", "expected"),
@@ -238,4 +238,4 @@ class TestRefused:
         self, bare: Path, side: dict[str, Any], ids: list[int], kind: type[GlinferError], expected: str
     ) -> None:
         with pytest.raises(kind, match=expected):
-            diff(Side(bare), Side(bare, **side), ids)
+            diff(RunConfig(bare), RunConfig(bare, **side), ids)

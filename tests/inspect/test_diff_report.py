@@ -11,16 +11,16 @@ from typing import Any
 import numpy as np
 import pytest
 
-from glinfer.cli.diff import side_of, verdict
+from glinfer.cli.diff import check_picture, side_of, verdict
 from glinfer.config import ModelConfig
 from glinfer.errors import InputError
 from glinfer.formats import Checkpoint, random_checkpoint
 from glinfer.formats.packed import PackedTensor
 from glinfer.gl.context import Limits
 from glinfer.inspect.diff import pictures as diff_pictures
-from glinfer.inspect.diff.compare import Side, Trace, compare_along, compare_passes, farthest, spread
-from glinfer.inspect.diff.pictures import check_picture, save_picture
-from glinfer.inspect.diff.report import DiffReport, Place, SideFacts
+from glinfer.inspect.diff.compare import CapturedRun, RunConfig, compare_along, compare_passes, farthest, spread
+from glinfer.inspect.diff.pictures import save_picture
+from glinfer.inspect.diff.report import DiffReport, ElementPosition, RunFacts
 from glinfer.inspect.diff.weights import compared, diff_weights
 from glinfer.models.oracle import relative_error
 from glinfer.quant.ggml import pack
@@ -81,7 +81,7 @@ class TestTensors:
             assert found.largest == pytest.approx(float(np.abs(b.astype(np.float64) - a).max()))
 
     def test_a_large_matrix_is_looked_at_in_pieces(self, monkeypatch: pytest.MonkeyPatch) -> None:
-        monkeypatch.setattr("glinfer.inspect.diff.weights._PIECE", 100)
+        monkeypatch.setattr("glinfer.inspect.diff.weights.PIECE_ELEMENTS", 100)
         for b, kind in ((MATRIX.T.copy(), "transposed"), (MATRIX * np.float32(3), "scaled")):
             assert compared("name", MATRIX, b).kind == kind
         late = MATRIX.T.copy()
@@ -178,9 +178,9 @@ class TestNumbers:
         assert np.ptp(np.diff(found)) <= 1
 
 
-def trace(arrays: dict[str, Array], draws: tuple[str, ...] = ("d",), sites: tuple[str, ...] = ("d",)) -> Trace:
+def trace(arrays: dict[str, Array], draws: tuple[str, ...] = ("d",), sites: tuple[str, ...] = ("d",)) -> CapturedRun:
     axes = {name: array.ndim - 2 for name, array in arrays.items()}
-    return Trace(arrays, axes, dict.fromkeys(arrays, sites), draws, 6)
+    return CapturedRun(arrays, axes, dict.fromkeys(arrays, sites), draws, 6)
 
 
 class TestPasses:
@@ -201,7 +201,7 @@ class TestPasses:
         assert same.identical
         last[0, 5] += 1
         (found,) = compare_passes(trace({"logits": whole}), trace({"logits": last}))
-        assert found.place == Place(5, None, 5)
+        assert found.place == ElementPosition(5, None, 5)
         assert found.error == pytest.approx(1 / np.abs(whole[-1]).max())
 
     def test_of_draws_for_single_heads_the_one_is_named(self) -> None:
@@ -210,7 +210,7 @@ class TestPasses:
         b[1, 2, 3] += 1
         sides = [trace({"blocks.0.attn.mixed": each}, sites=("head.0", "head.1", "head.2")) for each in (a, b)]
         (found,) = compare_passes(*sides)
-        assert (found.place, found.draw) == (Place(2, 1, 3), "head.1")
+        assert (found.place, found.draw) == (ElementPosition(2, 1, 3), "head.1")
         other = trace({"blocks.0.attn.mixed": b}, draws=("another",))
         assert [each.draw for each in compare_passes(sides[0], other)] == [None]
 
@@ -231,7 +231,7 @@ def report() -> DiffReport:
     b = {name: array * np.float32(1 + 1e-3 * place) for place, (name, array) in enumerate(a.items())}
     b["blocks.1.mlp.out"] = np.zeros((6, 9), np.float32)
     logits = GENERATOR.standard_normal((6, 30)).astype(np.float32)
-    side = SideFacts("m", "fast", "f32", ("F32",), "a renderer", 2048, 1, LLAMA)
+    side = RunFacts("m", "fast", "f32", ("F32",), "a renderer", 2048, 1, LLAMA)
     along = compare_along([1, 2, 3, 1, 2, 3], list(range(6)), logits, logits + np.float32(0.01) * logits[::-1])
     words = {1: " $a_1$", 2: "\n", 3: "漢字 and a long word"}
     passes = tuple(compare_passes(trace(a), trace(b)))
@@ -278,14 +278,16 @@ class TestReport:
 
     def test_without_matplotlib_the_extra_is_named(self, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
         missing: Callable[[str], None] = lambda name: None  # noqa: E731
-        monkeypatch.setattr(diff_pictures, "find_spec", missing)
+        monkeypatch.setattr("importlib.util.find_spec", missing)
         with pytest.raises(InputError, match=r"pip install 'glinfer\[plots\]'"):
             check_picture(tmp_path / "out.png")
 
 
 class TestSettings:
     def test_settings_of_a_side(self) -> None:
-        assert side_of("--a", "m", ["plan=reference, gelu=erf", "context=12,device=1", "gl=es,limits=webgl2"]) == Side(
+        assert side_of(
+            "--a", "m", ["plan=reference, gelu=erf", "context=12,device=1", "gl=es,limits=webgl2"]
+        ) == RunConfig(
             "m",
             plan="reference",
             gelu="erf",
@@ -294,7 +296,7 @@ class TestSettings:
             api="es",
             limits=Limits.webgl2_minimum(),
         )
-        assert side_of("--b", "m", []) == Side("m")
+        assert side_of("--b", "m", []) == RunConfig("m")
 
     @pytest.mark.parametrize(
         ("text", "expected"),

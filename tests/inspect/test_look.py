@@ -23,16 +23,21 @@ from glinfer.config import ModelConfig
 from glinfer.errors import FormatError, InputError
 from glinfer.formats import BpeModel, Checkpoint, random_checkpoint
 from glinfer.formats.packed import PackedTensor
+from glinfer.inspect.figures import DPI, Sheet, drawable, plain_style, short, thinned
+from glinfer.inspect.labels import token_label, visible
 from glinfer.inspect.look import lens as lens_module
-from glinfer.inspect.look import weights as look_weights
-from glinfer.inspect.look.folder import check_folder, filling
+from glinfer.inspect.look import statistics as look_statistics
+from glinfer.inspect.look.drawing import labelled_tokens
 from glinfer.inspect.look.lens import final_norm, lens_logits, likeliest, logit_lens
-from glinfer.inspect.look.numbers import attention_numbers, statistics
-from glinfer.inspect.look.page import page
-from glinfer.inspect.look.run import Wanted, look, prompt_ids
-from glinfer.inspect.look.sheet import DPI, Sheet, drawable, plain_style, short, thinned
-from glinfer.inspect.look.tokens import look_tokens, token_label, visible
-from glinfer.inspect.look.weights import block_of, look_at_weight, textures_of
+from glinfer.inspect.look.options import LookOptions, prompt_ids
+from glinfer.inspect.look.output import check_folder, filling, look, page
+from glinfer.inspect.look.statistics import (
+    attention_numbers,
+    block_of,
+    statistics,
+    summarize_weight,
+    texture_sizes,
+)
 from glinfer.models.choice import plan_for
 from glinfer.models.oracle import run_plan
 from glinfer.text.tokenizer import Tokenizer
@@ -155,8 +160,8 @@ class TestLens:
     ) -> None:
         streams = np.random.default_rng(2).normal(size=(3, 5, 32))
         logits = np.stack([lens_logits(model.checkpoint, stream) for stream in streams])
-        monkeypatch.setattr(lens_module, "_PIECE", 1)
-        monkeypatch.setattr(lens_module, "_LEAST_ROWS", 37)
+        monkeypatch.setattr(lens_module, "PIECE_ELEMENTS", 1)
+        monkeypatch.setattr(lens_module, "_MIN_ROWS", 37)
         seen = logit_lens(model.checkpoint, list(streams))
         probs = np.exp(logits) / np.exp(logits).sum(axis=2, keepdims=True)
         assert np.array_equal(seen.ids, logits.argmax(axis=2))
@@ -208,8 +213,8 @@ class TestLabels:
         assert visible(piece) == label
 
     def test_without_text_a_label_is_the_id(self) -> None:
-        assert [token.label for token in look_tokens([65, 10], None)] == ["65", "10"]
-        assert [token.label for token in look_tokens([65, 10], BYTES)] == ["A", "↵"]
+        assert [token.label for token in labelled_tokens([65, 10], None)] == ["65", "10"]
+        assert [token.label for token in labelled_tokens([65, 10], BYTES)] == ["A", "↵"]
         assert token_label(0, Nameless()) == "#0"
 
     def test_what_the_font_lacks_is_written_as_its_number(self) -> None:
@@ -236,7 +241,7 @@ class TestWanted:
     )
     def test_layers_are_numbers_ranges_and_patterns(self, layers: str | None, found: Sequence[int]) -> None:
         config = ModelConfig.from_options("blocks=12,dim=8,heads=1")
-        assert Wanted.of(config, layers=layers).layers == tuple(found)
+        assert LookOptions.of(config, layers=layers).layers == tuple(found)
 
     @pytest.mark.parametrize(
         ("options", "complaint"),
@@ -252,12 +257,12 @@ class TestWanted:
     )
     def test_what_is_not_there_is_refused(self, options: dict[str, Any], complaint: str) -> None:
         with pytest.raises(InputError, match=re.escape(complaint)):
-            Wanted.of(SMALL, **options)
+            LookOptions.of(SMALL, **options)
 
     def test_kinds_come_in_their_own_order_and_only_weights_need_no_run(self) -> None:
-        assert Wanted.of(SMALL, "weights,lens").what == ("lens", "weights")
-        assert Wanted.of(SMALL, "lens").runs
-        assert not Wanted.of(SMALL, "weights").runs
+        assert LookOptions.of(SMALL, "weights,lens").what == ("lens", "weights")
+        assert LookOptions.of(SMALL, "lens").runs
+        assert not LookOptions.of(SMALL, "weights").runs
 
     def test_a_text_that_is_too_long_or_no_text_is_refused(self, model: OracleModel) -> None:
         with pytest.raises(InputError, match=r"600 tokens.*up to 512"):
@@ -299,9 +304,9 @@ class TestWeights:
     def test_a_thumbnail_is_the_mean_of_absolute_values(self, monkeypatch: pytest.MonkeyPatch) -> None:
         values = np.random.default_rng(6).normal(size=(300, 140)) - 0.1
         values[7] = 0.0
-        monkeypatch.setattr(look_weights, "_CHUNK", 140 * 11)  # in parts that end within blocks
+        monkeypatch.setattr(look_statistics, "PIECE_ELEMENTS", 140 * 11)  # in parts that end within blocks
         name = "transformer.wte.weight"
-        found = look_at_weight(one_weight(name, values), name, (140, 300, "r32f"))
+        found = summarize_weight(one_weight(name, values), name, (140, 300, "r32f"))
         floats = values.astype(np.float32).astype(np.float64)
         assert found.block == (3, 3)
         assert found.image.shape == (100, 47)
@@ -309,7 +314,7 @@ class TestWeights:
         assert found.image[0, 46] == pytest.approx(np.abs(floats[0:3, 138:140]).mean())  # the last block is smaller
         assert found.counts.sum() == floats.size
         assert found.counts[0] == (floats < found.edges[1]).sum()
-        numbers = found.numbers
+        numbers = found.stats
         assert (numbers["zeros"], numbers["nan"], numbers["infinite"]) == (140, 0, 0)
         assert numbers["min"] == floats.min()
         assert numbers["std"] == pytest.approx(floats.std())
@@ -318,7 +323,7 @@ class TestWeights:
     def test_a_vector_keeps_its_signs(self) -> None:
         values = np.linspace(-1, 1, 140)
         name = "transformer.ln_f.bias"
-        found = look_at_weight(one_weight(name, values), name, (140, 1, "r32f"))
+        found = summarize_weight(one_weight(name, values), name, (140, 1, "r32f"))
         assert (found.shape, found.block, found.image.shape) == ((1, 140), (1, 2), (1, 70))
         assert found.image[0, 0] == pytest.approx(values[:2].mean())
 
@@ -326,8 +331,8 @@ class TestWeights:
         values = np.ones((300, 140))
         values[:3, :3], values[5, 5], values[9, :2] = np.nan, np.inf, -np.inf
         name = "lm_head.weight"
-        found = look_at_weight(one_weight(name, values), name, (140, 300, "r32f"))
-        assert (found.numbers["nan"], found.numbers["infinite"], found.numbers["max"]) == (9, 3, 1.0)
+        found = summarize_weight(one_weight(name, values), name, (140, 300, "r32f"))
+        assert (found.stats["nan"], found.stats["infinite"], found.stats["max"]) == (9, 3, 1.0)
         assert np.isnan(found.image[0, 0])
         assert np.nanmin(found.image) == 1.0
         assert found.counts.sum() == values.size - 12
@@ -342,9 +347,9 @@ class TestWeights:
 
     def test_textures_are_those_of_the_reference_plan(self) -> None:
         gab = random_checkpoint(SMALL)
-        assert textures_of(gab, 4096)["transformer.wte.weight"] == (32, 256, "r32f")
+        assert texture_sizes(gab, 4096)["transformer.wte.weight"] == (32, 256, "r32f")
         config = ModelConfig.from_options("family=llama,vocab=300,dim=32,heads=4,blocks=1,context=100000,inner=48")
-        found = textures_of(random_checkpoint(config), 2048)
+        found = texture_sizes(random_checkpoint(config), 2048)
         assert found["model.embed_tokens.weight"] == (256, 10, "rgba32f")
 
 
@@ -422,11 +427,11 @@ class TestLook:
         document = look(
             model.checkpoint,
             tmp_path / "out",
-            Wanted.of(SMALL, top=5),
+            LookOptions.of(SMALL, top=5),
             model=model,
             prompt="To be,\n<b>not",
             about={"name": "<script>alert(1)</script>"},
-            on_picture=lambda done, total: told.append((done, total)),
+            on_progress=lambda done, total: told.append((done, total)),
         )
         folder = tmp_path / "out"
         assert json.loads((folder / "look.json").read_text()) == document
@@ -474,7 +479,7 @@ class TestLook:
 
     def test_only_what_is_wanted_is_captured_and_drawn(self, model: OracleModel, tmp_path: Path) -> None:
         model.asked.clear()
-        wanted = Wanted.of(SMALL, "lens", "1")
+        wanted = LookOptions.of(SMALL, "lens", "1")
         document = look(model.checkpoint, tmp_path, wanted, model=model, prompt=[1, 2, 3])
         assert model.asked == [["embed", "blocks.1.resid_post", "logits"]]
         assert document["lens"]["rows"] == ["embed", "block 1"]
@@ -488,8 +493,8 @@ class TestLook:
         from glinfer.inspect.look import drawing as look_drawing
 
         model.asked.clear()
-        monkeypatch.setattr(look_drawing, "_MEMORY", 1)
-        document = look(model.checkpoint, tmp_path, Wanted.of(SMALL, "lens"), model=model, prompt=[1, 2])
+        monkeypatch.setattr(look_drawing, "MAX_LOOK_BYTES", 1)
+        document = look(model.checkpoint, tmp_path, LookOptions.of(SMALL, "lens"), model=model, prompt=[1, 2])
         assert model.asked == [
             ["embed", "blocks.0.resid_post", "logits"],
             ["blocks.1.resid_post"],
@@ -500,11 +505,11 @@ class TestLook:
 
     @pytest.mark.slow
     def test_weights_alone_need_no_model(self, model: OracleModel, tmp_path: Path) -> None:
-        document = look(model.checkpoint, tmp_path, Wanted.of(SMALL, "weights", "0"))
+        document = look(model.checkpoint, tmp_path, LookOptions.of(SMALL, "weights", "0"))
         assert (document["tokens"], document["next"], document["lens"]) == ([], [], None)
         assert len(document["pictures"]) == 2
         with pytest.raises(InputError, match="a text"):
-            look(model.checkpoint, tmp_path, Wanted.of(SMALL, "lens"))
+            look(model.checkpoint, tmp_path, LookOptions.of(SMALL, "lens"))
 
     @pytest.mark.slow
     def test_numbers_that_are_none_are_drawn_too(self, tmp_path: Path) -> None:
@@ -512,7 +517,9 @@ class TestLook:
         tensors = {name: tensor.copy() for name, tensor in checkpoint.tensors.items()}
         tensors["transformer.h.1.mlp.fc_out.bias"][3] = np.nan
         broken = OracleModel(dataclasses.replace(checkpoint, tensors=tensors))
-        document = look(broken.checkpoint, tmp_path, Wanted.of(SMALL, layers="1,2"), model=broken, prompt=[1, 2, 3])
+        document = look(
+            broken.checkpoint, tmp_path, LookOptions.of(SMALL, layers="1,2"), model=broken, prompt=[1, 2, 3]
+        )
         odd = [told["name"] for told in document["tensors"] if told["nan"]]
         assert odd[0] == "blocks.1.resid_post"
         assert document["lens"]["last"][-1] == []
@@ -527,7 +534,7 @@ class TestLook:
             (1, ["lens/positions-000.png"]),
             (70, [f"lens/positions-{n:03d}.png" for n in (0, 23, 46)]),
         ):
-            wanted = Wanted.of(config, "attention,hidden,lens")
+            wanted = LookOptions.of(config, "attention,hidden,lens")
             document = look(model.checkpoint, tmp_path, wanted, model=model, prompt=[5] * count)
             assert [picture["file"] for picture in document["pictures"] if "positions" in picture["file"]] == pieces
             assert max(picture["width"] for picture in document["pictures"]) < 2600
@@ -540,7 +547,7 @@ class TestLook:
                 look(
                     model.checkpoint,
                     tmp_path / name,
-                    Wanted.of(SMALL, "attention,hidden,lens", "0"),
+                    LookOptions.of(SMALL, "attention,hidden,lens", "0"),
                     model=model,
                     prompt=[1, 2],
                 )
@@ -558,17 +565,18 @@ class TestLook:
     ) -> None:
         monkeypatch.setattr("importlib.util.find_spec", lambda name: None)
         with pytest.raises(InputError, match=r"matplotlib.*pip install 'glinfer\[plots\]'"):
-            look(model.checkpoint, tmp_path / "out", Wanted.of(SMALL, "weights"))
+            look(model.checkpoint, tmp_path / "out", LookOptions.of(SMALL, "weights"))
         assert not (tmp_path / "out").exists()
 
     @pytest.mark.slow
     def test_matplotlib_is_imported_late_and_never_pyplot(self, tmp_path: Path) -> None:
         program = (
             "import sys; from glinfer.cli import look; assert 'matplotlib' not in sys.modules;"
-            "from glinfer.inspect.look.run import Wanted, look; from glinfer.formats import random_checkpoint;"
+            "from glinfer.inspect.look.options import LookOptions; from glinfer.inspect.look.output import look;"
+            "from glinfer.formats import random_checkpoint;"
             "from glinfer.config import ModelConfig;"
             "config = ModelConfig.from_options('vocab=256,dim=8,heads=1,blocks=1');"
-            "look(random_checkpoint(config), sys.argv[1], Wanted.of(config, 'weights'));"
+            "look(random_checkpoint(config), sys.argv[1], LookOptions.of(config, 'weights'));"
             "assert 'matplotlib' in sys.modules and 'matplotlib.pyplot' not in sys.modules"
         )
         subprocess.run([sys.executable, "-c", program, str(tmp_path / "out")], check=True)

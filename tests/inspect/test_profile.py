@@ -15,16 +15,15 @@ from tiers import tiered
 
 from glinfer.config import ModelConfig
 from glinfer.engine.engine import Engine
-from glinfer.engine.loading import bind, read_model
-from glinfer.engine.model import load_model
+from glinfer.engine.loading import bind, load_model, read_model
 from glinfer.errors import InputError
 from glinfer.formats import load_checkpoint, random_checkpoint
 from glinfer.gl.context import Device, open_device
 from glinfer.gl.texture import Texture
 from glinfer.gl.timers import FENCES, TIMESTAMPS, TimestampQueries
 from glinfer.inspect.profile import measure as profile_measure
+from glinfer.inspect.profile.measure import profile
 from glinfer.inspect.profile.report import ProfileReport
-from glinfer.inspect.profile.run import profile
 
 pytestmark = pytest.mark.gl
 
@@ -64,10 +63,10 @@ class TestTimes:
         assert line.start <= line.issued[0][0] <= line.issued[-1][1] <= line.end
         assert found.issue.median <= found.wall.median
         assert [each.name for each in found.draws] == [spec.name for spec in shakespeare.plan.draws]
-        assert sum(kind.share for kind in found.kinds()) == pytest.approx(1.0)
+        assert sum(kind.share for kind in found.kinds) == pytest.approx(1.0)
 
     def test_products_read_more_than_the_choice_of_a_token(self, shakespeare: Engine) -> None:
-        kinds = {kind.kind: kind for kind in profile(shakespeare, runs=1).kinds()}
+        kinds = {kind.kind: kind for kind in profile(shakespeare, runs=1).kinds}
         assert kinds["mlp.fc_in"].bytes_read > 10 * kinds["pick"].bytes_read
         assert (kinds["mlp.fc_in"].draws, kinds["pick"].draws) == (6, 1)
         assert min(kind.ms for kind in kinds.values()) >= 0
@@ -79,7 +78,7 @@ class TestTimes:
         read = [point.bytes_read for point in found.growth]
         assert read == sorted(read)
         assert read[2] < found.bytes_read < read[3]
-        assert set(found.growth[0].kinds) == {kind.kind for kind in found.kinds()}
+        assert set(found.growth[0].kinds) == {kind.kind for kind in found.kinds}
         assert sum(found.growth[0].kinds.values()) > 0
         assert found.notes == ()
 
@@ -159,10 +158,10 @@ class TestPlans:
         engine.bound.texture("picks")
         held = sum(each.layout.nbytes for each in device._owned.values() if isinstance(each, Texture))
         found = profile(engine, prompt_tokens=prompt, runs=1)
-        assert found.memory("kind")["weight"] == engine.plan.texture_bytes(1 << 14, "weight")
+        assert found.memory["kind"]["weight"] == engine.plan.texture_bytes(1 << 14, "weight")
         total = sum(each.bytes for each in found.textures)
         assert total == held if prompt is None else total > held
-        assert sum(found.memory("part").values()) == total
+        assert sum(found.memory["part"].values()) == total
         # What was made for the prompt is gone again.
         assert sum(each.layout.nbytes for each in device._owned.values() if isinstance(each, Texture)) == held
 
@@ -188,7 +187,7 @@ class TestNothingIsLeftBehind:
             raise KeyboardInterrupt
 
         with pytest.raises(KeyboardInterrupt):
-            profile(engine, on_step=interrupt)
+            profile(engine, on_progress=interrupt)
         assert device.live_objects() == before
 
     def test_the_report_is_json(self, shared_device: Device) -> None:

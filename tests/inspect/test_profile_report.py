@@ -19,14 +19,15 @@ import pytest
 from glinfer.config import ModelConfig
 from glinfer.errors import FormatError, InputError
 from glinfer.gl.timers import FENCES, TIMESTAMPS, Timeline
-from glinfer.inspect.bench.turns import Spread
 from glinfer.inspect.ceiling import FetchRate
-from glinfer.inspect.profile.bytes import Read, TextureUse, Traffic, least_seconds, part_of, traffic
-from glinfer.inspect.profile.compare import compare, read_side
-from glinfer.inspect.profile.measure import Measured, places
-from glinfer.inspect.profile.page import charts, comparison_page, profile_page
+from glinfer.inspect.profile import charts
+from glinfer.inspect.profile.compare import compare, read_summary
+from glinfer.inspect.profile.measure import Timings, places
+from glinfer.inspect.profile.page import check_charts, comparison_page, profile_page
 from glinfer.inspect.profile.report import DrawProfile, GrowthPoint, ProfileReport
 from glinfer.inspect.profile.trace import CPU_TRACK, DRAW_TRACK, trace, write_trace
+from glinfer.inspect.profile.traffic import DrawTraffic, Read, TextureUse, draw_traffic, min_seconds, part_of
+from glinfer.inspect.report import Spread
 from glinfer.models.choice import plan_for
 from glinfer.models.fast.rows import chunk_plan
 from glinfer.models.options import PlanOptions
@@ -39,19 +40,19 @@ GAB = ModelConfig.from_options("")  # 512 wide, 8 heads of 64, 6 blocks, 5256 to
 EDGE = 16384
 
 
-def by_name(plan: Plan, values: dict[str, int | float]) -> dict[str, Traffic]:
+def by_name(plan: Plan, values: dict[str, int | float]) -> dict[str, DrawTraffic]:
     names = [spec.name for spec in plan.draws]
-    return dict(zip(names, traffic(plan, values, EDGE), strict=True))
+    return dict(zip(names, draw_traffic(plan, values, EDGE), strict=True))
 
 
-def read_of(found: Traffic, sampler: str) -> int:
+def read_of(found: DrawTraffic, sampler: str) -> int:
     return sum(read.bytes for read in found.reads if read.sampler == sampler)
 
 
 class TestBytesOfTheFastPlan:
     PLAN = plan_for(GAB, "fast", kernels=KernelOptions())
 
-    def at(self, place: int) -> dict[str, Traffic]:
+    def at(self, place: int) -> dict[str, DrawTraffic]:
         return by_name(self.PLAN, self.PLAN.values_for(place))
 
     def test_a_product_reads_its_matrix_whole_and_its_vector(self) -> None:
@@ -176,7 +177,7 @@ def test_parts_of_a_model(name: str, kind: str, part: str) -> None:
 
 def test_fetching_takes_the_time_of_its_formats() -> None:
     reads = [Read("a", "t", "rgba32f", 300), Read("b", "t", "rgba16f", 100), Read("c", "t", "r32i", 10)]
-    assert least_seconds(reads, {"rgba32f": 100.0, "rgba16f": 50.0}) == pytest.approx(3 + 2 + 0.2)
+    assert min_seconds(reads, {"rgba32f": 100.0, "rgba16f": 50.0}) == pytest.approx(3 + 2 + 0.2)
 
 
 @pytest.mark.parametrize(
@@ -247,15 +248,15 @@ def test_totals_and_kinds() -> None:
     assert made.share_of_draws == pytest.approx(4.0 / 4.5)
     assert made.accounted == pytest.approx((4.0 + made.before_ms + made.after_ms) / 4.5)
     assert made.overhead == pytest.approx(1.1)
-    kinds = {kind.kind: kind for kind in made.kinds()}
+    kinds = {kind.kind: kind for kind in made.kinds}
     assert list(kinds) == ["embed", "attn.qkv", "lm_head"]
     assert (kinds["attn.qkv"].draws, kinds["attn.qkv"].ms, kinds["attn.qkv"].share) == (2, 3.0, 0.75)
     assert kinds["attn.qkv"].bytes_per_second == pytest.approx(8_002_000 / 0.003)
     # 16 GB/s would have fetched 8,002,000 bytes in half a millisecond.
     assert kinds["attn.qkv"].of_ceiling == pytest.approx(8_002_000 / 16e9 / 0.003)
-    assert made.memory("kind") == {"weight": 4_010_240, "cache": 65_536, "activation": 256}
-    assert made.memory("part") == {"embeddings": 10_240, "block 0": 4_065_536, "scratch": 256}
-    assert report(ceilings=()).kinds()[0].of_ceiling is None
+    assert made.memory["kind"] == {"weight": 4_010_240, "cache": 65_536, "activation": 256}
+    assert made.memory["part"] == {"embeddings": 10_240, "block 0": 4_065_536, "scratch": 256}
+    assert report(ceilings=()).kinds[0].of_ceiling is None
 
 
 def test_the_json_says_what_the_report_says() -> None:
@@ -424,13 +425,13 @@ def test_without_matplotlib_it_says_what_to_install(monkeypatch: pytest.MonkeyPa
     monkeypatch.delitem(sys.modules, "glinfer.inspect.profile.charts", raising=False)
     monkeypatch.setitem(sys.modules, "matplotlib", None)
     with pytest.raises(InputError, match=r"needs matplotlib.*pip install 'glinfer\[plots\]'"):
-        charts()
+        check_charts()
 
 
 @pytest.mark.parametrize("sizes", [[5.0, 4.0, 4.0, 3.0, 1.0, 1.0, 0.5], [1.0], [1e9, 1.0, 1.0], [2.0, 0.0]])
 def test_a_mosaic_is_to_scale_and_fills_its_place(sizes: list[float]) -> None:
     width, height = 10.0, 4.0
-    tiles = charts().mosaic(sizes, (0.0, 0.0, width, height))
+    tiles = charts.mosaic(sizes, (0.0, 0.0, width, height))
     assert len(tiles) == len(sizes)
     scale = width * height / sum(sizes)
     for (x, y, wide, high), size in zip(tiles, sizes, strict=True):
@@ -444,7 +445,7 @@ def test_a_mosaic_is_to_scale_and_fills_its_place(sizes: list[float]) -> None:
 
 
 def test_a_mosaic_has_no_needles() -> None:
-    tiles = charts().mosaic([1.0] * 24, (0.0, 0.0, 6.0, 4.0))
+    tiles = charts.mosaic([1.0] * 24, (0.0, 0.0, 6.0, 4.0))
     assert max(max(wide / high, high / wide) for _, _, wide, high in tiles) < 2.0
 
 
@@ -487,7 +488,7 @@ class TestCompare:
     def test_what_is_no_report_is_refused(self, tmp_path: Path, text: str, found: str) -> None:
         (tmp_path / "x.json").write_text(text)
         with pytest.raises(FormatError, match=rf"x.json: found .*{found}.*; expected what 'glinfer profile --json'"):
-            read_side(tmp_path / "x.json")
+            read_summary(tmp_path / "x.json")
 
     @pytest.mark.parametrize(
         "damage",
@@ -506,7 +507,7 @@ class TestCompare:
         damage(found)
         (tmp_path / "x.json").write_text(json.dumps(found))
         with pytest.raises(FormatError, match=r"x.json: found a report that is damaged") as raised:
-            read_side(tmp_path / "x.json")
+            read_summary(tmp_path / "x.json")
         assert "\n" not in str(raised.value)
 
 
@@ -522,7 +523,7 @@ def test_draws_add_up_to_a_usual_run_whatever_disturbs_some() -> None:
         [10, 900, 10],
         [8, 8, 8],
     ]
-    found = Measured(TIMESTAMPS)
+    found = Timings(TIMESTAMPS)
     for times in runs:
         bounds = [0, *(sum(times[: place + 1]) * 1_000_000 for place in range(3))]
         found.timelines.append(Timeline(0, bounds[-1], ((0, 1), (1, 3), (3, 6)), tuple(bounds)))
@@ -533,6 +534,6 @@ def test_draws_add_up_to_a_usual_run_whatever_disturbs_some() -> None:
 
 
 def test_one_run_is_its_own_middle() -> None:
-    found = Measured(TIMESTAMPS, timelines=[Timeline(0, 5, ((0, 1),), (0, 5))])
+    found = Timings(TIMESTAMPS, timelines=[Timeline(0, 5, ((0, 1),), (0, 5))])
     assert found.middle == found.timelines
     assert found.usual is found.timelines[0]

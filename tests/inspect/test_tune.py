@@ -22,9 +22,17 @@ from glinfer.gl.context import Device
 from glinfer.gl.layouts.blocks import BlockLayout
 from glinfer.gl.program import shader_root
 from glinfer.inspect.draws import example_ids
-from glinfer.inspect.tune import run as module
-from glinfer.inspect.tune.rows import ROW_FIELDS, RowsCandidate
-from glinfer.inspect.tune.run import MOVES, PLAINEST, Candidate, moves_for, row_moves_for, tune
+from glinfer.inspect.tune import kernels as module
+from glinfer.inspect.tune.kernels import (
+    MOVES,
+    PLAINEST,
+    ROW_FIELDS,
+    PromptCandidate,
+    TokenCandidate,
+    moves_for,
+    row_moves_for,
+    tune,
+)
 from glinfer.inspect.tune.search import Trial, descend, difference, ratios
 from glinfer.models.tuning import TuningKey, default_for, kernels_file, kernels_for, load_kernels
 from glinfer.ops.kernels import KernelOptions
@@ -55,21 +63,21 @@ def cache(tmp_path: Path, monkeypatch: Patch) -> Path:
 def favour(patch: Patch, **wanted: Any) -> None:
     """Let kernels seem the faster, the more fields have the values wanted."""
 
-    def milliseconds(candidate: Candidate, tokens: int) -> float:
+    def milliseconds(candidate: TokenCandidate, tokens: int) -> float:
         return 10.0 - sum(getattr(candidate.kernels, name) == value for name, value in wanted.items())
 
-    patch.setattr(Candidate, "milliseconds", milliseconds)
+    patch.setattr(TokenCandidate, "milliseconds", milliseconds)
 
 
 def favour_rows(patch: Patch, **wanted: Any) -> list[tuple[KernelOptions, int]]:
     """The same for prompts; the kernels that are measured, and how many tokens they take in."""
     measured = list[tuple[KernelOptions, int]]()
 
-    def milliseconds(candidate: RowsCandidate, count: int, tokens: int) -> float:
+    def milliseconds(candidate: PromptCandidate, count: int, tokens: int) -> float:
         measured.append((candidate.kernels, tokens))
         return 100.0 - 10 * sum(getattr(candidate.kernels, name) == value for name, value in wanted.items())
 
-    patch.setattr(RowsCandidate, "milliseconds", milliseconds)
+    patch.setattr(PromptCandidate, "milliseconds", milliseconds)
     return measured
 
 
@@ -190,16 +198,16 @@ class TestSearch:
 
     def test_it_really_measures(self, small: Path, device: Device, monkeypatch: Patch) -> None:
         """Each time is of tokens that the device has drawn, with the candidate's kernels."""
-        runs, measure = list[tuple[int, int, int]](), Candidate.milliseconds
+        runs, measure = list[tuple[int, int, int]](), TokenCandidate.milliseconds
 
-        def noted(candidate: Candidate, tokens: int) -> float:
+        def noted(candidate: TokenCandidate, tokens: int) -> float:
             before = device.draws_issued
             taken = measure(candidate, tokens)
             runs.append((tokens, device.draws_issued - before, len(candidate.session.plan.draws)))
             assert taken > 0
             return taken
 
-        monkeypatch.setattr(Candidate, "milliseconds", noted)
+        monkeypatch.setattr(TokenCandidate, "milliseconds", noted)
         report = tune(device, load_checkpoint(small), "f32", seconds=1000)
         assert report.finished
         assert all(trial.ratio is not None and trial.ratio > 0 for trial in report.trials)
@@ -296,9 +304,9 @@ class TestRows:
     def test_it_really_measures_whole_prompts(self, long: Path, device: Device, monkeypatch: Patch) -> None:
         favour(monkeypatch)
         monkeypatch.setattr(module, "MOVES", {"chunk": [{"chunk": 128}, {"chunk": 16}]})
-        drawn, measure = dict[tuple[int, int], set[int]](), RowsCandidate.milliseconds
+        drawn, measure = dict[tuple[int, int], set[int]](), PromptCandidate.milliseconds
 
-        def noted(candidate: RowsCandidate, count: int, tokens: int) -> float:
+        def noted(candidate: PromptCandidate, count: int, tokens: int) -> float:
             before = device.draws_issued
             taken = measure(candidate, count, tokens)
             each = (device.draws_issued - before) // count
@@ -306,7 +314,7 @@ class TestRows:
             assert taken > 0
             return taken
 
-        monkeypatch.setattr(RowsCandidate, "milliseconds", noted)
+        monkeypatch.setattr(PromptCandidate, "milliseconds", noted)
         report = tune(device, load_checkpoint(long), "f32", seconds=1000)
         assert [trial.change for trial in report.trials[:2]] == [{"chunk": 128}, {"chunk": 16}]
         assert all(trial.ratio is not None for trial in report.trials[:2])
@@ -320,7 +328,7 @@ class TestRows:
     def test_a_candidate_takes_in_what_a_session_does(self, long: Path, device: Device) -> None:
         with glinfer.load(long, device=device, plan="fast") as model:
             kernels = dataclasses.replace(model.kernels, chunk=100)
-            candidate = RowsCandidate(model.config, model.bound, "f32", kernels)
+            candidate = PromptCandidate(model.config, model.bound, "f32", kernels)
             ids = [int(token) for token in example_ids(model.config, 512)]
             found = candidate.logits()
             candidate.release()

@@ -22,14 +22,9 @@ from glinfer.formats import Checkpoint, load_checkpoint, random_checkpoint, save
 from glinfer.gl import program
 from glinfer.gl.context import Device, Limits, open_device
 from glinfer.gl.texture import Texture
-from glinfer.inspect.verify.run import (
-    SPECIAL_BITS,
-    VerifyRun,
-    schema,
-    verify_draws,
-    verify_special_values,
-    verify_textures,
-)
+from glinfer.inspect.verify.draws import verify_draws
+from glinfer.inspect.verify.report import VerifyRun, schema
+from glinfer.inspect.verify.textures import SPECIAL_BITS, verify_special_values, verify_textures
 from glinfer.models.choice import plan_for, weights_for
 from glinfer.models.fast.shortlist import with_shortlist
 from glinfer.models.plan import Plan

@@ -12,28 +12,19 @@ from tiny_models import in_formats, tiny
 from glinfer.config import ModelConfig
 from glinfer.formats import random_checkpoint
 from glinfer.gl.layouts.matrix import FORMATS
-from glinfer.inspect.verify.report import VERSION
-from glinfer.inspect.verify.run import (
-    APIS,
-    DrawCheck,
-    Finding,
-    GreedyCheck,
-    SpecialCheck,
-    TextureCheck,
-    Unusable,
-    VerifyReport,
-    VerifyRun,
-    every_format,
-    schema,
-)
-from glinfer.inspect.verify.state import KINDS
+from glinfer.inspect.verify.draws import DrawCheck
+from glinfer.inspect.verify.greedy import GreedyCheck
+from glinfer.inspect.verify.report import VERSION, UnusableRun, VerifyReport, VerifyRun, schema
+from glinfer.inspect.verify.state import KINDS, StateFault
+from glinfer.inspect.verify.suite import APIS, every_format
+from glinfer.inspect.verify.textures import SpecialCheck, TextureCheck
 from glinfer.models.choice import PLANS
 
 TEXTURE = TextureCheck("wte", 4, 300, "rgba32f", 19200, True, 0.0)
 SPECIAL = SpecialCheck("denormals", True, False)
 DRAW = DrawCheck(0, "embed", "embed", 3, 32, 1e-7, 0)
 GREEDY = GreedyCheck((1, 2), (1, 2))
-FINDING = Finding("min filter", "wte", "GL_LINEAR", "GL_NEAREST")
+FINDING = StateFault("min filter", "wte", "GL_LINEAR", "GL_NEAREST")
 
 
 def made(**parts: Any) -> VerifyRun:
@@ -86,7 +77,7 @@ def test_a_good_report() -> None:
 @pytest.mark.parametrize("what", BAD)
 def test_one_thing_that_is_wrong_fails_the_report(what: str) -> None:
     bad = made(**BAD[what])
-    report = VerifyReport("model.gab", (made(), bad), (Unusable(1, "desktop", None, "no display"),))
+    report = VerifyReport("model.gab", (made(), bad), (UnusableRun(1, "desktop", None, "no display"),))
     document = validated(report)
     assert not report.passed
     assert [run["passed"] for run in document["runs"]] == [True, False]
@@ -100,7 +91,7 @@ def test_infinities_are_null() -> None:
 
 
 def test_without_runs_nothing_has_passed() -> None:
-    report = VerifyReport("model.gab", (), (Unusable(None, None, "f16", "too large"),))
+    report = VerifyReport("model.gab", (), (UnusableRun(None, None, "f16", "too large"),))
     assert validated(report)["passed"] is False
     assert report.unusable[0].where == "device auto, weights f16"
 
@@ -133,7 +124,7 @@ def test_the_schema_names_what_the_code_does() -> None:
 
 def test_findings_in_words() -> None:
     assert FINDING.text == "min filter of wte: found GL_LINEAR; expected GL_NEAREST"
-    assert Finding("error", "", "GL_INVALID_OPERATION", "GL_NO_ERROR").text == "error: GL_INVALID_OPERATION"
+    assert StateFault("error", "", "GL_INVALID_OPERATION", "GL_NO_ERROR").text == "error: GL_INVALID_OPERATION"
 
 
 @pytest.mark.parametrize(

@@ -20,8 +20,8 @@ from glinfer.gl import egl
 from glinfer.gl.context import open_device
 from glinfer.gl.egl import EglDevice
 from glinfer.gl.texture import Texture
-from glinfer.inspect.verify import run as module
-from glinfer.inspect.verify.run import schema
+from glinfer.inspect.verify import suite as module
+from glinfer.inspect.verify.report import schema
 
 pytestmark = pytest.mark.gl
 

@@ -21,8 +21,10 @@ from glinfer.cli.app import run
 from glinfer.config import ModelConfig
 from glinfer.formats import random_checkpoint
 from glinfer.gl.context import Device, open_device
-from glinfer.inspect.verify import run as module
-from glinfer.inspect.verify.run import DrawCheck, Finding, schema, verify_draws
+from glinfer.inspect.verify import suite as module
+from glinfer.inspect.verify.draws import DrawCheck, verify_draws
+from glinfer.inspect.verify.report import schema
+from glinfer.inspect.verify.state import StateFault
 from glinfer.models.choice import plan_for, weights_for
 from glinfer.models.session import Session
 from glinfer.ops import DrawSpec
@@ -43,7 +45,7 @@ def checked(device: Device, plant: Plant | None = None, *, plan: str = "referenc
     return verify_draws(checkpoint, made, device, IDS, weights=weights, on_bound=plant, **options)
 
 
-def wrong(checks: list[DrawCheck]) -> dict[str, list[Finding]]:
+def wrong(checks: list[DrawCheck]) -> dict[str, list[StateFault]]:
     """The findings of each draw that has any."""
     return {check.name: list(check.findings) for check in checks if check.findings}
 
@@ -91,8 +93,8 @@ def plant_float(session: Session, name: str = "lm_head", uniform: str = "rows") 
     program.set = as_float
 
 
-def is_a_float_refused(findings: list[Finding]) -> bool:
-    return findings[0] == Finding("error", "", "GL_INVALID_OPERATION", "GL_NO_ERROR")
+def is_a_float_refused(findings: list[StateFault]) -> bool:
+    return findings[0] == StateFault("error", "", "GL_INVALID_OPERATION", "GL_NO_ERROR")
 
 
 class TestPlanted:
@@ -165,7 +167,7 @@ class TestPlanted:
             )
 
         checks = checked(device, plant)
-        assert wrong(checks) == {"h.0.attn.k_proj": [Finding("target", "k", "q", "k")]}
+        assert wrong(checks) == {"h.0.attn.k_proj": [StateFault("target", "k", "q", "k")]}
         first = next(check for check in checks if not check.passed)
         assert first.unwritten == first.rows * first.cols
 
@@ -173,7 +175,7 @@ class TestPlanted:
         name = "transformer.h.1.attn.k_proj.weight"
         checks = checked(device, plant_transposed)
         assert wrong(checks) == {
-            "h.1.attn.k_proj": [Finding("weight", name, "the matrix transposed", "the bits that were given")]
+            "h.1.attn.k_proj": [StateFault("weight", name, "the matrix transposed", "the bits that were given")]
         }
         assert not next(check for check in checks if not check.passed).exact
 
@@ -193,7 +195,7 @@ class TestPlanted:
         found = wrong(checks)
         assert list(found) == ["lm_head"]
         assert is_a_float_refused(found["lm_head"])
-        assert found["lm_head"][1:] == [Finding("uniform", "rows", "int 0", f"int {len(IDS)}")]
+        assert found["lm_head"][1:] == [StateFault("uniform", "rows", "int 0", f"int {len(IDS)}")]
         assert found["lm_head"][0].text == "error: GL_INVALID_OPERATION"
         assert not any(check.findings for check in checks if check.name != "lm_head")
 
@@ -224,7 +226,7 @@ class TestPlanted:
                 device.raw.read_buffer(0x1234)
 
         found = wrong(checked(device, plan="fast", before=before))
-        assert found == {"h.1.attn.scores": [Finding("error", "run 2 of 3", "GL_INVALID_ENUM", "GL_NO_ERROR")]}
+        assert found == {"h.1.attn.scores": [StateFault("error", "run 2 of 3", "GL_INVALID_ENUM", "GL_NO_ERROR")]}
         assert found["h.1.attn.scores"][0].text == "error: GL_INVALID_ENUM in run 2 of 3"
 
     def test_a_switch_is_found(self, device: Device) -> None:
@@ -233,7 +235,7 @@ class TestPlanted:
         finally:
             device.gl.disable(moderngl.DEPTH_TEST)
         assert len(found) == len(plan_for(ModelConfig.from_options(SMALL), "reference").draws)
-        wanted = Finding("switch", "GL_DEPTH_TEST", "on", "off")
+        wanted = StateFault("switch", "GL_DEPTH_TEST", "on", "off")
         assert all(findings == [wanted] for findings in found.values())
 
     def test_a_viewport_that_is_too_small_is_found(self, device: Device) -> None:
@@ -242,7 +244,7 @@ class TestPlanted:
             session.draws = (dataclasses.replace(first, size=("rows", 16)), *others)
 
         checks = checked(device, plant)
-        assert wrong(checks) == {"embed": [Finding("viewport", "", "0, 0, 16, 3", "0, 0, 32, 3")]}
+        assert wrong(checks) == {"embed": [StateFault("viewport", "", "0, 0, 16, 3", "0, 0, 32, 3")]}
         assert checks[0].unwritten == 3 * 16
 
     @pytest.mark.slow

@@ -15,8 +15,8 @@ from tiers import tiered
 from glinfer.config import ModelConfig
 from glinfer.engine import capture
 from glinfer.engine.capture import Seen
-from glinfer.engine.loading import Loaded, bind
-from glinfer.engine.model import Model
+from glinfer.engine.loading import bind
+from glinfer.engine.model import Loaded, Model
 from glinfer.errors import ContextError, InputError
 from glinfer.formats import Checkpoint, random_checkpoint
 from glinfer.gl.context import open_device

@@ -16,8 +16,8 @@ from goldens.models import GIFT, HALVES, MODELS, gift_tensors, save_tensors, wri
 from tiers import tiered
 
 import glinfer
-from glinfer.engine.loading import Loaded, bind
-from glinfer.engine.model import Model
+from glinfer.engine.loading import bind
+from glinfer.engine.model import Loaded, Model
 from glinfer.formats import Checkpoint, load_checkpoint
 from glinfer.gl.context import open_device
 

@@ -565,13 +565,13 @@ def test_builders_refuse_tensors_that_do_not_lie_in_blocks() -> None:
             kernels=kernels,
         )
     table = plan.laid_out("table", "weight", RowLayout.of((5, 64), "rgba32f", 2048))
-    with refused("draw d: expected candidates and output in blocks"):
+    with refused("draw d: flat does not lie in blocks"):
         embed_token("d", table, None, flat, block, kernels=kernels)
     with refused("draw d: expected a table of rows, or of packed rows"):
         embed_token("d", flat, None, block, block, kernels=kernels)
     with refused("draw d: expected a table of positions"):
         embed_token("d", table, flat, block, block, kernels=kernels)
-    with refused("draw d: expected logits and candidates in blocks"):
+    with refused("draw d: flat does not lie in blocks"):
         pick("d", flat, block, vocab=5, kernels=kernels)
 
 

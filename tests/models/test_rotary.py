@@ -13,10 +13,10 @@ from tiers import tiered
 
 import glinfer
 from glinfer.config import ModelConfig
+from glinfer.engine.random_model import demo_tokenizer
 from glinfer.errors import ContextError, GlinferError, InputError
 from glinfer.formats import Checkpoint, random_checkpoint, save_checkpoint, write_bpe
 from glinfer.gl.context import Limits, open_device
-from glinfer.inspect.demo import demo_tokenizer
 from glinfer.models.choice import PLANS
 
 pytestmark = pytest.mark.gl

@@ -593,7 +593,7 @@ def test_builders_refuse_tensors_that_do_not_fit() -> None:
         cached_scores("d", cache, block.tensors[0], heads, rows=bad, kernels=kernels)
     with refused("draw d: flat does not lie in blocks"):
         store_rows("d", block, rows, flat, together=True, kernels=kernels)
-    with refused("draw d: expected candidates in blocks"):
+    with refused("draw d: flat does not lie in blocks"):
         pick_rows("d", block, rows, flat, vocab=64, count=5, kernels=kernels)
 
 

@@ -13,7 +13,6 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from glinfer.errors import InputError
-from glinfer.quant import ggml
 from glinfer.quant.formats import BLOCK_FORMATS, TEXEL_BYTES, block_format
 from glinfer.quant.ggml import blocks_of, dequantize, inputs_of, pack, words_of
 
@@ -186,8 +185,3 @@ def test_names_are_found_as_they_are_spelt() -> None:
     assert block_format("Q6_K") is BLOCK_FORMATS["Q6_K"]
     with pytest.raises(InputError, match="no packed format 'q6_k'"):
         block_format("q6_k")
-
-
-@pytest.mark.parametrize(("inputs", "groups"), [(1, 1), (32, 1), (33, 2), (256, 8)])
-def test_a_last_group_may_be_partly_filled(inputs: int, groups: int) -> None:
-    assert ggml.group_count(inputs) == groups

@@ -14,7 +14,7 @@ from glinfer.errors import InputError, PlanError
 from glinfer.models.oracle import relative_error, run_plan
 from glinfer.models.plan import PlanBuilder
 from glinfer.models.session import Session
-from glinfer.ops.flat.topk import keys_of, lists_of, merge_sorted, scratch_rows, sort_chunks, sorted_pairs
+from glinfer.ops.flat.topk import lists_of, merge_sorted, scratch_rows, sort_chunks, sort_keys, sorted_pairs
 from glinfer.ops.flat.topk import top_k as top_k_draws
 from glinfer.ops.kernels import KernelOptions
 from glinfer.ops.spec import DrawSpec, TensorSpec
@@ -150,10 +150,10 @@ def test_tensors_that_have_no_largest(dev: Device) -> None:
 
 def test_keys_grow_with_the_numbers() -> None:
     rising = np.array([-np.inf, -3e38, -1.0, -1e-45, 0.0, 1e-45, 1.0, 3e38, np.inf, np.nan], np.float32)
-    keys = keys_of(rising).astype(np.int64)
+    keys = sort_keys(rising).astype(np.int64)
     assert (np.diff(keys) > 0).all()
     assert keys[0] > 0, "0 is what stands behind the end of a row"
-    assert keys_of(np.float32(-0.0)) == keys_of(np.float32(0.0))
+    assert sort_keys(np.float32(-0.0)) == sort_keys(np.float32(0.0))
 
 
 @pytest.mark.parametrize(("cols", "k"), [(1, 1), (16, 3), (17, 17), (80, 80), (257, 30), (4097, 2000)])

@@ -14,7 +14,7 @@ from goldens.given import CHATML, CONVERSATIONS, TEMPLATES, TOKENS, USER
 from tiers import tiered
 
 from glinfer.errors import FormatError, InputError
-from glinfer.formats.limits import MAX_TEMPLATE_CHARACTERS
+from glinfer.limits import MAX_TEMPLATE_CHARACTERS
 from glinfer.text import templates
 from glinfer.text.template_worker import render
 from glinfer.text.templates import JinjaTemplate, find_template

@@ -56,7 +56,7 @@ function python(...options) {
 
 /** Writes the sites of one shape below a folder. */
 function exportSites(shape, folder) {
-  const write = "import sys,pathlib; from glinfer.inspect.demo import write_demo; " +
+  const write = "import sys,pathlib; from glinfer.engine.random_model import write_demo; " +
     "print(write_demo(pathlib.Path(sys.argv[1]))[0])";
   const model = shape === "gab" ? python("-c", write, path.join(folder, "demo")) : shape;
   for (const [name, options] of Object.entries(EXPORTS)) {

@@ -19,7 +19,7 @@ from typing import Any, BinaryIO
 from glinfer.errors import FormatError
 from glinfer.formats.files import BPE1_MAGIC, GAB1_MAGIC, AnyPath, opened, replacing, shown
 from glinfer.formats.json_files import is_unicode, is_whole, quoted, read_json
-from glinfer.formats.limits import (
+from glinfer.limits import (
     MAX_MERGES,
     MAX_MERGES_FILE_BYTES,
     MAX_RESERVED_TOKENS,

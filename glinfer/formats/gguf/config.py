@@ -108,7 +108,7 @@ def family_of(file: GgufFile) -> Family:
     """The family of the model in a file, by its architecture.
 
     Raises:
-        FormatError: it is none that is known, or the file is no whole model.
+        FormatError: it is none that is known, or the file is not a whole model.
     """
     found, label = file.metadata.get("general.architecture"), file.source
     families = _architectures()

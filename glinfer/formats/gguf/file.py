@@ -24,7 +24,7 @@ import numpy as np
 from glinfer.errors import FormatError, InputError
 from glinfer.formats.files import AnyPath, opened, shown
 from glinfer.formats.json_files import quoted
-from glinfer.formats.limits import (
+from glinfer.limits import (
     MAX_GGUF_DIMENSIONS,
     MAX_GGUF_ELEMENTS,
     MAX_GGUF_ENTRIES,

@@ -14,7 +14,7 @@ import numpy.typing as npt
 
 from glinfer.config import ModelConfig
 from glinfer.errors import FormatError
-from glinfer.formats.checkpoint import Checkpoint, nearest
+from glinfer.formats.checkpoint import Checkpoint, check_names
 from glinfer.formats.files import AnyPath
 from glinfer.formats.gguf.config import ROPE_FREQS, config_of, form_of
 from glinfer.formats.gguf.file import GgufFile, GgufTensor, read_gguf_file
@@ -68,15 +68,8 @@ def _check(config: ModelConfig, stored: list[StoredTensor], file: GgufFile) -> N
     """Compare names, types and shapes with what the model needs; every message has the file's own names."""
     expected = {tensor.name: tensor for tensor in stored}
     passed_over = {ROPE_FREQS} if form_of(config.family).pairs_together else set()
-    missing = [name for name in expected if name not in file.tensors]
-    unknown = [name for name in file.tensors if name not in expected and name not in passed_over]
     counts = f"found {len(file.tensors)} tensors, expected {len(expected)} for {config.num_hidden_layers} blocks"
-    if missing:
-        hint = nearest(missing[0], unknown, "found")
-        raise FormatError(f"{file.source}: tensor {quoted(missing[0])} is missing{hint}; {counts}")
-    if unknown:
-        hint = nearest(unknown[0], [name for name in expected if name not in file.tensors] or list(expected), "known")
-        raise FormatError(f"{file.source}: unknown tensor {quoted(unknown[0])}{hint}; {counts}")
+    check_names(expected, (name for name in file.tensors if name not in passed_over), counts, file.source)
     for name, wanted in expected.items():
         found = file.tensors[name]
         if found.type not in _READ:

@@ -17,7 +17,7 @@ from glinfer.families.record import SIZES, Family, HuggingFace
 from glinfer.formats.files import shown
 from glinfer.formats.huggingface.rope import check_scaling, rope_settings
 from glinfer.formats.json_files import Settings, quoted, read_json
-from glinfer.formats.limits import MAX_CONFIG_BYTES
+from glinfer.limits import MAX_CONFIG_BYTES
 
 __all__ = ["quoted", "read_config", "read_json", "recognised"]
 

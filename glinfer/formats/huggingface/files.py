@@ -12,8 +12,8 @@ from pathlib import Path
 from glinfer.errors import FormatError
 from glinfer.formats.files import AnyPath, inside, is_directory, opened, shown
 from glinfer.formats.json_files import check_plain_name, quoted, read_json
-from glinfer.formats.limits import MAX_INDEX_BYTES
 from glinfer.formats.safetensors_file import FoundTensor, read_header
+from glinfer.limits import MAX_INDEX_BYTES
 
 CONFIG = "config.json"
 WEIGHTS = "model.safetensors"

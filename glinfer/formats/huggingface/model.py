@@ -15,7 +15,7 @@ import numpy.typing as npt
 
 from glinfer.config import ModelConfig
 from glinfer.errors import FormatError
-from glinfer.formats.checkpoint import Checkpoint, nearest
+from glinfer.formats.checkpoint import Checkpoint, check_names
 from glinfer.formats.files import AnyPath, shown
 from glinfer.formats.huggingface.config import form_of, read_config
 from glinfer.formats.huggingface.files import find_tensors, locate
@@ -117,20 +117,13 @@ def _check(
 ) -> None:
     """Compare names, types and shapes with what the model needs; every message has the file's own names."""
     expected = {each.name: each for each in stored}
-    missing = [name for name in expected if name not in found]
-    unknown = [name for name in found if name not in expected]
     counts = f"found {len(found)} tensors, expected {len(expected)} for {_counted(config)}"
-    if missing == [head_name] and not unknown:
+    if expected.keys() - found.keys() == {head_name} and found.keys() <= expected.keys():
         raise FormatError(
             f"{label}: tensor {quoted(head_name)} is missing, and config.json says that it is not tied to the "
             f"embeddings (tie_word_embeddings); {counts}; save the model together with its head"
         )
-    if missing:
-        hint = nearest(missing[0], unknown, "found")
-        raise FormatError(f"{label}: tensor {quoted(missing[0])} is missing{hint}; {counts}")
-    if unknown:
-        hint = nearest(unknown[0], list(expected), "expected")
-        raise FormatError(f"{label}: unknown tensor {quoted(unknown[0])}{hint}; {counts}")
+    check_names(expected, found, counts, label)
     for name, each in expected.items():
         tensor = found[name]
         where = f"{shown(tensor.file)}: tensor {quoted(name)}"

@@ -14,7 +14,7 @@ from glinfer.errors import FormatError
 from glinfer.formats.json_files import Settings, quoted
 
 _ORIGINAL = "original_max_position_embeddings"
-_LONGEST = "max_position_embeddings"
+_POSITIONS = "max_position_embeddings"
 # Of each type: the numbers that it needs, and those that it may have.
 _NUMBERS: Mapping[str, tuple[tuple[str, ...], tuple[str, ...]]] = {
     "linear": (("factor",), ()),
@@ -25,8 +25,8 @@ _NUMBERS: Mapping[str, tuple[tuple[str, ...], tuple[str, ...]]] = {
 }
 _TYPES = ("default", *_NUMBERS)
 _WITH_ORIGINAL = ("llama3", "yarn", "longrope")
-_WITH_LONGEST = ("dynamic", "yarn", "longrope")
-_LEAST, _MOST = 1e-9, 1e9  # of every number: beyond, angles are no numbers any more
+_WITH_POSITIONS = ("dynamic", "yarn", "longrope")
+_MIN_NUMBER, _MAX_NUMBER = 1e-9, 1e9  # of every number: beyond, angles are no numbers any more
 _MAY_BE_0 = ("beta_fast", "beta_slow", "mscale", "mscale_all_dim")  # which is as if they were left out
 
 
@@ -85,8 +85,8 @@ def _scaling(kind: str, scaling: Settings, settings: Settings, positions: int, h
         # Some families have it beside the scaling: that goes first.
         holder = settings if _ORIGINAL in settings.values else scaling
         found[_ORIGINAL] = holder.whole(_ORIGINAL, positions)
-    if kind in _WITH_LONGEST:
-        found[_LONGEST] = positions
+    if kind in _WITH_POSITIONS:
+        found[_POSITIONS] = positions
     if kind == "yarn" and "truncate" in scaling.values:
         found["truncate"] = bool(scaling.values["truncate"])
     return found
@@ -103,9 +103,10 @@ def check_scaling(config: ModelConfig, label: str) -> None:
     least = 2 if scaling.get("rope_type", scaling.get("type")) == "longrope" else 1
     for name, value in scaling.items():
         for number in value if isinstance(value, tuple) else (value,):
-            if isinstance(number, (int, float)) and number != 0 and not _LEAST <= number <= _MOST:
+            if isinstance(number, (int, float)) and number != 0 and not _MIN_NUMBER <= number <= _MAX_NUMBER:
                 raise FormatError(
-                    f"{label}: {quoted(name)} of the rope scaling is {quoted(number)}; expected {_LEAST:g} to {_MOST:g}"
+                    f"{label}: {quoted(name)} of the rope scaling is {quoted(number)}; "
+                    f"expected {_MIN_NUMBER:g} to {_MAX_NUMBER:g}"
                 )
     original = scaling.get(_ORIGINAL) or config.max_position_embeddings
     if isinstance(original, (int, float)) and original < least:

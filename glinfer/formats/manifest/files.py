@@ -18,7 +18,7 @@ import numpy as np
 from glinfer.errors import FormatError
 from glinfer.formats.files import inside, opened, shown
 from glinfer.formats.json_files import check_plain_name, quoted
-from glinfer.formats.limits import MAX_FILE_OFFSET
+from glinfer.limits import MAX_FILE_OFFSET
 from glinfer.quant.ggml import Bytes
 
 

@@ -29,9 +29,9 @@ from glinfer.families import FAMILIES
 from glinfer.formats.checkpoint import Checkpoint, check_tensors
 from glinfer.formats.files import AnyPath, inside, is_directory, shown
 from glinfer.formats.json_files import quoted, read_json
-from glinfer.formats.limits import MAX_MANIFEST_BYTES, MAX_TENSOR_EDGE
 from glinfer.formats.manifest.files import ByteRange, Shards, find_shards, whole
 from glinfer.formats.packed import PackedTensor
+from glinfer.limits import MAX_MANIFEST_BYTES, MAX_TENSOR_EDGE
 
 _FAMILY, _FORM = next((family, family.manifest) for family in FAMILIES.values() if family.manifest is not None)
 _FORMAT, _VERSION, _UP_BIAS = _FORM.format, _FORM.version, f".{_FAMILY.names.up}.bias"

@@ -89,12 +89,6 @@ class GroupedLayout(LineLayout):
         """32-bit words."""
         return FORMATS["rgba32ui"]
 
-    def region(self, rows: int, cols: int) -> tuple[int, int]:
-        """The whole texture: no smaller rectangle holds the first rows."""
-        if (rows, cols) != (self.rows, self.cols):
-            raise PlanError(f"packed weights are read whole: found {rows}×{cols}; expected {self.rows}×{self.cols}")
-        return self.width, self.height
-
     @property
     def _outputs(self) -> tuple[int, ...]:
         """Axes of the outputs: block, half of it, quad of it, the member that owns four outputs, its outputs."""

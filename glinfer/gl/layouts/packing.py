@@ -104,6 +104,16 @@ class LineLayout:
         """Bytes of texture memory."""
         return self.width * self.height * self.format.bytes_per_texel
 
+    def region(self, rows: int, cols: int) -> tuple[int, int]:
+        """The whole texture, since no smaller rectangle holds the first rows.
+
+        Raises:
+            PlanError: a part of the matrix is asked for.
+        """
+        if (rows, cols) != (self.rows, self.cols):
+            raise PlanError(f"packed weights are read whole: found {rows}×{cols}; expected {self.rows}×{self.cols}")
+        return self.width, self.height
+
     def defines(self, name: str) -> list[tuple[str, int]]:
         """The texture's defines for gemv.frag, under the prefix ``name``."""
         values = {"COLUMNS": self._lines.columns, "WIDTH": self.width, "HEIGHT": self.height}
@@ -151,12 +161,6 @@ class GemvLayout(LineLayout):
     def format(self) -> TexelFormat:
         """The texture format of the words."""
         return FORMATS[WORD_FORMATS[self.weights].texture]
-
-    def region(self, rows: int, cols: int) -> tuple[int, int]:
-        """The whole texture: no smaller rectangle holds the first rows."""
-        if (rows, cols) != (self.rows, self.cols):
-            raise PlanError(f"packed weights are read whole: found {rows}×{cols}; expected {self.rows}×{self.cols}")
-        return self.width, self.height
 
     def _pieces(self) -> tuple[int, ...]:
         """Axes of the words: output block, half, quad of it, member, 4 outputs; steps, member of the inputs, words."""
@@ -220,12 +224,6 @@ class ConstantLayout(LineLayout):
         cols = 4 * scales + sums + 1
         lines = Lines.of(blocks_for(outputs), 1, cols * BLOCK_TEXELS, max_texture_size, f"{outputs} constants")
         return cls(outputs, cols, lines, quad, scales, sums)
-
-    def region(self, rows: int, cols: int) -> tuple[int, int]:
-        """The whole texture."""
-        if (rows, cols) != (self.rows, self.cols):
-            raise PlanError(f"constants are read whole: found {rows}×{cols}; expected {self.rows}×{self.cols}")
-        return self.width, self.height
 
     def pack(self, matrix: npt.NDArray[Any]) -> npt.NDArray[Any]:
         """Texels [h, w, 4] of the constants [rows, cols]; padding is zero."""

@@ -1,1 +1,1 @@
-"""How fast models run: engines timed in turns, medians after a warm-up."""
+"""Benchmarks: engines timed in turns, medians after a warm-up."""

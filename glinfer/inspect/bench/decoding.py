@@ -1,8 +1,7 @@
-"""How fast tokens come from the fast plan, in one weight format or several, and from other engines beside it.
+"""Benchmark of decoding and prefill: the fast plan in several weight formats, and other engines.
 
-Everything that is compared holds the same model and is timed in the same call, in short turns: decoding one token
-after the other at the end of contexts that are really full, taking a prompt in, and decoding many sequences together.
-Warm-ups do not count.
+All engines hold the same model and are timed in one call, in short turns: decoding token by token at the end of full
+contexts, prefill of a prompt, and decoding many sequences together. Warm-ups do not count.
 """
 
 from __future__ import annotations
@@ -15,38 +14,40 @@ from os import PathLike
 from typing import Any
 
 from glinfer.config import ModelConfig
-from glinfer.engine.loading import Loaded, prepare
-from glinfer.engine.model import Model, load_model
+from glinfer.engine.loading import load_model, prepare
+from glinfer.engine.model import Loaded, Model
+from glinfer.engine.progress import Progress, no_progress
 from glinfer.errors import InputError
 from glinfer.formats import Checkpoint
 from glinfer.gl.context import Device
-from glinfer.inspect.bench.engines import BatchEngine, Engine, FastEngine
-from glinfer.inspect.bench.turns import BLOCK_TOKENS, Progress, Spread, Times, Turns
+from glinfer.inspect.bench.engines import BatchDecoder, Decoder, FastDecoder
+from glinfer.inspect.bench.turns import BLOCK_TOKENS, Times, Turns
 from glinfer.inspect.ceiling import CeilingReport
 from glinfer.inspect.draws import example_ids
+from glinfer.inspect.report import Report, Spread
 from glinfer.models.plan import Plan
 from glinfer.quant.formats import DEFAULT_CACHE
 
 _TABLES = {"wte", "wpe", "rope", "weight"}
-"""Samplers of weights of which a token needs one row, unless a product has them."""
+"""Samplers of embedding tables: a token reads one row, unless a product reads the whole."""
 
 
 @dataclass(frozen=True)
 class EngineReport:
-    """What was timed; what only a plan of glinfer has is None for others. Times in seconds, sizes in bytes.
+    """One timed engine; None where it does not apply to engines other than glinfer. Times in seconds, sizes in bytes.
 
     Attributes:
-        label: the engine's name in the rows.
-        weights: the weight format.
+        label: name in the rows.
+        weights: weight format.
         draws: draw calls a token.
         programs: distinct compiled programs.
-        compile_seconds: from the last weight's upload to the first token: compiling, and running it.
+        compile_seconds: from the last weight's upload to the first token.
         load_seconds: from the checkpoint's path to a bound plan, on an open device.
-        first_token_seconds: from there to a token in Python, the opening of the device included.
-        texture_bytes: of the textures of the plan that decodes, by kind.
-        weight_bytes: of the weights that one token has to fetch.
-        weight_texture: the texture format that most of them are in.
-        kernels: how the passes are shaped.
+        first_token_seconds: from the checkpoint's path to a token in Python, opening of the device included.
+        texture_bytes: textures of the decoding plan, by kind.
+        weight_bytes: weights that one token fetches.
+        weight_texture: texture format of most of them.
+        kernels: kernel options.
     """
 
     label: str
@@ -63,12 +64,14 @@ class EngineReport:
 
 
 @dataclass(frozen=True)
-class DecodeRow:
+class DecodeRow(Report):
     """One engine at one context length.
 
-    ``decode`` and ``pipelined`` are milliseconds a token with each token read back, and with one readback for all
-    of a block; ``prefill`` is milliseconds from a prompt of ``context`` tokens to the next one's logits in Python.
+    ``decode`` and ``pipelined`` are milliseconds a token with each token read back, and with one readback for a block;
+    ``prefill`` is milliseconds from a prompt of ``context`` tokens to the next token's logits in Python.
     """
+
+    derived = ("tokens_per_second", "prefill_tokens_per_second", "bytes_per_second")
 
     label: str
     context: int
@@ -77,27 +80,31 @@ class DecodeRow:
     prefill: Spread
     weight_bytes: int | None
 
-    def to_json(self) -> dict[str, Any]:
-        """The row, and what follows from it."""
-        return {**dataclasses.asdict(self), **self.rates}
+    @property
+    def tokens_per_second(self) -> float:
+        """Decoding speed with each token read back."""
+        return 1000.0 / self.decode.median
 
     @property
-    def rates(self) -> dict[str, float | None]:
-        """Tokens a second, and bytes of weights a second: at the better of the two ways to decode."""
-        best = min(self.decode.median, self.decode.median if self.pipelined is None else self.pipelined.median)
-        return {
-            "tokens_per_second": 1000.0 / self.decode.median,
-            "prefill_tokens_per_second": 1000.0 * self.context / self.prefill.median,
-            "bytes_per_second": None if self.weight_bytes is None else 1000.0 * self.weight_bytes / best,
-        }
+    def prefill_tokens_per_second(self) -> float:
+        """Prefill speed."""
+        return 1000.0 * self.context / self.prefill.median
+
+    @property
+    def bytes_per_second(self) -> float | None:
+        """Bytes of weights a second, by the faster way to decode."""
+        best = min(each.median for each in (self.decode, self.pipelined) if each is not None)
+        return None if self.weight_bytes is None else 1000.0 * self.weight_bytes / best
 
 
 @dataclass(frozen=True)
-class BatchRow:
-    """So many sequences decoded together at one context length, the same as in a :class:`DecodeRow` of the engine.
+class BatchRow(Report):
+    """Several sequences decoded together, at the context length of a :class:`DecodeRow` of the engine.
 
-    ``step`` is milliseconds for one token of each, read back; ``single_tokens_per_second`` what that row has reached.
+    ``step`` is milliseconds for one token of each, read back; ``single_tokens_per_second`` is the speed of that row.
     """
+
+    derived = ("tokens_per_second", "times_single")
 
     label: str
     context: int
@@ -107,23 +114,18 @@ class BatchRow:
 
     @property
     def tokens_per_second(self) -> float:
-        """Of all sequences together."""
+        """Decoding speed of all sequences together."""
         return 1000.0 * self.sequences / self.step.median
 
     @property
     def times_single(self) -> float:
-        """How many times as many as one sequence alone, read token by token."""
+        """Speed relative to one sequence alone, read token by token."""
         return self.tokens_per_second / self.single_tokens_per_second
-
-    def to_json(self) -> dict[str, Any]:
-        """The row, and what follows from it."""
-        rates = {"tokens_per_second": self.tokens_per_second, "times_single": self.times_single}
-        return {**dataclasses.asdict(self), **rates}
 
 
 @dataclass(frozen=True)
-class DecodeReport:
-    """Engines on one machine; ``notes`` say what was left out, ``ceiling`` what this renderer can do at most."""
+class DecodeReport(Report):
+    """Engines on one machine; ``notes`` tell what was left out, ``ceiling`` holds the renderer's ceilings."""
 
     plan: str
     renderer: str
@@ -136,16 +138,14 @@ class DecodeReport:
     batch: tuple[BatchRow, ...] = ()
 
     def to_json(self) -> dict[str, Any]:
-        """The report as plain JSON values."""
+        """Return plain JSON values."""
         rows = [{**row.to_json(), "of_fetch_ceiling": self.of_fetch_ceiling(row)} for row in self.rows]
-        ceiling = None if self.ceiling is None else self.ceiling.to_json()
-        batch = [row.to_json() for row in self.batch]
-        return {**dataclasses.asdict(self), "rows": rows, "batch": batch, "ceiling": ceiling}
+        return {**super().to_json(), "rows": rows}
 
     def of_fetch_ceiling(self, row: DecodeRow) -> float | None:
-        """Weight bytes a second of a row as a share of what a pass that only fetches reaches; None if not measured."""
+        """Return weight bytes a second of a row as a share of the fetch ceiling; None if not measured."""
         about = next(engine for engine in self.engines if engine.label == row.label)
-        reached = row.rates["bytes_per_second"]
+        reached = row.bytes_per_second
         if self.ceiling is None or reached is None or about.weight_texture is None or about.weight_bytes is None:
             return None
         return reached / self.ceiling.fetch(about.weight_texture, about.weight_bytes).bytes_per_second
@@ -159,25 +159,25 @@ def load_fast(
     cache: str = DEFAULT_CACHE,
     gelu: str | None = None,
     opening_seconds: float = 0.0,
-    on_upload: Progress = lambda done, total: None,
-) -> tuple[Model, FastEngine, EngineReport]:
-    """Load a model for timing, up to its first token; the model has to be closed.
+    on_progress: Progress = no_progress,
+) -> tuple[Model, FastDecoder, EngineReport]:
+    """Load a model for timing, up to its first token; the caller closes the model.
 
     Args:
-        path: see :func:`glinfer.engine.model.load_model`, as for the other arguments; or a checkpoint.
+        path: a checkpoint, or as for :func:`glinfer.engine.loading.load_model`.
         weights: the weight format.
         device: an open device.
         cache: the format of keys and values.
         gelu: overrides the checkpoint's form.
-        opening_seconds: what opening the device took, a part of the time to the first token.
-        on_upload: told (bytes uploaded, bytes in all).
+        opening_seconds: time of opening the device, a part of the time to the first token.
+        on_progress: receives (uploaded bytes, bytes).
     """
     started = uploaded = time.perf_counter()
 
     def note(done: int, total: int) -> None:
         nonlocal uploaded
         uploaded = time.perf_counter()
-        on_upload(done, total)
+        on_progress(done, total)
 
     if isinstance(path, Checkpoint):
         engine = prepare(path, device, "fast", weights, cache=cache).bind(device, on_upload=note)
@@ -209,13 +209,13 @@ def load_fast(
         weight_texture=max(sizes, key=lambda name: sizes[name]),
         kernels=dataclasses.asdict(model.kernels),
     )
-    return model, FastEngine(label, session), about
+    return model, FastDecoder(label, session), about
 
 
 def weight_bytes(plan: Plan, max_texture_size: int) -> dict[str, int]:
-    """Bytes of weights that one token fetches, by texture format: matrices whole, of each embedding table one row."""
+    """Count the bytes of weights that one token fetches, by texture format: whole matrices, one row of each table."""
     uses = [(draw.op, sampler, tensor) for draw in plan.draws for sampler, tensor in draw.inputs]
-    # Embeddings that are the vocabulary's matrix too are fetched whole by its product.
+    # Tied embeddings are fetched whole by the product with the vocabulary matrix.
     multiplied = {tensor for op, sampler, tensor in uses if op == "gemv" and sampler == "weight"}
     tables = {tensor for _, sampler, tensor in uses if sampler in _TABLES} - multiplied
     found: dict[str, int] = {}
@@ -227,7 +227,7 @@ def weight_bytes(plan: Plan, max_texture_size: int) -> dict[str, int]:
 
 
 def contexts_within(config: ModelConfig, contexts: Sequence[int]) -> tuple[list[int], list[str]]:
-    """The context lengths that a model has, in order, and a note for each that is left out.
+    """Sort the context lengths that a model can hold, with a note for each that it cannot.
 
     Raises:
         InputError: none is left, or one is below 1.
@@ -243,35 +243,35 @@ def contexts_within(config: ModelConfig, contexts: Sequence[int]) -> tuple[list[
 
 
 def batch_context(kept: Sequence[int], wanted: int) -> int:
-    """The context length at which batches are timed: the one wanted, or else the longest below it that is timed."""
+    """Choose the context length of batches: the wanted one, or else the longest below it that is timed."""
     return max((context for context in kept if context <= wanted), default=min(kept))
 
 
 def bench_decoding(
-    engines: Sequence[tuple[Engine, EngineReport]],
+    engines: Sequence[tuple[Decoder, EngineReport]],
     config: ModelConfig,
     contexts: Sequence[int],
     runs: int,
     *,
     renderer: str,
-    batches: Mapping[str, Sequence[BatchEngine]] | None = None,
+    batches: Mapping[str, Sequence[BatchDecoder]] | None = None,
     batches_at: int = 0,
-    on_run: Progress = lambda done, total: None,
+    on_progress: Progress = no_progress,
 ) -> DecodeReport:
     """Time engines that hold the same model, in turns.
 
     Args:
-        engines: what is timed, each with what is known of it.
+        engines: the timed engines with their facts.
         config: the model's shape.
-        contexts: in tokens; those beyond the model's context are left out.
+        contexts: lengths in tokens; those beyond the model's context are left out.
         runs: counted runs of each.
-        renderer: for the report.
-        batches: by the label of an engine, what takes turns with it; room for ``batches_at`` tokens in each sequence.
-        batches_at: the context length at which they do; see :func:`batch_context`.
-        on_run: told (turns taken, turns in all) of one context length after the other.
+        renderer: version and name for the report.
+        batches: batches by the label of their engine, with room for ``batches_at`` tokens in each sequence.
+        batches_at: context length at which batches are timed, see :func:`batch_context`.
+        on_progress: receives (finished turns, turns).
 
     Raises:
-        InputError: there is nothing to time, or no context that the model has.
+        InputError: no engine, run or context is left to time.
     """
     if runs < 1 or not engines:
         raise InputError(f"found {runs} runs of {len(engines)} engines; expected at least one of each")
@@ -281,14 +281,14 @@ def bench_decoding(
         ids = [int(token) for token in example_ids(config, context)]
 
         def advance(done: int, total: int, place: int = place) -> None:
-            on_run(place * total + done, len(kept) * total)
+            on_progress(place * total + done, len(kept) * total)
 
         here = batches if batches is not None and context == batches_at else {}
         held = [here.get(about.label, ()) for _, about in engines]
         timed = Turns([engine for engine, _ in engines], ids, runs, advance, held).run()
         for times, beside, (_, about) in zip(timed, held, engines, strict=True):
             rows.append(_row(about, context, times))
-            single = rows[-1].rates["tokens_per_second"] or 0.0
+            single = rows[-1].tokens_per_second
             together += [
                 BatchRow(about.label, context, batch.sequences, Spread.of(found), single)
                 for batch, found in zip(beside, times.batches, strict=True)

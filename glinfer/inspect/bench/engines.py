@@ -1,4 +1,4 @@
-"""What ``glinfer bench`` times: engines that hold one sequence, and batches of the fast plan that hold many."""
+"""Engines that ``glinfer bench`` times: decoders of one sequence, and of many sequences in a batch."""
 
 from __future__ import annotations
 
@@ -16,60 +16,60 @@ from glinfer.errors import InputError
 from glinfer.quant.formats import DEFAULT_CACHE
 
 
-class Engine(Protocol):
-    """A model with one sequence in its cache, which is timed."""
+class Decoder(Protocol):
+    """An engine that holds one sequence and decodes greedily."""
 
     @property
     def label(self) -> str:
-        """What runs."""
+        """Name in the report."""
 
     def prefill(self, ids: Sequence[int]) -> object:
-        """Empty the cache, run ``ids`` together; the logits after the last of them, in host memory."""
+        """Empty the cache and run ``ids`` together; returns the logits after the last one, in host memory."""
 
     def decode_greedy(self, token: int, count: int) -> list[int]:
-        """Append ``token``, go on greedily, read each choice back."""
+        """Append ``token`` and ``count`` greedy tokens, each read back; returns the latter."""
 
     def rewind(self, length: int) -> None:
-        """Cut the cache back to its first ``length`` tokens."""
+        """Truncate the cache to its first ``length`` tokens."""
 
 
-class OpenedEngine(Engine, Protocol):
-    """An engine that holds something until it is closed."""
+class OpenedDecoder(Decoder, Protocol):
+    """A decoder that holds resources until it is closed."""
 
     def close(self) -> None:
-        """Release what the engine holds; harmless when repeated."""
+        """Release the resources; harmless when repeated."""
 
 
-class FastEngine:
-    """The fast plan as an engine; ``decode_pipelined`` reads all choices back together."""
+class FastDecoder:
+    """The fast plan as a decoder; ``decode_pipelined`` reads all choices back together."""
 
     def __init__(self, label: str, session: DecodeSession) -> None:
-        """Takes over an empty session."""
+        """Take over an empty session."""
         self.label, self.session = label, session
 
     def prefill(self, ids: Sequence[int]) -> object:
-        """Empty the cache, run ``ids`` in chunks; the logits [vocab] after the last of them, a NumPy array."""
+        """Empty the cache and run ``ids`` in chunks; returns the logits [vocab] after the last one, a NumPy array."""
         self.session.rewind(len(self.session))
         self.session.prefill(ids)
         return self.session.logits()
 
     def decode_greedy(self, token: int, count: int) -> list[int]:
-        """Append ``token`` and go on with the likeliest, each read back; the tokens chosen."""
+        """Append ``token`` and ``count`` greedy tokens, each read back; returns the latter."""
         self.session.step(token)
         return [self.session.generate_ids(1)[0] for _ in range(count)]
 
     def decode_pipelined(self, token: int, count: int) -> list[int]:
-        """The same tokens with one readback for all of them."""
+        """Decode as :meth:`decode_greedy`, with one readback for all tokens."""
         self.session.step(token)
         return self.session.generate_ids(count)
 
     def rewind(self, length: int) -> None:
-        """Cut the sequence back to its first ``length`` tokens."""
+        """Truncate the sequence to its first ``length`` tokens."""
         self.session.rewind(len(self.session) - length)
 
 
-class BatchEngine:
-    """So many sequences of a model in one scheduler, each with a prompt of its own; close it before the model."""
+class BatchDecoder:
+    """Several sequences of a model in one scheduler, each with its own prompt; close it before the model."""
 
     def __init__(self, model: Model, sequences: int, capacity: int) -> None:
         """Bind a scheduler of sequences of up to ``capacity`` tokens; see :func:`room_for`.
@@ -82,14 +82,14 @@ class BatchEngine:
         self._prompts: list[list[int]] = []
 
     def prefill(self, ids: Sequence[int]) -> None:
-        """Take in ``ids`` rotated by n places as the prompt of sequence n."""
+        """Run ``ids`` rotated by n positions as the prompt of sequence n."""
         self._prompts = [rotated(ids, place) for place in range(self.sequences)]
         self._run(self._prompts, 1)
 
     def decode_greedy(self, start: int, count: int) -> list[list[int]]:
-        """Go on behind the first ``start`` + 1 tokens of each prompt with the likeliest ones; those, by sequence.
+        """Append ``count`` greedy tokens to the first ``start`` + 1 tokens of each prompt; returns them by sequence.
 
-        The prompts must be longer than ``start``. What was run of them before is in the caches, and not run again.
+        The prompts must be longer than ``start``. Tokens in the caches are not run again.
         """
         return self._run([prompt[: start + 1] for prompt in self._prompts], count)
 
@@ -101,29 +101,29 @@ class BatchEngine:
         return [each.ids for each in running]
 
     def close(self) -> None:
-        """Release what is the batch's own; harmless when repeated."""
+        """Release the batch's caches; harmless when repeated."""
         self._scheduler.close()
 
 
 def rotated(ids: Sequence[int], places: int) -> list[int]:
-    """The ids with the first ``places`` of them behind the others."""
+    """Move the first ``places`` ids to the end."""
     return [int(token) for token in np.roll(np.asarray(ids), -places)]
 
 
 def room_for(
     config: ModelConfig, sizes: Sequence[int], context: int, max_texture_size: int, cache: str = DEFAULT_CACHE
 ) -> int:
-    """How many tokens each sequence of several batches may hold, where all batches hold ``context`` tokens each.
+    """Return the capacity of each sequence of several batches that hold ``context`` tokens each.
 
     Args:
         config: the model's shape.
-        sizes: sequences of each batch; all of them are held at once, in as much memory as one batch gets by default.
+        sizes: sequences of each batch; all batches share the memory that one gets by default.
         context: tokens.
         max_texture_size: of the renderer, in texels.
         cache: the format of keys and values.
 
     Raises:
-        InputError: a size below 1, or no room.
+        InputError: a size is below 1, or memory does not suffice.
     """
     left, capacity = MAX_CACHE_BYTES, context
     for size in sizes:

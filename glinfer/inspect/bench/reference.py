@@ -1,26 +1,25 @@
-"""How fast the reference plan's forward pass is: medians over interleaved runs, after a warm-up that does not count.
-
-:mod:`glinfer.inspect.bench.decoding` times the fast plan.
-"""
+"""Benchmark of the reference plan's forward pass: medians over interleaved runs after a warm-up."""
 
 from __future__ import annotations
 
-import dataclasses
 import statistics
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import Any
 
 from glinfer.engine.model import Model
+from glinfer.engine.progress import Progress, no_progress
 from glinfer.errors import InputError
 from glinfer.inspect.draws import example_ids
+from glinfer.inspect.report import Report
 from glinfer.models.reference.gab import LOGITS
 
 
 @dataclass(frozen=True)
-class BenchRow:
-    """One sequence length: milliseconds until the logits of the next token are in Python, over ``runs`` runs."""
+class BenchRow(Report):
+    """One sequence length: milliseconds until the next token's logits are in Python, over ``runs`` runs."""
+
+    derived = ("tokens_per_second",)
 
     tokens: int
     runs: int
@@ -36,8 +35,8 @@ class BenchRow:
 
 
 @dataclass(frozen=True)
-class BenchReport:
-    """A model on a renderer: what loading took and what each length takes."""
+class BenchReport(Report):
+    """A model on a renderer: loading time and the times of each length."""
 
     plan: str
     renderer: str
@@ -46,11 +45,6 @@ class BenchReport:
     texture_bytes: int
     rows: tuple[BenchRow, ...]
 
-    def to_json(self) -> dict[str, Any]:
-        """The report as plain JSON values."""
-        rows = [{**dataclasses.asdict(row), "tokens_per_second": row.tokens_per_second} for row in self.rows]
-        return {**dataclasses.asdict(self), "rows": rows}
-
 
 def bench(
     model: Model,
@@ -58,15 +52,15 @@ def bench(
     runs: int,
     *,
     load_seconds: float,
-    on_run: Callable[[int, int], None] = lambda done, total: None,
+    on_progress: Progress = no_progress,
 ) -> BenchReport:
     """Time the reference plan at several sequence lengths.
 
-    The lengths take turns, so that a machine which slows down slows all of them. The first round warms up
-    (drivers finish compiling at the first draw) and is not counted.
+    The lengths take turns, so that a machine that slows down slows all of them. The first round warms up (some drivers
+    compile at the first draw) and does not count.
 
     Raises:
-        InputError: a length is outside the context, or there are no runs.
+        InputError: a length is outside the context, or no run or length is given.
     """
     if runs < 1 or not lengths:
         raise InputError(f"found {runs} runs of {len(lengths)} lengths; expected at least one of each")
@@ -84,7 +78,7 @@ def bench(
             model.bound.read(LOGITS)
             if run > 0:
                 times[place].append(1000.0 * (time.perf_counter() - started))
-            on_run(run * len(lengths) + place + 1, total)
+            on_progress(run * len(lengths) + place + 1, total)
     rows = [
         BenchRow(length, runs, statistics.median(found), min(found), max(found), model.draws(length).total)
         for length, found in zip(lengths, times, strict=True)

@@ -1,6 +1,6 @@
-"""The turns in which engines are timed: all at one context length, one after the other, over and over.
+"""Interleaved timing of engines at one context length: each takes its turn, over and over, after a warm-up.
 
-A machine that slows down for a while then slows all of them. Warm-ups do not count.
+A machine that slows down for a while slows all engines alike.
 """
 
 from __future__ import annotations
@@ -9,40 +9,19 @@ import time
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 
-import numpy as np
-
-from glinfer.inspect.bench.engines import BatchEngine, Engine, FastEngine
+from glinfer.engine.progress import Progress
+from glinfer.inspect.bench.engines import BatchDecoder, Decoder, FastDecoder
 
 BLOCK_TOKENS = 16
-"""How many tokens one engine decodes before it is the next one's turn."""
+"""Tokens that an engine decodes in a turn."""
 
-_PAUSE_SECONDS = 0.02  # before a turn: the threads of other engines go on spinning for a while after their own
-_PREFILL_SECONDS = 3.0  # for all counted prefills of one engine at one length, but for the first
-
-Progress = Callable[[int, int], None]
-
-
-@dataclass(frozen=True)
-class Spread:
-    """A few measurements of one thing, in milliseconds."""
-
-    median: float
-    lower_quartile: float
-    upper_quartile: float
-    fastest: float
-    slowest: float
-    samples: int
-
-    @classmethod
-    def of(cls, times: Sequence[float]) -> Spread:
-        """Of at least one measurement."""
-        lower, median, upper = (float(value) for value in np.quantile(times, (0.25, 0.5, 0.75)))
-        return cls(median, lower, upper, min(times), max(times), len(times))
+_PAUSE_SECONDS = 0.02  # before a turn, because threads of other engines spin for a while after theirs
+_PREFILL_SECONDS = 3.0  # time for the counted prefills of one engine at one length, after the first
 
 
 @dataclass
 class Times:
-    """Milliseconds of one engine: of a prompt, of a token in two ways, and of a step of each of its batches."""
+    """Milliseconds of one engine: for a prompt, for a token in two ways, and for a step of each of its batches."""
 
     prefill: list[float] = field(default_factory=list)
     decode: list[float] = field(default_factory=list)
@@ -51,26 +30,26 @@ class Times:
 
 
 class Turns:
-    """All engines at one context length: prefill first, which fills the caches, then decoding at their ends."""
+    """Times all engines at one context length: prefill, which fills the caches, then decoding at their ends."""
 
     def __init__(
         self,
-        engines: Sequence[Engine],
+        engines: Sequence[Decoder],
         ids: Sequence[int],
         runs: int,
-        on_run: Progress,
-        batches: Sequence[Sequence[BatchEngine]] = (),
+        on_progress: Progress,
+        batches: Sequence[Sequence[BatchDecoder]] = (),
     ) -> None:
-        """So many counted runs of each engine with the prompt ``ids``.
+        """Prepare ``runs`` counted runs of each engine.
 
         Args:
-            engines: what is timed.
+            engines: the timed engines.
             ids: the prompt, as long as the context.
-            runs: counted runs.
-            on_run: told (turns taken, turns in all).
-            batches: those of each engine, by its place; left out, there are none.
+            runs: counted runs of each.
+            on_progress: receives (finished turns, turns).
+            batches: the batches of each engine, by its position; default: none.
         """
-        self.engines, self.ids, self.runs, self.on_run = engines, ids, runs, on_run
+        self.engines, self.ids, self.runs, self.on_progress = engines, ids, runs, on_progress
         self.batches = batches or [() for _ in engines]
         # One token before the block warms up where there is one; the block ends where the context is full.
         self.count = min(BLOCK_TOKENS, max(1, len(ids) - 1))
@@ -80,7 +59,7 @@ class Turns:
         self.times = [Times(batches=[[] for _ in held]) for held in self.batches]
 
     def run(self) -> list[Times]:
-        """The counted times of each engine."""
+        """Return the counted times of each engine."""
         self._prefill()
         for held in self.batches:
             for batch in held:
@@ -89,7 +68,7 @@ class Turns:
             for engine, held, times in zip(self.engines, self.batches, self.times, strict=True):
                 time.sleep(_PAUSE_SECONDS)
                 taken = [self._block(engine, engine.decode_greedy)]
-                if isinstance(engine, FastEngine):
+                if isinstance(engine, FastDecoder):
                     taken.append(self._block(engine, engine.decode_pipelined))
                 self._advance()
                 together = [self._batch_block(batch) for batch in held]
@@ -102,10 +81,10 @@ class Turns:
 
     def _advance(self) -> None:
         self.done += 1
-        self.on_run(self.done, self.total)
+        self.on_progress(self.done, self.total)
 
-    def _block(self, engine: Engine, decode: Callable[[int, int], object]) -> float:
-        """Milliseconds a token of one block, the first token's warming up excluded."""
+    def _block(self, engine: Decoder, decode: Callable[[int, int], object]) -> float:
+        """Return milliseconds a token of one block, after a warm-up token."""
         token = self.ids[self.start]
         if self.start > 0:
             engine.rewind(self.start - 1)
@@ -115,8 +94,8 @@ class Turns:
         decode(token, self.count)
         return 1000.0 * (time.perf_counter() - started) / self.count
 
-    def _batch_block(self, batch: BatchEngine) -> float:
-        """Milliseconds a step of one block, at the same positions."""
+    def _batch_block(self, batch: BatchDecoder) -> float:
+        """Return milliseconds a step of one block, at the same positions."""
         batch.decode_greedy(self.start, 1)
         started = time.perf_counter()
         batch.decode_greedy(self.start, self.count)
@@ -125,7 +104,7 @@ class Turns:
         return taken
 
     def _prefill(self) -> None:
-        """Milliseconds for the whole prompt; slow engines run fewer times, but once after their warm-up at least."""
+        """Time the whole prompt; slow engines run fewer times, but at least once after their warm-up."""
         for run in range(self.runs + 1):
             for engine, times in zip(self.engines, self.times, strict=True):
                 found = times.prefill

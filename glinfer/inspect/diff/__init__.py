@@ -1,1 +1,1 @@
-"""Two models, plans, weight formats or renderers side by side."""
+"""Comparison of two models, plans, weight formats or renderers."""

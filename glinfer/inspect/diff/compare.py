@@ -1,11 +1,9 @@
-"""Two models, plans, weight formats or renderers side by side: where they begin to differ, and what comes of it.
+"""Two runs compared: models, plans, weight formats or renderers, over the same tokens.
 
-Both sides run the same tokens. What has a name in both plans (:mod:`glinfer.models.capture.names`) is compared in the
-order of its computation, then what they say of the next token along the text.
-
-The models are open one after the other, so that memory need hold no more than the larger of the two; what has a name
-over the first tokens is kept of both, and the logits of every position that is compared. Both devices are opened first,
-so that one that is not there is told at once.
+Tensors that both plans can capture (:mod:`glinfer.models.capture.names`) are compared in the order of computation, then
+the predictions along the text. The models are open one after the other, so that memory holds the larger of the two,
+captured tensors of the first tokens, and the compared logits. Both devices are opened first, so that a missing one is
+reported at once.
 """
 
 from __future__ import annotations
@@ -24,13 +22,16 @@ import numpy.typing as npt
 
 from glinfer.config import ModelConfig
 from glinfer.engine.ids import check_ids, whole_number, whole_numbers
-from glinfer.engine.loading import read_model
-from glinfer.engine.model import Model, load_model
+from glinfer.engine.loading import load_model, read_model
+from glinfer.engine.model import Model
+from glinfer.engine.probabilities import log_softmax
+from glinfer.engine.progress import Progress, no_progress
 from glinfer.errors import GlinferError, InputError
 from glinfer.formats import load_checkpoint, weight_shapes
 from glinfer.gl.context import Device, Limits, open_device
-from glinfer.inspect.diff.report import Along, DiffReport, NextToken, PassDiff, Place, SideFacts
+from glinfer.inspect.diff.report import DiffReport, ElementPosition, NextToken, Predictions, RunFacts, TensorError
 from glinfer.inspect.diff.weights import diff_weights
+from glinfer.limits import MAX_DIFF_LOGITS
 from glinfer.models.capture.names import CENTRED, capture_points
 from glinfer.models.choice import AUTO, DEFAULT_PLAN, DEFAULT_WEIGHTS, check_choice
 from glinfer.models.oracle import relative_errors
@@ -38,22 +39,20 @@ from glinfer.quant.formats import DEFAULT_CACHE, FROM_FILE
 from glinfer.text.tokenizer import Tokenizer, find_tokenizer
 
 Floats = npt.NDArray[np.float32]
-Wide = npt.NDArray[np.float64]
 Array = npt.NDArray[np.floating]
 
 SAME_FORMAT, OTHER_FORMAT = 1e-4, 0.1
-"""Usual tolerances, as relative errors. Two ways to compute the same in float32 are 1e-7 to 1e-5 apart, and more of it
-is a mistake; weights in fewer bits move what is computed by some percent, and more of it is hardly the same model."""
-TRACED = 256
-"""Over so many tokens at most named things are compared, unless more are asked for."""
-SPREAD = 32
-"""At so many positions next tokens are compared where a side is the reference plan, which runs all tokens for each."""
-_MOST_LOGITS = 1 << 28  # numbers that are kept of one side, 1 GiB
+"""Default tolerances, as relative errors: float32 computations in another order differ by 1e-7 to 1e-5, and weights in
+fewer bits by some percent."""
+DEFAULT_TRACE = 256
+"""Tokens over which captured tensors are compared by default."""
+REFERENCE_POSITIONS = 32
+"""Positions at which predictions are compared with the reference plan, which runs all tokens for each."""
 
 
 @dataclass(frozen=True)
-class Side:
-    """What to run on one side; the settings are those of :func:`glinfer.engine.model.load_model`."""
+class RunConfig:
+    """Configuration of one side's run, see :func:`glinfer.engine.loading.load_model`."""
 
     model: str | PathLike[str]
     plan: str = DEFAULT_PLAN
@@ -68,35 +67,34 @@ class Side:
 
 
 def diff(
-    side_a: Side,
-    side_b: Side,
+    side_a: RunConfig,
+    side_b: RunConfig,
     prompt: str | Sequence[int],
     *,
     tokens: int | None = None,
     shorten: bool = False,
     tolerance: float | None = None,
     positions: int | None = None,
-    trace: int = TRACED,
-    on_progress: Callable[[int, int], None] = lambda done, total: None,
+    trace: int = DEFAULT_TRACE,
+    on_progress: Progress = no_progress,
 ) -> DiffReport:
     """Run both sides over the same tokens and compare them.
 
     Args:
-        side_a: one side; errors are relative to what it computes.
-        side_b: the other.
-        prompt: text, which A's tokenizer splits (B's, where A has none), or ids.
-        tokens: run only so many of the first tokens.
-        shorten: where ``tokens`` is left out, cut what is longer than a context instead of refusing it.
-        tolerance: left out, :data:`SAME_FORMAT` where weights and caches are kept alike, else :data:`OTHER_FORMAT`.
-        positions: at how many positions, evenly spread, next tokens are compared; left out, at all of them, or with the
-            reference plan on a side at :data:`SPREAD`.
-        trace: over how many of the first tokens named things are compared.
-        on_progress: told (done, in all), first of tensors of two files, then of tokens of both sides together.
+        side_a: one run; errors are relative to its values.
+        side_b: the other run.
+        prompt: ids, or text for A's tokenizer (B's, where A has none).
+        tokens: number of first tokens to run; default: all.
+        shorten: without ``tokens``, cut a prompt longer than the context instead of refusing it.
+        tolerance: default: :data:`SAME_FORMAT` for equal formats of weights and caches, else :data:`OTHER_FORMAT`.
+        positions: number of evenly spread positions at which predictions are compared; default: all, or
+            :data:`REFERENCE_POSITIONS` with the reference plan on a side.
+        trace: number of first tokens over which captured tensors are compared.
+        on_progress: receives (done, total) of the tensors of two files, then of the tokens of both sides.
 
     Raises:
-        InputError: nothing to run, more tokens than a context holds, different vocabularies, or tokenizers that split
-            the text differently.
-        GlinferError: one of its children for a side that cannot be loaded.
+        InputError: the prompt is empty or longer than a context, or vocabularies or tokenizations differ.
+        GlinferError: a subclass, for a side that cannot be loaded.
     """
     if tolerance is not None and not (math.isfinite(tolerance) and tolerance >= 0):
         raise InputError(f"the tolerance is {tolerance}; expected a number of at least 0, such as 1e-4")
@@ -140,11 +138,11 @@ def diff(
 
 
 @dataclass(frozen=True)
-class _Known:
-    """A side whose files were read, before anything runs."""
+class _Loaded:
+    """A side whose files were read."""
 
     name: str
-    side: Side
+    side: RunConfig
     path: str | PathLike[str]
     config: ModelConfig
     formats: Mapping[str, str]
@@ -162,23 +160,23 @@ class _Known:
 
 @contextmanager
 def _named(side: str) -> Iterator[None]:
-    """Errors begin with the side that they are about."""
+    """Prefix errors with their side."""
     try:
         yield
     except GlinferError as error:
         raise type(error)(f"{side}: {error}") from None
 
 
-def _read(name: str, side: Side) -> _Known:
+def _read(name: str, side: RunConfig) -> _Loaded:
     with _named(name):
         check_choice(side.plan, "f32" if (side.plan, side.weights) == ("fast", AUTO) else side.weights, side.cache)
         path, checkpoint = read_model(side.model, gelu=side.gelu, context=side.context)
         tokenizer, reason = find_tokenizer(path, side.tokenizer, checkpoint.config)
-        return _Known(name, side, path, checkpoint.config, checkpoint.formats(), tokenizer, reason)
+        return _Loaded(name, side, path, checkpoint.config, checkpoint.formats(), tokenizer, reason)
 
 
-def _ids(prompt: str | Sequence[int], a: _Known, b: _Known, tokens: int | None, shorten: bool) -> list[int]:
-    """The checked tokens that both sides run."""
+def _ids(prompt: str | Sequence[int], a: _Loaded, b: _Loaded, tokens: int | None, shorten: bool) -> list[int]:
+    """Return the checked tokens that both sides run."""
     ids = _encoded(prompt, a, b) if isinstance(prompt, str) else whole_numbers("the prompt", prompt)
     shorter = min(a.config, b.config, key=lambda config: config.max_position_embeddings)
     if tokens is None and shorten:
@@ -186,7 +184,7 @@ def _ids(prompt: str | Sequence[int], a: _Known, b: _Known, tokens: int | None, 
     return check_ids(ids[:tokens], shorter)
 
 
-def _encoded(text: str, a: _Known, b: _Known) -> list[int]:
+def _encoded(text: str, a: _Loaded, b: _Loaded) -> list[int]:
     found = [each.tokenizer.encode(text) for each in (a, b) if each.tokenizer is not None]
     if not found:
         raise InputError(f"{a.no_tokenizer_reason}")
@@ -201,25 +199,25 @@ def _encoded(text: str, a: _Known, b: _Known) -> list[int]:
 
 
 def spread(count: int, positions: int | None, *, whole: bool, vocab: int) -> list[int]:
-    """The positions, out of ``count``, where next tokens are compared: evenly spread, the last one among them.
+    """Choose evenly spread positions out of ``count``, the last one among them.
 
-    ``whole`` says whether a side runs all tokens for each; ``vocab`` numbers are kept for each.
+    ``whole`` says whether a side runs all tokens for each position; ``vocab`` logits are kept for each.
     """
-    most = positions or (SPREAD if whole else count)
-    most = min(most, count, max(1, _MOST_LOGITS // vocab))
+    most = positions or (REFERENCE_POSITIONS if whole else count)
+    most = min(most, count, max(1, MAX_DIFF_LOGITS // vocab))
     return sorted({round(place) for place in np.linspace(count - 1, 0, most).tolist()})
 
 
 @dataclass(frozen=True)
-class Trace:
-    """What has a name in the plan of one side, over the first tokens.
+class CapturedRun:
+    """Tensors captured from one side over the first tokens.
 
     Attributes:
-        arrays: by name, in the order of computation.
-        axes: along which axis of each the tokens lie.
-        sites: the draws that complete each, see :class:`glinfer.models.capture.point.CapturePoint`.
-        draws: the names of all draws of the plan.
-        tokens: how many tokens were run.
+        arrays: tensors by name, in the order of computation.
+        axes: token axis by name.
+        sites: draws that complete each tensor, by name.
+        draws: names of all draws of the plan.
+        tokens: number of tokens that ran.
     """
 
     arrays: Mapping[str, Floats]
@@ -231,14 +229,14 @@ class Trace:
 
 @dataclass(frozen=True)
 class _Ran:
-    facts: SideFacts
+    facts: RunFacts
     kept: Mapping[str, str]
-    trace: Trace
+    trace: CapturedRun
     logits: Floats
 
 
 def _run(
-    known: _Known,
+    known: _Loaded,
     device: Device,
     ids: Sequence[int],
     places: Sequence[int],
@@ -251,7 +249,7 @@ def _run(
         plan, points = model.plan, capture_points(model.plan, model.config)
         kept = _kept(model.config, model.weights, known.formats)
         matrices = {kept[name] for name, shape in weight_shapes(model.config).items() if len(shape) == 2}
-        facts = SideFacts(
+        facts = RunFacts(
             model=os.fspath(side.model),
             plan=plan.name,
             weights=model.weights,
@@ -263,7 +261,7 @@ def _run(
             config=model.config,
         )
         first = ids[:trace]
-        named = Trace(
+        named = CapturedRun(
             arrays=model.capture("*", first),
             axes={name: point.axis for name, point in points.items()},
             sites={name: tuple(draw for draw, _ in point.sites) for name, point in points.items()},
@@ -274,7 +272,7 @@ def _run(
 
 
 def _logits(model: Model, ids: Sequence[int], places: Sequence[int], on_token: Callable[[int], None]) -> Floats:
-    """Logits [places, vocab] behind the tokens at those positions, token by token."""
+    """Return the logits [places, vocab] after the tokens at those positions."""
     found, wanted = np.empty((len(places), model.config.vocab_size), dtype=np.float32), iter(places)
     row, place = 0, next(wanted)
     with model.session() as session:
@@ -288,7 +286,7 @@ def _logits(model: Model, ids: Sequence[int], places: Sequence[int], on_token: C
 
 
 def _kept(config: ModelConfig, weights: str, formats: Mapping[str, str]) -> Mapping[str, str]:
-    """How each tensor of a model is kept: as in its file, or in the format that was asked for."""
+    """Map tensors to their formats in textures."""
     return formats if weights == FROM_FILE else dict.fromkeys(weight_shapes(config), weights.upper())
 
 
@@ -297,8 +295,8 @@ def _kept_alike(a: Mapping[str, str], b: Mapping[str, str]) -> bool:
     return all(a[name] == b[name] for name in common) if common else set(a.values()) == set(b.values())
 
 
-def _only(one: Trace, other: Trace) -> tuple[str, ...]:
-    """The names that one side alone has."""
+def _only(one: CapturedRun, other: CapturedRun) -> tuple[str, ...]:
+    """List the names that only ``one`` has."""
     others = {name.removesuffix(CENTRED) for name in other.arrays}
     return tuple(name for name in one.arrays if name.removesuffix(CENTRED) not in others)
 
@@ -308,18 +306,17 @@ def _fields(a: ModelConfig, b: ModelConfig) -> dict[str, tuple[Any, Any]]:
     return {name: pair for name, pair in pairs.items() if pair[0] != pair[1]}
 
 
-def _words(tokenizer: Tokenizer | None, ids: Sequence[int], along: Along) -> dict[int, str]:
+def _words(tokenizer: Tokenizer | None, ids: Sequence[int], along: Predictions) -> dict[int, str]:
     if tokenizer is None:
         return {}
     named = {*ids, *(top for at in along.positions for top in (at.top_a, at.top_b))}
     return {token: tokenizer.token_bytes(token).decode("utf-8", errors="replace") for token in sorted(named)}
 
 
-def compare_passes(a: Trace, b: Trace) -> Iterator[PassDiff]:
-    """Everything that has a name on both sides, in A's order of computation.
+def compare_passes(a: CapturedRun, b: CapturedRun) -> Iterator[TensorError]:
+    """Compare the tensors captured on both sides, in A's order of computation.
 
-    A stream whose mean was taken away on one side is compared without its mean. Where one side has more rows than the
-    other, the last ones are compared.
+    A stream centred on one side is compared without its mean. Where one side has more rows, the last ones are compared.
     """
     for name, x in a.arrays.items():
         base = name.removesuffix(CENTRED)
@@ -336,11 +333,11 @@ def compare_passes(a: Trace, b: Trace) -> Iterator[PassDiff]:
         error, index = farthest(pair[1], pair[0]) if shapes[0] == shapes[1] else (None, None)
         place = None if index is None else _place(index, a.tokens - x_rows.shape[a.axes[name]])
         draw = a.sites[name][_site(index, len(x), len(a.sites[name]))] if a.draws == b.draws else None
-        yield PassDiff(called, error, identical, place, draw, shapes)
+        yield TensorError(called, error, identical, place, draw, shapes)
 
 
 def _last_rows(x: Floats, y: Floats, axis: int) -> tuple[Array, Array]:
-    """Of two arrays of other lengths along an axis the last rows that both have."""
+    """Return the last rows along an axis that both arrays have."""
     if x.ndim != y.ndim:
         return x, y
     count = min(x.shape[axis], y.shape[axis])
@@ -353,30 +350,30 @@ def _centred(stream: Array) -> Array:
     return np.asarray(wide - wide.mean(axis=-1, keepdims=True))
 
 
-def _place(index: tuple[int, ...], before: int) -> Place:
+def _place(index: tuple[int, ...], before: int) -> ElementPosition:
     *heads, token, column = index
-    return Place(before + token, heads[0] if heads else None, column)
+    return ElementPosition(before + token, heads[0] if heads else None, column)
 
 
 def _site(index: tuple[int, ...] | None, first: int, sites: int) -> int:
-    """Which of the draws computed that element: of several, each has its share of the first axis."""
+    """Find the draw that computed an element: each of several has its share of the first axis."""
     return -1 if index is None or sites == 1 else index[0] // (first // sites)
 
 
 def farthest(found: Array, expected: Array) -> tuple[float, tuple[int, ...] | None]:
-    """:func:`glinfer.models.oracle.relative_error`, and the index where it is; None where nothing differs."""
+    """Return :func:`glinfer.models.oracle.relative_error` and its index; None where nothing differs."""
     error = relative_errors(found, expected)
     place = int(error.argmax())
     worst = float(error.flat[place])
     return worst, tuple(int(i) for i in np.unravel_index(place, error.shape)) if worst else None
 
 
-def compare_along(ids: Sequence[int], places: Sequence[int], a: Floats, b: Floats) -> Along:
-    """Logits [places, vocab] of both behind the tokens at those positions; probabilities are computed in float64."""
+def compare_along(ids: Sequence[int], places: Sequence[int], a: Floats, b: Floats) -> Predictions:
+    """Compare both sides' logits [places, vocab] at those positions, in float64."""
     found, worst = [], 0.0
     for position, x, y in zip(places, a, b, strict=True):
-        with np.errstate(all="ignore"):  # what is no number stays none, and is told
-            log_a, log_b = _log_softmax(x), _log_softmax(y)
+        with np.errstate(all="ignore"):  # NaN stays NaN, and is reported
+            log_a, log_b = log_softmax(x), log_softmax(y)
             share = np.exp(log_a)
             terms = np.where(share > 0, share * (log_a - log_b), 0.0)
             kl = float(np.maximum(terms.sum(), 0.0))
@@ -385,10 +382,4 @@ def compare_along(ids: Sequence[int], places: Sequence[int], a: Floats, b: Float
         tops = int(x.argmax()), int(y.argmax())
         found.append(NextToken(position, ids[position], following, kl, *tops, *logprobs))
         worst = max(worst, farthest(y, x)[0])
-    return Along(tuple(found), worst, a.tobytes() == b.tobytes())
-
-
-def _log_softmax(logits: Floats) -> Wide:
-    wide = logits.astype(np.float64)
-    wide -= wide.max()
-    return np.asarray(wide - np.log(np.exp(wide).sum()))
+    return Predictions(tuple(found), worst, a.tobytes() == b.tobytes())

@@ -1,74 +1,47 @@
-"""The picture of a comparison: how far everything with a name is apart, and the next tokens along the text."""
+"""The picture of a comparison: errors of captured tensors, and divergence along the text."""
 
 from __future__ import annotations
 
 import math
 from collections.abc import Sequence
-from importlib.util import find_spec
-from pathlib import Path
-from typing import TYPE_CHECKING
 
-from glinfer.errors import InputError
-from glinfer.formats.files import AnyPath, replacing, shown
+from matplotlib.axes import Axes
+
+from glinfer.formats.files import AnyPath, replacing
 from glinfer.inspect.diff.report import DiffReport
-
-if TYPE_CHECKING:
-    from matplotlib.axes import Axes
+from glinfer.inspect.figures import FAINT, FONT, OKABE_ITO, Chart, plain_style, short, write_png
+from glinfer.inspect.labels import visible
 
 KINDS = (
-    ("attention", "#0072B2", "o"),
-    ("MLP", "#E69F00", "s"),
-    ("stream", "#009E73", "^"),
-    ("begin and end", "#CC79A7", "D"),
+    ("attention", OKABE_ITO[0], "o"),
+    ("MLP", OKABE_ITO[4], "s"),
+    ("stream", OKABE_ITO[2], "^"),
+    ("begin and end", OKABE_ITO[3], "D"),
 )
-"""What named things belong to, with colour (Okabe and Ito's, which colour-blind people tell apart) and marker."""
-_LINE, _LIMIT, _GRID = "#0072B2", "#D55E00", "#d8d6d0"
-_MOST_WORDS = 48  # labels of tokens along the text that have room
-_LONGEST_WORD = 10
-_MOST_BLOCKS, _MOST_DECADES = 16, 8  # labels on the axes of the first picture
-_BELOW = 4.0  # how far below the least decade zero is drawn
-
-
-def check_picture(path: AnyPath) -> None:
-    """Refuse a picture that could not be written, before anything is computed for it.
-
-    Raises:
-        InputError: the name does not end in .png, its folder is not there, or matplotlib is not installed.
-    """
-    if Path(path).suffix.lower() != ".png":
-        raise InputError(f"{shown(path)}: the picture is a PNG; expected a name that ends in .png")
-    if not Path(path).absolute().parent.is_dir():
-        raise InputError(f"{shown(path)}: there is no such folder to write the picture to; make it first")
-    if find_spec("matplotlib") is None:
-        raise InputError("the picture needs matplotlib; pip install 'glinfer[plots]'")
+"""Parts of a model that tensors belong to, with colour and marker."""
+_LINE, _LIMIT = OKABE_ITO[:2]
+_MAX_WORDS = 48  # tokens along the text that get labels
+_MAX_BLOCKS, _MAX_DECADES = 16, 8  # labels on the axes of the upper chart
+_BELOW = 4.0  # factor by which zero is drawn below the lowest decade
 
 
 def save_picture(report: DiffReport, path: AnyPath) -> None:
-    """Write the picture of a comparison as PNG: the same report gives the same bytes.
+    """Write the picture of a comparison as PNG: equal reports give equal bytes.
 
     Raises:
-        InputError: as :func:`check_picture`.
         FormatError: the file cannot be written.
     """
-    check_picture(path)
-    # Here and not above, because the package runs without them.
-    from matplotlib import rc_context, rcdefaults
-    from matplotlib.backends.backend_agg import FigureCanvasAgg
-    from matplotlib.figure import Figure
-
-    with rc_context(), replacing(path) as temporary:
-        rcdefaults()
+    with plain_style(), replacing(path) as temporary:
         wide = min(max(8.0, 0.16 * len(report.passes), 0.24 * len(report.along.positions)), 18.0)
-        figure = Figure(figsize=(wide, 8.0), dpi=120, layout="constrained")
-        FigureCanvasAgg(figure)
-        above, below = figure.subplots(2, 1)
+        chart = Chart(wide, 8.0, rows=2, dpi=120)
+        above, below = chart.axes
         _passes(above, report)
         _along(below, report)
-        figure.savefig(temporary, format="png", metadata={"Software": None})
+        write_png(chart.figure, temporary)
 
 
 def kind_of(name: str) -> str:
-    """Which of :data:`KINDS` something with a name belongs to."""
+    """Return the one of :data:`KINDS` that a tensor belongs to."""
     parts = name.split(".")
     if parts[0] != "blocks":
         return "begin and end"
@@ -76,7 +49,7 @@ def kind_of(name: str) -> str:
 
 
 def _passes(axes: Axes, report: DiffReport) -> None:
-    """The relative error of each name, in the order of computation."""
+    """Plot the relative error of each tensor, in the order of computation."""
     errors = [math.inf if each.error is None else each.error for each in report.passes]
     floor = _log_axis(axes, [*errors, report.tolerance])
     for kind, colour, marker in KINDS:
@@ -94,19 +67,19 @@ def _passes(axes: Axes, report: DiffReport) -> None:
     axes.set_title(f"Names of both plans as they are computed; {found}", fontsize=10, loc="left")
     axes.set_ylabel("largest difference,\nrelative to A's largest value", fontsize=9)
     begins = _begins([each.name for each in report.passes])
-    every = -(-len(begins) // _MOST_BLOCKS)
+    every = -(-len(begins) // _MAX_BLOCKS)
     ticks = [((first + end - 1) / 2, f"block {block}") for block, first, end in begins[::every]]
     axes.set_xticks([place for place, _ in ticks], [label for _, label in ticks], fontsize=8)
     for _, begin, end in begins:
         for edge in (begin, end):
-            axes.axvline(edge - 0.5, color=_GRID, linewidth=0.8, zorder=0)
+            axes.axvline(edge - 0.5, color=FAINT, linewidth=0.8, zorder=0)
     axes.tick_params(axis="x", length=0)
     axes.set_xlim(-1, len(report.passes))
     axes.legend(fontsize=8, loc="upper left", bbox_to_anchor=(1.0, 1.0), frameon=False)
 
 
 def _begins(names: Sequence[str]) -> list[tuple[str, int, int]]:
-    """(number, first place, place behind the last) of each block."""
+    """Find (number, first place, end) of each block."""
     places: dict[str, list[int]] = {}
     for place, name in enumerate(names):
         if name.startswith("blocks."):
@@ -115,7 +88,7 @@ def _begins(names: Sequence[str]) -> list[tuple[str, int, int]]:
 
 
 def _along(axes: Axes, report: DiffReport) -> None:
-    """The divergence behind each token."""
+    """Plot the divergence after each token."""
     positions = report.along.positions
     kl = [at.kl for at in positions]
     floor = _log_axis(axes, kl)
@@ -131,9 +104,9 @@ def _along(axes: Axes, report: DiffReport) -> None:
     same = f"the same token is likeliest at {report.along.agreement:.1%}"
     axes.set_title(f"The next token along the text: {mean}; {same}", fontsize=10, loc="left")
     axes.set_ylabel("KL divergence in nats", fontsize=9)
-    if len(positions) <= _MOST_WORDS and report.words:
-        labels = [_label(report.words.get(at.token, "")) for at in positions]
-        axes.set_xticks(places, labels, fontsize=8, rotation=90, family="DejaVu Sans Mono")
+    if len(positions) <= _MAX_WORDS and report.words:
+        labels = [short(visible(report.words.get(at.token, "").encode())) for at in positions]
+        axes.set_xticks(places, labels, fontsize=8, rotation=90, family=FONT)
         for label in axes.get_xticklabels():
             label.set_parse_math(False)
         axes.set_xlabel("behind this token", fontsize=9)
@@ -143,28 +116,22 @@ def _along(axes: Axes, report: DiffReport) -> None:
     axes.legend(fontsize=8, loc="upper left", bbox_to_anchor=(1.0, 1.0), frameon=False)
 
 
-def _label(word: str) -> str:
-    """A token in signs that every font has."""
-    text = ascii(word.replace(" ", "␣"))[1:-1].replace(r"\u2423", "␣")
-    return text if len(text) <= _LONGEST_WORD else f"{text[: _LONGEST_WORD - 1]}…"
-
-
 def _log_axis(axes: Axes, values: Sequence[float]) -> float:
-    """A logarithmic axis for values; returns where zero is drawn, on a line of its own below them."""
+    """Set a logarithmic axis; returns where zero is drawn, on a line of its own below the values."""
     known = [value for value in values if math.isfinite(value) and value > 0]
     low, high = (min(known), max(known)) if known else (1e-7, 1e-6)
     bottom, top = math.floor(math.log10(low)), math.floor(math.log10(high)) + 1
-    every = max(1, -(-(top - bottom) // _MOST_DECADES))
+    every = max(1, -(-(top - bottom) // _MAX_DECADES))
     ticks = [(10.0**power, f"$10^{{{power}}}$") for power in range(top, bottom - 1, -every)]
     floor = 10.0**bottom / _BELOW
     has_zero = any(value == 0 for value in values)
     axes.set_yscale("log")
     if has_zero:
         ticks.append((floor, "same"))
-        axes.axhline(floor, color=_GRID, linewidth=1.0, zorder=0)
+        axes.axhline(floor, color=FAINT, linewidth=1.0, zorder=0)
     axes.set_yticks([height for height, _ in ticks], [label for _, label in ticks])
     axes.minorticks_off()
     axes.set_ylim(floor / 1.5 if has_zero else 10.0**bottom / 1.2, 10.0**top)
-    axes.grid(axis="y", linewidth=0.5, color=_GRID)
+    axes.grid(axis="y", linewidth=0.5, color=FAINT)
     axes.tick_params(labelsize=8)
     return floor

@@ -1,8 +1,7 @@
-"""What :mod:`glinfer.inspect.diff.compare` finds: plain values, and the questions that are asked of them."""
+"""Reports of :mod:`glinfer.inspect.diff.compare`."""
 
 from __future__ import annotations
 
-import dataclasses
 import math
 from collections.abc import Mapping
 from dataclasses import dataclass
@@ -12,12 +11,13 @@ import numpy as np
 
 from glinfer.config import ModelConfig
 from glinfer.inspect.diff.weights import WeightsDiff
+from glinfer.inspect.report import Report, plain
 from glinfer.quant.formats import DEFAULT_CACHE
 
 
 @dataclass(frozen=True)
-class SideFacts:
-    """What ran on one side; ``kept`` is how its weights lie in textures, every format that there is."""
+class RunFacts(Report):
+    """Facts on one side's run; ``kept`` lists the formats of its matrices in textures."""
 
     model: str
     plan: str
@@ -29,16 +29,12 @@ class SideFacts:
     config: ModelConfig
     cache: str = DEFAULT_CACHE
 
-    def to_json(self) -> dict[str, Any]:
-        """Plain JSON values."""
-        return {**dataclasses.asdict(self), "kept": list(self.kept), "config": self.config.to_dict()}
-
 
 @dataclass(frozen=True)
-class Place:
-    """An element of a named array: position of its token, its head where there are heads, and its place in the row.
+class ElementPosition:
+    """Position of an element in a captured tensor: its token, its head (None without heads), and its column.
 
-    ``column`` is a feature, of scores and probabilities of the attention the position of the key, of logits a token.
+    A column is a feature; of attention scores and probabilities the position of a key; of logits a token.
     """
 
     token: int
@@ -47,38 +43,37 @@ class Place:
 
 
 @dataclass(frozen=True)
-class PassDiff:
-    """One thing with a name on both sides.
+class TensorError:
+    """Difference of one captured tensor between both sides.
 
     Attributes:
-        name: see :mod:`glinfer.models.capture.names`; ends in ``.centred`` where the mean was taken away on either
-        side.
+        name: see :mod:`glinfer.models.capture.names`; ends in ``.centred`` where either side subtracts the mean.
         error: largest difference, relative to the largest unmasked value of A; None where the shapes differ.
-        identical: whether all bits are the same.
-        place: where the largest difference is; None where there is none.
-        draw: the draw that completes it, where both plans have the same draws.
-        shapes: of both arrays.
+        identical: whether all bits are equal.
+        place: position of the largest difference; None without one.
+        draw: the draw that completes the tensor, where both plans have the same draws.
+        shapes: shapes on both sides.
     """
 
     name: str
     error: float | None
     identical: bool
-    place: Place | None
+    place: ElementPosition | None
     draw: str | None
     shapes: tuple[tuple[int, ...], tuple[int, ...]]
 
     def beyond(self, tolerance: float) -> bool:
-        """Whether it differs by more."""
+        """Check that it differs by more than ``tolerance``."""
         return self.error is None or not self.error <= tolerance
 
 
 @dataclass(frozen=True)
 class NextToken:
-    """What both sides say of the token that follows a position.
+    """Predictions of both sides at one position.
 
-    ``token`` is the one at the position, ``following`` the next one of the text (None behind its end), ``kl`` the
+    ``token`` is the one at the position, ``following`` the next one of the text (None at its end), ``kl`` the
     Kullback–Leibler divergence KL(A‖B) in nats, ``top_a`` and ``top_b`` the likeliest tokens, ``logprob_a`` and
-    ``logprob_b`` the natural logarithms of the probability of ``following``.
+    ``logprob_b`` the log-probabilities of ``following``.
     """
 
     position: int
@@ -92,8 +87,10 @@ class NextToken:
 
 
 @dataclass(frozen=True)
-class Along:
-    """Next tokens along the text, at ``positions``; ``error`` and ``identical`` are of all logits together."""
+class Predictions(Report):
+    """Predictions along the text at ``positions``; ``error`` and ``identical`` refer to all their logits."""
+
+    hidden = ("positions",)
 
     positions: tuple[NextToken, ...]
     error: float
@@ -101,22 +98,22 @@ class Along:
 
     @property
     def worst_first(self) -> list[NextToken]:
-        """The positions by their divergence, the largest first; what is no number before all."""
+        """Positions by divergence, the largest first, NaN before all."""
         return sorted(self.positions, key=lambda at: (not math.isnan(at.kl), -at.kl))
 
     @property
     def kl(self) -> tuple[float, float, float]:
-        """The divergence at all positions: mean, median and largest, in nats."""
+        """Mean, median and largest divergence, in nats."""
         found = np.array([at.kl for at in self.positions])
         return float(found.mean()), float(np.median(found)), self.worst_first[0].kl
 
     @property
     def agreement(self) -> float:
-        """At how many of the positions the likeliest token is the same, 0 to 1."""
+        """Share of positions with the same likeliest token."""
         return sum(at.top_a == at.top_b for at in self.positions) / len(self.positions)
 
     def perplexities(self) -> tuple[float, float] | None:
-        """Of both on the tokens that follow the positions; None where no token follows one."""
+        """Return both perplexities on the tokens that follow the positions; None without such tokens."""
         pairs = [(at.logprob_a, at.logprob_b) for at in self.positions if at.logprob_a is not None]
         if not pairs:
             return None
@@ -125,87 +122,72 @@ class Along:
         return float(a), float(b)
 
     def to_json(self) -> dict[str, Any]:
-        """Plain JSON values."""
+        """Return plain JSON values."""
         mean, median, largest = self.kl
         perplexities = self.perplexities() or (None, None)
-        return {
+        found = {
             "count": len(self.positions),
-            "error": self.error,
-            "identical": self.identical,
+            **super().to_json(),
             "kl": {"mean": mean, "median": median, "max": largest, "max_at": self.worst_first[0].position},
             "agreement": self.agreement,
-            "perplexity": {"a": perplexities[0], "b": perplexities[1]},
-            "positions": [dataclasses.asdict(at) for at in self.positions],
+            "perplexity": dict(zip("ab", perplexities, strict=True)),
+            "positions": self.positions,
         }
+        return {name: plain(value) for name, value in found.items()}
 
 
 @dataclass(frozen=True)
-class DiffReport:
-    """Everything that was compared.
+class DiffReport(Report):
+    """Comparison of two runs over the same tokens.
 
     Attributes:
-        a: what ran on one side, and ``b`` on the other.
-        ids: the tokens that both ran.
-        words: the text of each token that the report names, where there is a tokenizer.
-        tolerance: relative error up to which things count as the same.
+        a, b: facts on both runs.
+        ids: tokens that both ran.
+        words: text of each token in the report, where a tokenizer exists.
+        tolerance: relative error up to which tensors count as equal.
         config: fields of the configurations that differ, with both values.
-        weights: the files' tensors; None where both sides have the same file.
-        passes: what has a name in both plans, over the first ``traced`` tokens, in the order of computation.
-        only_a: names that only A's plan has, and ``only_b`` B's.
-        along: next tokens along the whole text.
+        weights: differences of the files; None where both sides have the same file.
+        passes: tensors captured in both plans over the first ``traced`` tokens, in the order of computation.
+        only_a, only_b: names that only one plan has.
+        along: predictions along the whole text.
     """
 
-    a: SideFacts
-    b: SideFacts
+    derived = ("passed", "identical")
+
+    a: RunFacts
+    b: RunFacts
     ids: tuple[int, ...]
     words: Mapping[int, str]
     tolerance: float
     config: Mapping[str, tuple[Any, Any]]
     weights: WeightsDiff | None
-    passes: tuple[PassDiff, ...]
+    passes: tuple[TensorError, ...]
     traced: int
     only_a: tuple[str, ...]
     only_b: tuple[str, ...]
-    along: Along
+    along: Predictions
 
     @property
     def identical(self) -> bool:
-        """Whether everything that was computed is the same bit for bit."""
+        """Whether all tensors and logits are equal bit for bit."""
         return self.along.identical and all(each.identical for each in self.passes)
 
     @property
-    def first_different(self) -> PassDiff | None:
-        """The first thing that is not the same bit for bit."""
+    def first_different(self) -> TensorError | None:
+        """First tensor that is not equal bit for bit."""
         return next((each for each in self.passes if not each.identical), None)
 
     @property
-    def first_beyond(self) -> PassDiff | None:
-        """The first thing that differs beyond the tolerance."""
+    def first_beyond(self) -> TensorError | None:
+        """First tensor beyond the tolerance."""
         return next((each for each in self.passes if each.beyond(self.tolerance)), None)
 
     @property
     def passed(self) -> bool:
-        """Whether nothing, the logits along the text among it, differs beyond the tolerance."""
+        """Whether all tensors, and the logits along the text, are within the tolerance."""
         return self.first_beyond is None and self.along.error <= self.tolerance
 
     def to_json(self) -> dict[str, Any]:
-        """Plain JSON values; numbers that are not finite stay so."""
-        different, beyond = self.first_different, self.first_beyond
-        return {
-            "a": self.a.to_json(),
-            "b": self.b.to_json(),
-            "ids": list(self.ids),
-            "words": {str(token): word for token, word in self.words.items()},
-            "tolerance": self.tolerance,
-            "passed": self.passed,
-            "identical": self.identical,
-            "first_different": None if different is None else different.name,
-            "first_beyond": None if beyond is None else beyond.name,
-            "config": {name: list(values) for name, values in self.config.items()},
-            "weights": None if self.weights is None else self.weights.to_json(),
-            "traced": self.traced,
-            "passes": [dataclasses.asdict(each) for each in self.passes],
-            "only_a": list(self.only_a),
-            "only_b": list(self.only_b),
-            "along": self.along.to_json(),
-        }
+        """Return plain JSON values."""
+        firsts = {"first_different": self.first_different, "first_beyond": self.first_beyond}
+        return {**super().to_json(), **{name: first and first.name for name, first in firsts.items()}}

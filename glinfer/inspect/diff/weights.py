@@ -1,4 +1,4 @@
-"""Two checkpoints tensor by tensor: what is the same, how far the rest is apart, and a guess at what happened to it."""
+"""Two checkpoints compared tensor by tensor: errors, and a guess at what transformed each tensor."""
 
 from __future__ import annotations
 
@@ -11,18 +11,19 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 
+from glinfer.engine.progress import Progress, no_progress
 from glinfer.formats import Checkpoint
+from glinfer.limits import PIECE_ELEMENTS
 from glinfer.models.oracle import relative_error
 
 Floats = npt.NDArray[np.float32]
 
-_PIECE = 1 << 22  # numbers that are widened to float64 together
-_EXACT = 1e-6  # what rounding to float32 leaves of a matrix that was scaled or shifted
-_CLOSE = 1e-3  # and rounding to half floats of one that was transposed
-_IN_BLOCKS = 0.3  # the coarsest formats are off by no more, relative to the largest weight
+_EXACT = 1e-6  # error of a scaled or shifted matrix, rounded to float32
+_CLOSE = 1e-3  # error of a transposed matrix, rounded to half floats
+_IN_BLOCKS = 0.3  # error of the coarsest formats, relative to the largest weight
 _ALIKE = 0.99  # correlation of a matrix with itself in such a format
 _UNRELATED = 0.3
-_FEW = 0.25  # "some rows differ" up to this part of them
+_FEW = 0.25  # share of rows up to which "some rows differ"
 
 IDENTICAL = "identical"
 
@@ -32,11 +33,11 @@ class TensorDiff:
     """One tensor of two checkpoints.
 
     Attributes:
-        name: its name in both.
+        name: name in both.
         kind: ``identical``, ``missing``, ``shape``, ``zero``, ``rounded``, ``digits``, ``transposed``, ``scaled``,
             ``shifted``, ``permuted``, ``rows``, ``format``, ``changed`` or ``unrelated``.
-        what: the same as people say it, such as ``B is A transposed``.
-        largest: the largest absolute difference, None where there are not two of the same shape.
+        what: the kind in words, such as ``B is A transposed``.
+        largest: largest absolute difference; None without two tensors of one shape.
         relative: the same, relative to the largest weight of A.
     """
 
@@ -55,12 +56,12 @@ class WeightsDiff:
 
     @property
     def identical(self) -> bool:
-        """Whether both have the same tensors with the same numbers."""
+        """Whether both have equal tensors."""
         return all(tensor.kind == IDENTICAL for tensor in self.tensors)
 
     @property
     def groups(self) -> dict[str, list[TensorDiff]]:
-        """Those that are not identical, by what happened to them; of each the farthest apart first."""
+        """Tensors that differ, by ``what``, the farthest apart first."""
         found: dict[str, list[TensorDiff]] = {}
         for tensor in self.tensors:
             if tensor.kind != IDENTICAL:
@@ -70,20 +71,18 @@ class WeightsDiff:
         return found
 
     def to_json(self) -> dict[str, Any]:
-        """Plain JSON values; identical tensors are only counted."""
+        """Return plain JSON values; identical tensors are only counted."""
         different = [dataclasses.asdict(tensor) for tensor in self.tensors if tensor.kind != IDENTICAL]
         return {"tensors": len(self.tensors), "identical": len(self.tensors) - len(different), "different": different}
 
 
-def diff_weights(
-    a: Checkpoint, b: Checkpoint, on_tensor: Callable[[int, int], None] = lambda done, total: None
-) -> WeightsDiff:
-    """Compare the tensors of two checkpoints by their names; one of each is in memory at a time, unpacked.
+def diff_weights(a: Checkpoint, b: Checkpoint, on_progress: Progress = no_progress) -> WeightsDiff:
+    """Compare the tensors of two checkpoints by name, with one of each unpacked at a time.
 
-    ``on_tensor`` is told (tensors done, tensors in all).
+    ``on_progress`` receives (compared tensors, tensors).
 
     Raises:
-        InputError: a file has blocks of GGML's, and the package gguf, which unpacks them, is not installed.
+        InputError: a file has GGML blocks, and the package gguf, which unpacks them, is not installed.
     """
     formats_a, formats_b = a.formats(), b.formats()
     names = [*formats_a, *(name for name in formats_b if name not in formats_a)]
@@ -95,25 +94,25 @@ def diff_weights(
         else:
             formats = formats_a[name], formats_b[name]
             found.append(compared(name, a.floats(name), b.floats(name), formats))
-        on_tensor(done, len(names))
+        on_progress(done, len(names))
     return WeightsDiff(tuple(found))
 
 
 def compared(name: str, a: Floats, b: Floats, formats: tuple[str, str] = ("F32", "F32")) -> TensorDiff:
-    """One tensor of both, vectors or matrices; ``formats`` are those of the files."""
+    """Compare two vectors or matrices; ``formats`` are those of the files."""
     if a.shape != b.shape:
         if a.ndim == 2 and b.shape == a.T.shape and _transposed(a, b):
             return TensorDiff(name, "transposed", "B is A transposed")
         return TensorDiff(name, "shape", f"A is {list(a.shape)}, B is {list(b.shape)}")
     if np.array_equal(a, b):
         return TensorDiff(name, IDENTICAL, IDENTICAL, 0.0, 0.0)
-    facts = _Facts.of(a, b)
+    facts = _Statistics.of(a, b)
     kind, what = _guess(a, b, facts, formats)
     return TensorDiff(name, kind, what, facts.largest, facts.relative)
 
 
-def _guess(a: Floats, b: Floats, facts: _Facts, formats: tuple[str, str]) -> tuple[str, str]:
-    """What happened to a tensor that is not identical: (kind, words)."""
+def _guess(a: Floats, b: Floats, facts: _Statistics, formats: tuple[str, str]) -> tuple[str, str]:
+    """Guess what transformed a tensor; returns (kind, words)."""
     if not facts.peak_b or not facts.peak_a:
         return "zero", f"{'A' if facts.peak_b else 'B'} is zero"
     for name, rounded in (("f16", _to_f16), ("bf16", _to_bf16)):
@@ -132,7 +131,7 @@ def _guess(a: Floats, b: Floats, facts: _Facts, formats: tuple[str, str]) -> tup
     return _permuted(a, b) or _some_rows(a, b) or _apart(facts, formats)
 
 
-def _apart(facts: _Facts, formats: tuple[str, str]) -> tuple[str, str]:
+def _apart(facts: _Statistics, formats: tuple[str, str]) -> tuple[str, str]:
     correlation = facts.correlation
     in_a, in_b = formats
     if in_a != in_b and correlation >= _ALIKE and facts.relative <= _IN_BLOCKS:
@@ -145,11 +144,11 @@ def _apart(facts: _Facts, formats: tuple[str, str]) -> tuple[str, str]:
 
 
 @dataclass(frozen=True)
-class _Facts:
-    """Numbers about two tensors of one shape, float64.
+class _Statistics:
+    """Statistics of two tensors of one shape, in float64.
 
-    ``scale`` and ``shift`` are those that bring A nearest to B, each without the other; ``largest`` is the largest
-    absolute difference, ``peak_a`` and ``peak_b`` the largest absolute weights.
+    ``scale`` and ``shift`` bring A nearest to B, each without the other; ``largest`` is the largest absolute
+    difference, ``peak_a`` and ``peak_b`` are the largest absolute weights.
     """
 
     largest: float
@@ -164,7 +163,7 @@ class _Facts:
         return self.largest / self.peak_a if self.peak_a else math.inf
 
     @classmethod
-    def of(cls, a: Floats, b: Floats) -> _Facts:
+    def of(cls, a: Floats, b: Floats) -> _Statistics:
         largest = peak_a = peak_b = 0.0
         aa = bb = ab = sum_a = sum_b = 0.0
         for x, y in _pieces(a, b):
@@ -178,18 +177,18 @@ class _Facts:
         return cls(largest, peak_a, peak_b, ab / aa if aa else 0.0, (sum_b - sum_a) / a.size, correlation)
 
     def off_by(self, b: Floats, a: Floats, *, scale: float, shift: float) -> float:
-        """How far B is from A with that scale and shift, relative to the largest weight of B."""
+        """Return the error of B against A scaled and shifted, relative to the largest weight of B."""
         worst = 0.0
         for x, y in _pieces(a, b):
             worst = max(worst, float(np.abs(x.astype(np.float64) * scale + shift - y).max()))
             if worst > _EXACT * self.peak_b:
-                break  # far enough to know
+                break  # the answer is known
         return worst / self.peak_b
 
 
 def _pieces(a: Floats, b: Floats) -> Iterator[tuple[Floats, Floats]]:
-    """Both a few rows at a time."""
-    step = max(1, _PIECE // max(1, a[0].size))
+    """Yield both a few rows at a time."""
+    step = max(1, PIECE_ELEMENTS // max(1, a[0].size))
     for first in range(0, len(a), step):
         yield a[first : first + step], b[first : first + step]
 
@@ -204,7 +203,7 @@ def _to_f16(array: Floats) -> Floats:
 
 
 def _to_bf16(array: Floats) -> Floats:
-    """Rounded to the nearest number with a short fraction, of two equally near ones to the even."""
+    """Round to the nearest bfloat16, ties to even."""
     bits = np.ascontiguousarray(array).view(np.uint32)
     up = np.uint32(0x7FFF) + ((bits >> np.uint32(16)) & np.uint32(1))
     return ((bits + up) & np.uint32(0xFFFF0000)).view(np.float32)

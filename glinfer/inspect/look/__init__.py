@@ -1,1 +1,1 @@
-"""Pictures of what happens inside a model over one text, and a page to browse them."""
+"""Pictures of what a model computes over one text, and a page to browse them."""

@@ -1,14 +1,9 @@
-"""What ``glinfer look`` does: captures tensors, has them drawn, and collects the numbers behind the pictures.
-
-Needs matplotlib; :mod:`glinfer.inspect.look.run` imports it when there is something to draw.
-"""
+"""Pictures of one run of a model: captures tensors a few layers at a time, draws them, and collects their numbers."""
 
 from __future__ import annotations
 
-import dataclasses
-import math
-from collections.abc import Callable, Iterator, Mapping, Sequence
-from dataclasses import dataclass, field
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
 from fnmatch import fnmatchcase
 from pathlib import Path
 from typing import Any
@@ -16,114 +11,126 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 
+from glinfer.engine.probabilities import softmax
+from glinfer.engine.progress import Progress
 from glinfer.errors import InputError
 from glinfer.formats import Checkpoint, weight_shapes
+from glinfer.inspect.figures import Sheet
+from glinfer.inspect.labels import NO_TOKEN, token_label
 from glinfer.inspect.look import pictures
-from glinfer.inspect.look.folder import FORMAT, VERSION
-from glinfer.inspect.look.lens import Lens, likeliest, logit_lens, softmax
-from glinfer.inspect.look.numbers import attention_numbers, layer_of, statistics
-from glinfer.inspect.look.run import ATTENTION, HIDDEN, LENS, WEIGHTS, Wanted, Watched
-from glinfer.inspect.look.sheet import Sheet
-from glinfer.inspect.look.tokens import NOTHING, LookToken, token_label
-from glinfer.inspect.look.weights import look_at_weight
+from glinfer.inspect.look.lens import Lens, likeliest, logit_lens
+from glinfer.inspect.look.options import ATTENTION, HIDDEN, LENS, WEIGHTS, CapturableModel, LookOptions
+from glinfer.inspect.look.statistics import attention_numbers, layer_of, statistics, summarize_weight, texture_sizes
+from glinfer.limits import MAX_LOOK_BYTES
 from glinfer.text.tokenizer import Tokenizer
 
 Floats = npt.NDArray[np.floating]
 
-_ORDER = (LENS, ATTENTION, HIDDEN, WEIGHTS)  # of the page
-_WHOLE = ("overview.png", "norms.png")  # which come before the layers they are about
+_ORDER = (LENS, ATTENTION, HIDDEN, WEIGHTS)  # order of the page
+_WHOLE = ("overview.png", "norms.png")  # shown before the layers that they summarise
 _FOLLOWED = 5  # tokens whose probability is drawn over the layers
-_MEMORY = 256_000_000  # bytes of captured tensors that are in memory together
 
 
-@dataclass
+@dataclass(frozen=True)
+class LabelledToken:
+    """A token of the text: position, id, its text (None without a tokenizer), and its label in pictures."""
+
+    position: int
+    id: int
+    text: str | None
+    label: str
+
+
+def labelled_tokens(ids: Sequence[int], tokenizer: Tokenizer | None) -> list[LabelledToken]:
+    """Label the tokens of a text."""
+    texts = [None if tokenizer is None else tokenizer.token_bytes(token).decode("utf-8", "replace") for token in ids]
+    labels = [token_label(token, tokenizer) for token in ids]
+    return [LabelledToken(place, *each) for place, each in enumerate(zip(ids, texts, labels, strict=True))]
+
+
 class Drawing:
-    """One output under construction: draws into a folder, and collects what ``look.json`` says."""
+    """Draws into a folder, and collects the contents of ``look.json``."""
 
-    checkpoint: Checkpoint
-    wanted: Wanted
-    tokens: list[LookToken]
-    tokenizer: Tokenizer | None
-    folder: Path
-    on_picture: Callable[[int, int], None] | None
-    drawn: list[dict[str, Any]] = field(default_factory=list)
-    told: dict[str, Any] = field(default_factory=dict)
-    streams: dict[str, Floats] = field(default_factory=dict)
-
-    @property
-    def labels(self) -> list[str]:
-        """What the tokens are called."""
-        return [token.label for token in self.tokens]
+    def __init__(
+        self,
+        checkpoint: Checkpoint,
+        options: LookOptions,
+        ids: Sequence[int],
+        tokenizer: Tokenizer | None,
+        folder: Path,
+        on_progress: Progress,
+    ) -> None:
+        """Prepare pictures of ``ids``; ``on_progress`` receives (drawn pictures, pictures)."""
+        self.checkpoint, self.options, self.tokenizer = checkpoint, options, tokenizer
+        self.folder, self.on_progress = folder, on_progress
+        self.tokens = labelled_tokens(ids, tokenizer)
+        self.labels = [token.label for token in self.tokens]
+        self.pictures: list[dict[str, Any]] = []
+        self.found: dict[str, Any] = {"next": [], "tensors": [], "attention": []}
+        self.found |= {"norms": None, "lens": None, "weights": []}
+        self.streams: dict[str, Floats] = {}
 
     def label(self, token: int) -> str:
-        """What a token is called, or none where that is −1."""
-        return NOTHING if token < 0 else token_label(token, self.tokenizer)
+        """Label a predicted token; −1 is none."""
+        return NO_TOKEN if token < 0 else token_label(token, self.tokenizer)
 
     def add(self, kind: str, layer: int | None, name: str, sheet: Sheet, title: str, alt: str) -> None:
         """Save a picture as ``kind/name.png``."""
         file = self.folder / kind / f"{name}.png"
         file.parent.mkdir(exist_ok=True)
         width, height = sheet.save(file)
-        said = {"file": f"{kind}/{name}.png", "kind": kind, "layer": layer, "title": title, "alt": alt}
-        self.drawn.append({**said, "width": width, "height": height})
-        if self.on_picture is not None:
-            self.on_picture(len(self.drawn), self._expected())
+        about = {"file": f"{kind}/{name}.png", "kind": kind, "layer": layer, "title": title, "alt": alt}
+        self.pictures.append({**about, "width": width, "height": height})
+        self.on_progress(len(self.pictures), self._expected())
 
     def _expected(self) -> int:
-        layers = len(self.wanted.layers)
+        layers = len(self.options.layers)
         of = {ATTENTION: layers + 1, HIDDEN: layers + 2, LENS: 1 + len(_pieces(len(self.tokens))), WEIGHTS: layers + 1}
-        return sum(of[kind] for kind in self.wanted.what)
+        return sum(of[kind] for kind in self.options.what)
 
-    def document(self, model: Mapping[str, Any], text: str | None) -> dict[str, Any]:
-        """Everything that ``look.json`` holds."""
-        empty: dict[str, Any] = {"next": [], "tensors": [], "attention": [], "norms": None, "lens": None, "weights": []}
+    def document(self) -> dict[str, Any]:
+        """Return the collected contents of ``look.json``."""
         return {
-            "format": FORMAT,
-            "version": VERSION,
-            "model": dict(model),
-            "text": text,
-            "tokens": [dataclasses.asdict(token) for token in self.tokens],
-            "what": list(self.wanted.what),
-            "layers": list(self.wanted.layers),
-            **empty,
-            **self.told,
-            "pictures": sorted(self.drawn, key=_place),
+            "tokens": self.tokens,
+            "what": self.options.what,
+            "layers": self.options.layers,
+            **self.found,
+            "pictures": sorted(self.pictures, key=_page_order),
         }
 
-    def run(self, model: Watched, ids: Sequence[int]) -> None:
-        """Capture what is wanted, a few layers at a time, and draw it."""
+    def run(self, model: CapturableModel, ids: Sequence[int]) -> None:
+        """Capture and draw tensors, a few layers at a time."""
         small: list[np.ma.MaskedArray] = []
         logits: Floats | None = None
         order = {name: place for place, name in enumerate(model.names())}
-        self.told.update(tensors=[], attention=[])
         for names in self._groups(list(order)):
             found = model.capture(names, list(ids))
-            self.told["tensors"] += [statistics(name, array) for name, array in found.items()]
+            self.found["tensors"] += [statistics(name, array) for name, array in found.items()]
             logits = found.get("logits", logits)
             for name, array in found.items():
                 layer = layer_of(name)
-                if layer is not None and name.endswith("attn.probs") and ATTENTION in self.wanted.what:
+                if layer is not None and name.endswith("attn.probs") and ATTENTION in self.options.what:
                     small.append(self.attention(layer, array))
                 elif name == "embed" or name.endswith(".resid_post"):
                     self.streams["embed" if layer is None else f"block {layer}"] = array
-                    if HIDDEN in self.wanted.what:
+                    if HIDDEN in self.options.what:
                         self.hidden(layer, array)
-        self.told["tensors"].sort(key=lambda told: order[told["name"]])
+        self.found["tensors"].sort(key=lambda each: order[each["name"]])
         if small:
-            layers = self.wanted.layers
+            layers = self.options.layers
             alt = f"Small attention maps of all heads of {len(layers)} blocks, a row for each block."
             sheet = pictures.attention_overview(small, layers, len(ids))
             self.add(ATTENTION, None, "overview", sheet, "All blocks and heads", alt)
-        if HIDDEN in self.wanted.what:
+        if HIDDEN in self.options.what:
             self.norms()
         if logits is not None:
-            self.told["next"] = self._named(likeliest(softmax(logits[-1]), self.wanted.top))
-        if LENS in self.wanted.what:
+            self.found["next"] = self._named(likeliest(softmax(logits[-1]), self.options.top))
+        if LENS in self.options.what:
             self.lens(logits)
 
     def _groups(self, names: Sequence[str]) -> Iterator[list[str]]:
-        """The names to capture, all of some layers together, as many as there is memory for."""
-        what, config, length = self.wanted.what, self.checkpoint.config, len(self.tokens)
+        """Yield names to capture together: whole layers, within MAX_LOOK_BYTES."""
+        what, config, length = self.options.what, self.checkpoint.config, len(self.tokens)
         needed = ["embed", "logits"]
         if HIDDEN in what:
             needed += ["final_norm", "blocks.*.resid_*", "blocks.*.mlp.*"]
@@ -136,16 +143,16 @@ class Drawing:
         chosen = [name for name in names if any(fnmatchcase(name, pattern) for pattern in needed)]
         heads = config.num_attention_heads * (2 * length + 6 * config.head_dim)
         floats = length * (heads + 6 * config.hidden_size + 3 * config.intermediate_size)
-        together = max(1, _MEMORY // (4 * floats))
-        for first in range(0, len(self.wanted.layers), together):
-            layers: set[int | None] = set(self.wanted.layers[first : first + together])
+        together = max(1, MAX_LOOK_BYTES // (4 * floats))
+        for first in range(0, len(self.options.layers), together):
+            layers: set[int | None] = set(self.options.layers[first : first + together])
             yield [name for name in chosen if layer_of(name) in (layers if first else layers | {None})]
 
     def attention(self, layer: int, probs: Floats) -> np.ma.MaskedArray:
-        """Draw the maps of a block [heads, S, S]; returns them for the overview."""
+        """Draw the attention maps of a block [heads, S, S]; returns them shrunk for the overview."""
         heads, length = probs.shape[:2]
         numbers = attention_numbers(probs)
-        self.told["attention"].append({"layer": layer, "heads": numbers})
+        self.found["attention"].append({"layer": layer, "heads": numbers})
         seen = pictures.seen_keys(length, self.checkpoint.config.window_of(layer))
         title = f"Attention of block {layer}"
         alt = f"{title}: maps of {heads} heads over {length} tokens."
@@ -159,17 +166,17 @@ class Drawing:
         return pictures.shrunk(probs, seen)
 
     def hidden(self, layer: int | None, stream: Floats) -> None:
-        """Draw a stream [S, D]."""
+        """Draw a residual stream [S, D]."""
         title = "Stream behind the embedding" if layer is None else f"Stream behind block {layer}"
         alt = f"{title}: a heat map of {stream.shape[0]} tokens by {stream.shape[1]} features."
         name = "embed" if layer is None else f"block-{layer:03d}"
         self.add(HIDDEN, layer, name, pictures.hidden(stream, self.labels, title), title, alt)
 
     def norms(self) -> None:
-        """Draw how long the streams are."""
+        """Draw the norms of all streams."""
         rows = list(self.streams)
         values = np.stack([np.linalg.norm(stream.astype(np.float64), axis=1) for stream in self.streams.values()])
-        self.told["norms"] = {"rows": rows, "values": _known(values)}
+        self.found["norms"] = {"rows": rows, "values": values.tolist()}
         title, (low, high) = "Norm of the stream", (values.argmin(), values.argmax())
         where = [f"{rows[place // values.shape[1]]}, position {place % values.shape[1]}" for place in (low, high)]
         alt = f"{title} by layer and token: from {values.min():.3g} ({where[0]}) to {values.max():.3g} ({where[1]})."
@@ -183,9 +190,9 @@ class Drawing:
         hits[:, :-1] = seen.ids[:, :-1] == ids[1:]
         words = [[self.label(int(token)) for token in row] for row in seen.ids]
         top = [
-            [(self.label(token), prob) for token, prob in seen.top(row, self.wanted.top)] for row in range(len(rows))
+            [(self.label(token), prob) for token, prob in seen.top(row, self.options.top)] for row in range(len(rows))
         ]
-        self.told["lens"] = self._lens_numbers(rows, seen, logits)
+        self.found["lens"] = self._lens_numbers(rows, seen, logits)
         for first, end in _pieces(len(ids)):
             part = slice(first, end)
             sheet = pictures.lens(
@@ -201,7 +208,7 @@ class Drawing:
         self.add(LENS, None, "last", sheet, "Logit lens at the last position", alt)
 
     def _lens_numbers(self, rows: Sequence[str], seen: Lens, logits: Floats | None) -> dict[str, Any]:
-        whole = self.wanted.layers[-1] == self.checkpoint.config.num_hidden_layers - 1
+        whole = self.options.layers[-1] == self.checkpoint.config.num_hidden_layers - 1
         difference = None
         if whole and logits is not None:
             difference = float(np.abs(seen.last[-1] - softmax(logits[-1])).max())
@@ -209,38 +216,35 @@ class Drawing:
             "rows": list(rows),
             "ids": seen.ids.tolist(),
             "labels": [[self.label(int(token)) for token in row] for row in seen.ids],
-            "probabilities": _known(seen.probs),
-            "last": [self._named(seen.top(row, self.wanted.top)) for row in range(len(rows))],
-            "difference": difference if difference is not None and math.isfinite(difference) else None,
+            "probabilities": seen.probs.tolist(),
+            "last": [self._named(seen.top(row, self.options.top)) for row in range(len(rows))],
+            "difference": difference,
         }
 
     def _named(self, tokens: Sequence[tuple[int, float]]) -> list[dict[str, Any]]:
         return [{"id": token, "label": self.label(token), "probability": prob} for token, prob in tokens]
 
-    def weights(self, textures: Mapping[str, tuple[int, int, str]]) -> None:
-        """Draw the weights, those of a block together."""
-        self.told["weights"] = []
-        for layer in (None, *self.wanted.layers):
+    def weights(self, max_texture_size: int) -> None:
+        """Draw the weights, a picture for each block, where they are wanted."""
+        if WEIGHTS not in self.options.what:
+            return
+        textures = texture_sizes(self.checkpoint, max_texture_size)
+        for layer in (None, *self.options.layers):
             names = [name for name in weight_shapes(self.checkpoint.config) if layer_of(name) == layer]
-            looks = [look_at_weight(self.checkpoint, name, textures[name]) for name in names]
-            self.told["weights"] += [each.to_json() for each in looks]
+            found = [summarize_weight(self.checkpoint, name, textures[name]) for name in names]
+            self.found["weights"] += [each.to_json() for each in found]
             where = "outside of the blocks" if layer is None else f"of block {layer}"
-            alt = f"Thumbnails and histograms of the {len(looks)} weights {where}."
+            alt = f"Thumbnails and histograms of the {len(found)} weights {where}."
             name = "outside" if layer is None else f"block-{layer:03d}"
-            self.add(WEIGHTS, layer, name, pictures.weights(looks, f"Weights {where}"), f"Weights {where}", alt)
+            self.add(WEIGHTS, layer, name, pictures.weights(found, f"Weights {where}"), f"Weights {where}", alt)
 
 
-def _place(picture: Mapping[str, Any]) -> tuple[int, bool]:
-    """Where a picture comes on the page; of those alike in that, as they were drawn."""
+def _page_order(picture: dict[str, Any]) -> tuple[int, bool]:
+    """Sort by kind, summaries first."""
     return _ORDER.index(picture["kind"]), not picture["file"].endswith(_WHOLE)
 
 
 def _pieces(length: int) -> list[tuple[int, int]]:
-    """Positions (first, end) of the lens pictures: of nearly the same number each."""
+    """Split positions into (first, end) of lens pictures of nearly equal size."""
     count = -(-length // pictures.POSITIONS)
     return [(piece * length // count, (piece + 1) * length // count) for piece in range(count)]
-
-
-def _known(values: Floats) -> list[list[float | None]]:
-    """Rows for JSON, which has no NaN."""
-    return [[float(value) if math.isfinite(value) else None for value in row] for row in values]

@@ -1,9 +1,8 @@
-"""The logit lens: what a model would say if a layer's stream were already the last one.
+"""The logit lens predicts the next token from each layer's residual stream.
 
-The stream of each layer goes through the final norm and the vocabulary's matrix of the model (nostalgebraist 2020,
-"interpreting GPT: the logit lens"). Everything is float64 NumPy over the checkpoint, with the oracles of the ops that a
-plan would draw; nothing here needs OpenGL. The vocabulary is taken piece by piece, so that neither the whole matrix in
-float64 nor all logits of all layers are ever in memory.
+The stream goes through the final norm and the vocabulary matrix (nostalgebraist 2020, "interpreting GPT: the logit
+lens"). Everything is float64 NumPy over the checkpoint, with the oracles of the ops that a plan would draw, and without
+OpenGL. The vocabulary is processed in pieces, so that neither its matrix in float64 nor all logits are in memory.
 """
 
 from __future__ import annotations
@@ -15,10 +14,12 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 
+from glinfer.engine.probabilities import softmax
 from glinfer.errors import InputError
 from glinfer.formats import Checkpoint
 from glinfer.formats.packed import PackedTensor
 from glinfer.formats.tensors import head_weight
+from glinfer.limits import PIECE_ELEMENTS
 from glinfer.models.choice import USUAL_TEXTURE_SIZE
 from glinfer.models.oracle import final_tensors
 from glinfer.models.plan import PlanBuilder
@@ -31,18 +32,17 @@ from glinfer.ops.spec import TensorSpec
 Floats = npt.NDArray[np.float64]
 Array = npt.NDArray[np.float32]
 
-_PIECE = 1 << 22  # logits that are in memory together, 32 MB
-_LEAST_ROWS = 64  # of the vocabulary's matrix
+_MIN_ROWS = 64  # rows of the vocabulary matrix in a piece
 
 
 @dataclass(frozen=True)
 class Lens:
-    """What each of L streams says at each of S positions.
+    """Predictions of L streams at S positions.
 
     Attributes:
         ids: [L, S], the likeliest token; -1 where the stream is not finite.
         probs: [L, S], its probability; NaN where the stream is not finite.
-        last: [L, vocab], all probabilities at the last position.
+        last: [L, vocab] probabilities at the last position.
     """
 
     ids: npt.NDArray[np.int64]
@@ -50,30 +50,22 @@ class Lens:
     last: Floats
 
     def top(self, layer: int, count: int) -> list[tuple[int, float]]:
-        """The likeliest tokens at the last position with their probabilities, see :func:`likeliest`."""
+        """Return the ``count`` likeliest tokens of a layer at the last position, see :func:`likeliest`."""
         return likeliest(self.last[layer], count)
 
 
 def likeliest(probs: Floats, count: int) -> list[tuple[int, float]]:
-    """The likeliest of some probabilities [vocab], of equal ones the first; none where one is not finite."""
+    """Return (token, probability) of the largest of probabilities [vocab]; nothing if one of them is not finite."""
     if not np.isfinite(probs).all():
         return []
     return [(int(token), float(probs[token])) for token in np.argsort(-probs, kind="stable")[:count]]
 
 
-def softmax(logits: npt.NDArray[np.floating]) -> Floats:
-    """Probabilities [vocab] of one row of logits, in float64."""
-    values = logits.astype(np.float64)
-    with np.errstate(invalid="ignore"):
-        powers = np.exp(values - values.max())
-    return np.asarray(powers / powers.sum())
-
-
 def logit_lens(checkpoint: Checkpoint, streams: Sequence[npt.NDArray[np.floating]]) -> Lens:
-    """The lens over streams [S, D], each behind the embedding or behind a block.
+    """Apply the lens to streams [S, D], each from behind the embedding or a block.
 
     Raises:
-        InputError: a stream has another width than the model, or another length than the first one.
+        InputError: a stream's width is not the model's, or its length not the first one's.
     """
     width = checkpoint.config.hidden_size
     length = len(streams[0]) if streams else 0
@@ -96,26 +88,25 @@ def logit_lens(checkpoint: Checkpoint, streams: Sequence[npt.NDArray[np.floating
             total = total * np.exp(best - largest) + np.exp(logits - largest[:, None]).sum(axis=1)
             best = largest
         probs = 1.0 / total
-        powers = np.exp(last - last.max(axis=1, keepdims=True))
     known = np.isfinite(best) & np.isfinite(probs)
     shape = (len(streams), length)
     return Lens(
         np.where(known, ids, -1).reshape(shape),
         np.where(known, probs, np.nan).reshape(shape),
-        powers / powers.sum(axis=1, keepdims=True),
+        softmax(last),
     )
 
 
 def lens_logits(checkpoint: Checkpoint, stream: npt.NDArray[np.floating]) -> Floats:
-    """All logits [rows, vocab] of the rows of one stream [rows, D]."""
+    """Return the logits [rows, vocab] of one stream [rows, D]."""
     return np.concatenate([logits for _, logits in _head(checkpoint, stream.astype(np.float64))], axis=1)
 
 
 def _head(checkpoint: Checkpoint, rows: Floats) -> Iterator[tuple[int, Floats]]:
-    """The logits of rows [R, D] piece by piece: the first token of a piece, and [R, tokens of the piece]."""
+    """Yield the logits of rows [R, D] in pieces of the vocabulary: (first token, [R, tokens])."""
     config, name = checkpoint.config, head_weight(checkpoint.config)
     normed, bias = final_norm(checkpoint, rows), checkpoint.tensors.get(f"{config.family.names.head}.bias")
-    step = max(_LEAST_ROWS, _PIECE // len(rows))
+    step = max(_MIN_ROWS, PIECE_ELEMENTS // len(rows))
     for first in range(0, config.vocab_size, step):
         end = min(first + step, config.vocab_size)
         inputs: dict[str, npt.NDArray[Any]] = {"x": normed, "weight": weight_rows(checkpoint, name, first, end)}
@@ -126,7 +117,7 @@ def _head(checkpoint: Checkpoint, rows: Floats) -> Iterator[tuple[int, Floats]]:
 
 
 def final_norm(checkpoint: Checkpoint, rows: Floats) -> Floats:
-    """Rows [R, D] of a stream, normalised as the family does before the vocabulary's matrix."""
+    """Normalise rows [R, D] of a stream by the family's final norm."""
     config = checkpoint.config
     family = config.family
     plan, used, shape = PlanBuilder("lens", len(rows), ()), dict[str, Array](), (len(rows), config.hidden_size)
@@ -152,10 +143,10 @@ def final_norm(checkpoint: Checkpoint, rows: Floats) -> Floats:
 
 
 def weight_rows(checkpoint: Checkpoint, name: str, first: int, end: int) -> Array:
-    """Rows [first, end) of a weight as float32, of a vector [1, n]; only those are unpacked.
+    """Unpack rows [first, end) of a weight as float32; a vector is one row.
 
     Raises:
-        KeyError: there is no such tensor.
+        KeyError: the checkpoint has no such tensor.
         InputError: the package gguf, which unpacks GGML's formats, is not installed.
     """
     packed = checkpoint.packed.get(name)

@@ -1,7 +1,7 @@
-"""The pictures of ``glinfer look``: arrays in, sheets out, see :mod:`glinfer.inspect.look.sheet`.
+"""Pictures of ``glinfer look``: functions from arrays to sheets, see :class:`glinfer.inspect.figures.Sheet`.
 
-Sizes follow from the numbers of tokens, heads and layers, so that pictures of one kind are alike and labels have room.
-Colours can be told apart by colour-blind people: viridis and cividis for magnitudes, red and blue on both sides of a
+Sizes follow from the numbers of tokens, heads and layers, so that pictures of one kind match and labels have room.
+Colour-blind readers can tell the colours apart: viridis and cividis for magnitudes, red and blue on both sides of a
 white zero for signed values, Okabe and Ito's for categories.
 """
 
@@ -15,42 +15,42 @@ import numpy.typing as npt
 from matplotlib.colors import LogNorm, Normalize, PowerNorm
 from matplotlib.ticker import MaxNLocator
 
-from glinfer.inspect.look.sheet import CHARACTER, FAINT, INK, LINE, QUIET, SMALL, Sheet, room, short, thinned
-from glinfer.inspect.look.weights import WeightLook
+from glinfer.inspect.figures import CHARACTER, FAINT, INK, LINE, OKABE_ITO, QUIET, SMALL, Sheet, room, short, thinned
+from glinfer.inspect.look.statistics import WeightSummary
+from glinfer.inspect.pages import percent
 
 Floats = npt.NDArray[np.floating]
 
-OKABE_ITO = ("#0072B2", "#D55E00", "#009E73", "#CC79A7", "#E69F00", "#56B4E9", "#000000", "#B8A800")
 MARKERS = "osD^vPX*"
 MAGNITUDE, CERTAINTY, SIGNED = "viridis", "cividis", "RdBu_r"
 POSITIONS = 32
-"""Positions of one lens picture, at most; longer texts take several."""
+"""Positions in one lens picture; longer texts take several."""
 
 _GAP = 0.12  # inches between things
-_PANEL = (1.5, 4.8, 3.4)  # edge of an attention map: at least, at most, and where labels have no room anyway
+_PANEL = (1.5, 4.8, 3.4)  # edge of an attention map: minimum, maximum, and without room for labels
 _WIDEST = 19.0
 _LEGEND = 1.5
 _IMAGE, _STRIP, _PLOT = 2.56, 0.9, 2.5  # a matrix, the room for a vector, and a histogram
 _PIXELS = 64  # pixels of the edge of a map in the overview
-_FLOOR = 0.5  # of a histogram's logarithmic scale, so that a single weight is seen
-_LEAST_SHOWN = 1e-6  # of probabilities on a logarithmic axis
+_FLOOR = 0.5  # bottom of a histogram's logarithmic scale, so that a single weight shows
+_MIN_SHOWN = 1e-6  # probability on a logarithmic axis
 _PARTS = {0.0: "0", 0.25: ".25", 0.5: ".5", 0.75: ".75", 1.0: "1"}
 _SHARES = {0.0: "0", 0.01: ".01", 0.05: ".05", 0.1: ".1", 0.25: ".25", 0.5: ".5", 1.0: "1"}
 
 
 def _probability() -> Normalize:
-    # Square roots: most heads look at many tokens, and shares of a few percent should be seen beside 1.
+    # Square roots show shares of a few percent beside 1, because most heads look at many tokens.
     return PowerNorm(0.5, 0.0, 1.0)
 
 
 def seen_keys(length: int, window: int) -> npt.NDArray[np.bool_]:
-    """Which keys [S, S] each query may look at: none behind it, and of those before it ``window`` (0: all)."""
+    """Mask [S, S] of the keys that each query attends to: causal, within ``window`` tokens (0: all)."""
     distance = np.arange(length)[:, None] - np.arange(length)
     return (distance >= 0) & ((distance < window) if window else True)
 
 
 def attention(probs: Floats, labels: Sequence[str], seen: npt.NDArray[np.bool_], title: str) -> Sheet:
-    """Maps of all heads of a block: probs [heads, S, S], ``seen`` [S, S] where queries may look at all."""
+    """Draw the attention of all heads of a block: probs [heads, S, S], and their mask ``seen`` [S, S]."""
     heads, length = probs.shape[:2]
     edge = max(_PANEL[0], length * LINE)
     edge = edge if edge <= _PANEL[1] else _PANEL[2]
@@ -75,7 +75,7 @@ def attention(probs: Floats, labels: Sequence[str], seen: npt.NDArray[np.bool_],
 
 
 def _columns(count: int, most: int) -> int:
-    """Columns of a grid: the most that leave no gap in its last row, or nearly the most that there is room for."""
+    """Choose the columns of a grid: the most that fill its last row, or nearly ``most``."""
     for columns in range(min(count, most), math.ceil(0.7 * most) - 1, -1):
         if count % columns == 0:
             return columns
@@ -83,7 +83,7 @@ def _columns(count: int, most: int) -> int:
 
 
 def shrunk(probs: Floats, seen: npt.NDArray[np.bool_]) -> np.ma.MaskedArray:
-    """Maps [heads, S, S] for the overview: of a long text each pixel is the largest share of those that it covers."""
+    """Shrink maps [heads, S, S] for the overview; a pixel is the largest share that it covers."""
     per = -(-probs.shape[1] // _PIXELS)
     visible = np.where(seen, probs, -1.0).astype(np.float32)
     missing = -probs.shape[1] % per
@@ -94,7 +94,7 @@ def shrunk(probs: Floats, seen: npt.NDArray[np.bool_]) -> np.ma.MaskedArray:
 
 
 def attention_overview(maps: Sequence[np.ma.MaskedArray], layers: Sequence[int], length: int) -> Sheet:
-    """Small maps of all heads of all blocks, as :func:`shrunk` gives them, a row for each block; of S tokens."""
+    """Draw the maps of :func:`shrunk` for all blocks, a row each, over ``length`` tokens."""
     heads, size = maps[0].shape[:2]
     edge = min(1.25, max(0.3, 14.0 / heads))
     gap = max(1, round(size / edge * 0.04))
@@ -120,7 +120,7 @@ def attention_overview(maps: Sequence[np.ma.MaskedArray], layers: Sequence[int],
 
 
 def hidden(stream: Floats, labels: Sequence[str], title: str) -> Sheet:
-    """The stream [S, D] behind one layer: a row for each token, a column for each feature."""
+    """Draw the stream [S, D] behind one layer: a row for each token, a column for each feature."""
     length, width = stream.shape
     high = min(max(1.0, length * 0.14), 7.0)
     ticks = thinned(labels, high)
@@ -149,12 +149,12 @@ def hidden(stream: Floats, labels: Sequence[str], title: str) -> Sheet:
 
 
 def _text(value: float) -> str:
-    """A number with a real minus sign."""
+    """Format a number with a typographic minus sign."""
     return f"{value:.3g}".replace("-", "−")
 
 
 def _numbers_below(sheet: Sheet, left: float, top: float, width: float, low: float, high: float) -> None:
-    """Round numbers below a map or a chart that shows what lies from ``low`` to ``high``."""
+    """Write round numbers below a map or histogram that spans ``low`` to ``high``."""
     for value in MaxNLocator(max(4, round(width)), steps=[1, 2, 2.5, 5, 10]).tick_values(low, high):
         if low <= value <= high:
             x = left + (value - low) / (high - low) * width
@@ -163,7 +163,7 @@ def _numbers_below(sheet: Sheet, left: float, top: float, width: float, low: flo
 
 
 def _farthest(stream: Floats, per: int) -> Floats:
-    """Of each ``per`` columns the value that is farthest from 0, so that single large features stay to be seen."""
+    """Keep the value farthest from 0 of each ``per`` columns, so that single large features show."""
     if per <= 1:
         return stream
     padded = np.pad(stream, ((0, 0), (0, -stream.shape[1] % per))).reshape(len(stream), -1, per)
@@ -172,7 +172,7 @@ def _farthest(stream: Floats, per: int) -> Floats:
 
 
 def norms(values: Floats, layers: Sequence[str], labels: Sequence[str]) -> Sheet:
-    """How long the stream is, values [L, S], behind each of L layers at each position."""
+    """Draw the norms [L, S] of the streams behind L layers."""
     wide = min(max(6.0, len(labels) * 0.3), 14.0)
     high = len(layers) * 0.24
     ticks = thinned(labels, wide)
@@ -196,10 +196,9 @@ def lens(
     guesses: Sequence[Sequence[str]], probs: Floats, hits: npt.NDArray[np.bool_], layers: Sequence[str],
     labels: Sequence[str], first: int,
 ) -> Sheet:  # fmt: skip
-    """The likeliest token [L, S] of each layer at each of some positions, and its probability [L, S].
+    """Draw the likeliest token [L, S] of each layer at each position, and its probability [L, S].
 
-    ``hits`` [L, S] says where that is the token which really follows, ``labels`` are the tokens of the positions, and
-    ``first`` is the number of the first of them.
+    ``hits`` [L, S] marks tokens that really follow; ``labels`` are the tokens at the positions from ``first`` on.
     """
     words = [[short(guess, 7) for guess in row] for row in guesses]
     longest = max(len(word) for row in words for word in row)
@@ -227,20 +226,16 @@ def lens(
 
 
 def _on(prob: float) -> str:
-    """The colour of text on the colour of a probability: cividis is dark below the middle."""
+    """Choose a readable text colour: cividis is dark below the middle."""
     return "white" if prob < 0.55 else INK
-
-
-def _percent(prob: float) -> str:
-    return "<0.1%" if prob < 0.0005 else f"{100 * prob:.1f}%"
 
 
 def lens_last(
     top: Sequence[Sequence[tuple[str, float]]], layers: Sequence[str], follow: Sequence[tuple[str, Floats]]
 ) -> Sheet:
-    """The likeliest tokens of each layer at the last position, and how likely some tokens are in each layer.
+    """Draw each layer's likeliest tokens at the last position, and the probability of some tokens over the layers.
 
-    ``top`` has for each layer (token, probability), the likeliest first; ``follow`` (token, probabilities [L]).
+    ``top`` has (token, probability) by layer, the likeliest first; ``follow`` has (token, probabilities [L]).
     """
     count = max(map(len, top), default=1) or 1
     cell, line = 1.28, 0.25
@@ -261,7 +256,7 @@ def lens_last(
     for row, found in enumerate(top):
         for rank, (label, prob) in enumerate(found):
             x, y = named + (rank + 0.5) * cell, high - (row + 0.5) * line
-            sheet.label(x, y, f"{short(label)} {_percent(prob)}", color=_on(prob))
+            sheet.label(x, y, f"{short(label)} {percent(prob)}", color=_on(prob))
     sheet.labels_left(named, 0.0, high, len(layers), rows)
     for rank in range(count):
         sheet.text(named + (rank + 0.5) * cell, high + 0.05, f"{rank + 1}.", size=SMALL, ha="center")
@@ -278,9 +273,9 @@ def _lines(
     layers: Sequence[str],
     follow: Sequence[tuple[str, Floats]],
 ) -> None:
-    """A line for each token over the layers, on a logarithmic scale, and at the right what they are."""
+    """Draw a line for each token over the layers, on a logarithmic scale, with a legend at the right."""
     least = min((float(values[values > 0].min(initial=1.0)) for _, values in follow), default=1.0)
-    floor = max(_LEAST_SHOWN, min(least, 1e-3)) / 1.5
+    floor = max(_MIN_SHOWN, min(least, 1e-3)) / 1.5
     reach = -math.log10(floor)
 
     def height_of(share: float) -> float:
@@ -304,14 +299,14 @@ def _lines(
         sheet.label(key + 0.36, y, short(label), ha="left")
 
 
-def weights(looks: Sequence[WeightLook], title: str) -> Sheet:
-    """Thumbnails and histograms of some weights, two beside each other: matrices first, then vectors."""
+def weights(looks: Sequence[WeightSummary], title: str) -> Sheet:
+    """Draw thumbnails and histograms of weights in two columns, matrices before vectors."""
     step = _IMAGE + _PLOT + 0.95
     note = (
         "Left: the weight in its rows and columns; 99% of the pixels lie within the scale. "
         "Right: how many weights lie where (logarithmic); the line is 0."
     )
-    placed: list[tuple[WeightLook, float, float, float]] = []
+    placed: list[tuple[WeightSummary, float, float, float]] = []
     top = 0.0
     for high, group in (
         (_IMAGE, [look for look in looks if look.shape[0] > 1]),
@@ -330,14 +325,14 @@ def weights(looks: Sequence[WeightLook], title: str) -> Sheet:
     return sheet
 
 
-def describe(look: WeightLook) -> str:
-    """Size and format of a weight, and of its texture, in one line."""
+def describe(look: WeightSummary) -> str:
+    """Describe a weight's size and format, and those of its texture, in one line."""
     (rows, cols), (width, height, texels) = look.shape, look.texture
-    odd = "".join(f" · {look.numbers[name]} {name}" for name in ("nan", "infinite") if look.numbers[name])
-    return f"{rows}×{cols} {look.format} · texture {width}×{height} {texels} · {look.numbers['zeros']} zeros{odd}"
+    odd = "".join(f" · {look.stats[name]} {name}" for name in ("nan", "infinite") if look.stats[name])
+    return f"{rows}×{cols} {look.format} · texture {width}×{height} {texels} · {look.stats['zeros']} zeros{odd}"
 
 
-def _thumbnail(sheet: Sheet, look: WeightLook, left: float, top: float, high: float) -> None:
+def _thumbnail(sheet: Sheet, look: WeightSummary, left: float, top: float, high: float) -> None:
     matrix = look.shape[0] > 1
     pixel = min(_IMAGE / max(look.image.shape), 0.16)
     size = (look.image.shape[1] * pixel, look.image.shape[0] * pixel) if matrix else (_IMAGE, 0.3)
@@ -352,7 +347,7 @@ def _thumbnail(sheet: Sheet, look: WeightLook, left: float, top: float, high: fl
     sheet.text(left, top + size[1] + 0.04, what, size=SMALL)
 
 
-def _histogram(sheet: Sheet, look: WeightLook, left: float, top: float, high: float) -> None:
+def _histogram(sheet: Sheet, look: WeightSummary, left: float, top: float, high: float) -> None:
     low, end, most = float(look.edges[0]), float(look.edges[-1]), max(2.0, 2.0 * float(look.counts.max()))
     scale = high / math.log10(most / _FLOOR)
     tops = top + high - np.log10(np.maximum(look.counts, _FLOOR) / _FLOOR) * scale
@@ -368,7 +363,7 @@ def _histogram(sheet: Sheet, look: WeightLook, left: float, top: float, high: fl
         y = top + high - math.log10(10**power / _FLOOR) * scale
         sheet.line([left - 0.03, left], [y, y], QUIET, 0.5)
         sheet.text(left - 0.05, y - 0.06, f"{10**power:,}", size=SMALL, ha="right")
-    numbers = look.numbers
+    numbers = look.stats
     if numbers["mean"] is not None:
         told = " · ".join(f"{name} {_text(float(numbers[name] or 0))}" for name in ("min", "max", "mean", "std"))
         sheet.text(left + _PLOT, top + high + 0.2, told, size=SMALL, ha="right")

@@ -1,1 +1,1 @@
-"""Where the time of a token goes, draw by draw."""
+"""Profiles of a token or prompt, draw by draw."""

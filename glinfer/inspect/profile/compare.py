@@ -1,24 +1,26 @@
-"""Two profiles beside each other, before and after, from the JSON that ``glinfer profile --json`` printed."""
+"""Two profiles compared, before and after, from the JSON that ``glinfer profile --json`` prints."""
 
 from __future__ import annotations
 
 import json
 from collections.abc import Mapping
-from dataclasses import asdict, dataclass
+from dataclasses import dataclass
 from typing import Any
 
 from glinfer.errors import FormatError
 from glinfer.formats.files import AnyPath, opened, shown
+from glinfer.inspect.labels import shortened
 from glinfer.inspect.profile.report import REPORT, VERSION
+from glinfer.inspect.report import Cell, Report, Table, columns, megabytes
+from glinfer.limits import MAX_PROFILE_BYTES
 
-_MOST_BYTES = 256 << 20
 _ALIKE = ("renderer", "config", "plan", "weights", "what", "tokens", "timing")
-"""What two reports should have in common, or it is said that they have not."""
+"""Fields in which both reports should agree; a note tells of those that differ."""
 
 
 @dataclass(frozen=True)
-class KindSide:
-    """The draws of one kind in one of the reports: how many, milliseconds, bytes read and written."""
+class KindTotals:
+    """Totals over the draws of one kind in one report: number, milliseconds, bytes read and written."""
 
     draws: int = 0
     ms: float = 0.0
@@ -27,107 +29,130 @@ class KindSide:
 
 
 @dataclass(frozen=True)
-class Side:
-    """What is compared of one report: ``about`` for people, milliseconds of a plain run, draws by kind."""
+class ProfileSummary:
+    """The compared part of one report: a description, milliseconds of a plain run, totals by kind."""
 
     about: str
     wall_ms: float
-    kinds: Mapping[str, KindSide]
+    kinds: Mapping[str, KindTotals]
     facts: Mapping[str, Any]
 
 
 @dataclass(frozen=True)
-class CompareRow:
-    """One kind of draw before and after; where one of the two has none, zeros."""
+class CompareRow(Report):
+    """One kind of draw before and after; zeros where a report has none."""
+
+    derived = ("change_ms",)
 
     kind: str
-    before: KindSide
-    after: KindSide
+    before: KindTotals
+    after: KindTotals
 
     @property
     def change_ms(self) -> float:
-        """Milliseconds that came on top; below 0 where it is faster now."""
+        """Milliseconds added; negative where it became faster."""
         return self.after.ms - self.before.ms
 
 
 @dataclass(frozen=True)
-class Comparison:
-    """Two reports; ``notes`` say in what they differ that they should not."""
+class ProfileComparison:
+    """Two compared reports; ``notes`` tell in what they differ beside the times."""
 
-    before: Side
-    after: Side
+    before: ProfileSummary
+    after: ProfileSummary
     rows: tuple[CompareRow, ...]
     total: CompareRow
     notes: tuple[str, ...]
 
     def to_json(self) -> dict[str, Any]:
-        """The comparison as plain JSON values."""
-        sides = {
-            name: {"about": side.about, "wall_ms": side.wall_ms}
-            for name, side in (("before", self.before), ("after", self.after))
+        """Return plain JSON values."""
+        return {
+            "report": "glinfer profile comparison",
+            "before": {"about": self.before.about, "wall_ms": self.before.wall_ms},
+            "after": {"about": self.after.about, "wall_ms": self.after.wall_ms},
+            "kinds": [row.to_json() for row in self.rows],
+            "total": self.total.to_json(),
         }
-        rows = [{**asdict(row), "change_ms": row.change_ms} for row in (*self.rows, self.total)]
-        return {"report": "glinfer profile comparison", **sides, "kinds": rows[:-1], "total": rows[-1]}
+
+    def table(self) -> Table:
+        """Tabulate the kinds of draws, before and after."""
+        *rows, total = [
+            [
+                Cell(row.kind),
+                Cell(_both(str(row.before.draws), str(row.after.draws)), row.after.draws),
+                Cell(f"{row.before.ms:.3f}", row.before.ms),
+                Cell(f"{row.after.ms:.3f}", row.after.ms),
+                Cell(f"{row.after.ms / row.before.ms - 1.0:+.1%}" if row.before.ms else "new", row.change_ms),
+                Cell(_both(megabytes(row.before.read), megabytes(row.after.read)), row.after.read),
+                Cell(_both(megabytes(row.before.written), megabytes(row.after.written)), row.after.written),
+            ]
+            for row in (*self.rows, self.total)
+        ]
+        headings = columns("pass", "draws", "ms before", "ms after", "change", "read", "written", texts=("pass",))
+        return Table("Draws by kind", headings, rows, total, caption="Before and after, in the order of the plan.")
 
 
-def compare(before: AnyPath, after: AnyPath) -> Comparison:
+def _both(before: str, after: str) -> str:
+    """Join two texts by an arrow where they differ."""
+    return after if before == after else f"{before} → {after}"
+
+
+def compare(before: AnyPath, after: AnyPath) -> ProfileComparison:
     """Compare two files.
 
     Raises:
-        FormatError: a file cannot be read, or is no report of a profile.
+        FormatError: a file cannot be read, or is not the report of a profile.
     """
-    sides = read_side(before), read_side(after)
+    sides = read_summary(before), read_summary(after)
     kinds = dict.fromkeys(kind for side in reversed(sides) for kind in side.kinds)
-    rows = tuple(CompareRow(kind, *(side.kinds.get(kind, KindSide()) for side in sides)) for kind in kinds)
+    rows = tuple(CompareRow(kind, *(side.kinds.get(kind, KindTotals()) for side in sides)) for kind in kinds)
     notes = [
         f"the two differ in {name}: {_short(sides[0].facts[name])} before, {_short(sides[1].facts[name])} after"
         for name in _ALIKE
         if sides[0].facts[name] != sides[1].facts[name]
     ]
     total = CompareRow("total", *(_sum(side.kinds) for side in sides))
-    return Comparison(*sides, rows, total, tuple(notes))
+    return ProfileComparison(*sides, rows, total, tuple(notes))
 
 
-def read_side(path: AnyPath) -> Side:
-    """Read what is compared of one report.
+def read_summary(path: AnyPath) -> ProfileSummary:
+    """Read the compared part of one report.
 
     Raises:
-        FormatError: the file cannot be read, or is no report of a profile.
+        FormatError: the file cannot be read, or is not the report of a profile.
     """
     with opened(path) as (file, size):
-        if size > _MOST_BYTES:
-            raise _no_report(path, f"{size} bytes")
+        if size > MAX_PROFILE_BYTES:
+            raise _not_a_report(path, f"{size} bytes")
         text = file.read()
     try:
         found = json.loads(text)
     except (ValueError, RecursionError):
-        raise _no_report(path, "no JSON") from None
+        raise _not_a_report(path, "no JSON") from None
     if not isinstance(found, dict) or found.get("report") != REPORT:
-        raise _no_report(path, "other JSON")
+        raise _not_a_report(path, "other JSON")
     if found.get("version") != VERSION:
-        raise _no_report(path, f"a report of version {_short(found.get('version'))}, not {VERSION}")
+        raise _not_a_report(path, f"a report of version {_short(found.get('version'))}, not {VERSION}")
     try:
-        return _side(found)
+        return _summary(found)
     except (KeyError, TypeError, ValueError, OverflowError, AttributeError) as error:
-        raise _no_report(path, f"a report that is damaged ({type(error).__name__}: {error})") from None
+        raise _not_a_report(path, f"a report that is damaged ({type(error).__name__}: {error})") from None
 
 
-def _no_report(path: AnyPath, found: str) -> FormatError:
+def _not_a_report(path: AnyPath, found: str) -> FormatError:
     return FormatError(f"{shown(path)}: found {found}; expected what 'glinfer profile --json' has printed")
 
 
-def _side(found: Mapping[str, Any]) -> Side:
+def _summary(found: Mapping[str, Any]) -> ProfileSummary:
     facts = {name: found[name] for name in _ALIKE}
     kinds = {
-        str(kind["kind"]): KindSide(
+        str(kind["kind"]): KindTotals(
             int(kind["draws"]), _time(kind["ms"]), int(kind["bytes_read"]), int(kind["bytes_written"])
         )
         for kind in found["kinds"]
     }
-    about = " · ".join(
-        str(part) for part in (found["model"], found["plan"], found["weights"], f"{found['what']} {found['tokens']}")
-    )
-    return Side(f"{about} · {found['renderer']}", _time(found["wall"]["median"]), kinds, facts)
+    parts = (found["model"], found["plan"], found["weights"], f"{found['what']} {found['tokens']}", found["renderer"])
+    return ProfileSummary(" · ".join(map(str, parts)), _time(found["wall"]["median"]), kinds, facts)
 
 
 def _time(value: object) -> float:
@@ -136,16 +161,11 @@ def _time(value: object) -> float:
     return float(value)
 
 
-def _sum(kinds: Mapping[str, KindSide]) -> KindSide:
-    sides = list(kinds.values())
-    return KindSide(
-        sum(side.draws for side in sides),
-        sum(side.ms for side in sides),
-        sum(side.read for side in sides),
-        sum(side.written for side in sides),
-    )
+def _sum(kinds: Mapping[str, KindTotals]) -> KindTotals:
+    each = list(kinds.values())
+    sums = (sum(getattr(totals, name) for totals in each) for name in ("draws", "ms", "read", "written"))
+    return KindTotals(*sums)
 
 
 def _short(value: object) -> str:
-    text = str(value)
-    return text if len(text) <= 60 else f"{text[:60]}…"
+    return shortened(str(value), 61)

@@ -1,45 +1,279 @@
-"""The measuring behind a profile: plain and profiled runs in turns, other places of the sequence, ceilings."""
+"""Profiles: times every draw of one run of a plan, and counts the bytes that it reads and writes.
+
+Runs in which every draw is timed (:mod:`glinfer.gl.timers`) alternate with plain runs of the same token, so that the
+times of draws can be compared with the time that the token really takes. Runs are summarised by their median, a draw by
+the mean over the middle third of its runs. Runs neither upload the token nor read anything back.
+"""
 
 from __future__ import annotations
 
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import Mapping, Sequence
+from contextlib import ExitStack
 from dataclasses import dataclass, field
+from functools import partial
 from statistics import mean, median
 
+from glinfer.engine.engine import Engine, FastEngine, WholeEngine
+from glinfer.engine.model import Model
+from glinfer.engine.prefill import Prefill
+from glinfer.engine.progress import Progress, StagedProgress, no_progress, no_staged_progress
 from glinfer.errors import InputError
 from glinfer.gl.context import Device
-from glinfer.gl.timers import FenceTimer, Timeline, Timer, TimestampTimer
+from glinfer.gl.timers import TIMESTAMPS, FenceTimer, Timeline, Timer, TimestampTimer, fence_ns
 from glinfer.inspect.ceiling import STANDARD_BYTES, FetchRate, fetch_rate, nearest_texels
-from glinfer.inspect.profile.bytes import Traffic, traffic
-from glinfer.inspect.profile.report import GrowthPoint
-from glinfer.inspect.profile.subject import Subject, Subjects
+from glinfer.inspect.draws import example_ids
+from glinfer.inspect.profile.report import DrawProfile, GrowthPoint, ProfileReport
+from glinfer.inspect.profile.traffic import DrawTraffic, draw_traffic, textures_of
+from glinfer.inspect.report import Spread
+from glinfer.limits import MAX_PROFILE_RUNS
+from glinfer.models.feed import runs
+from glinfer.models.session import Session
+from glinfer.ops.spec import Array, DrawSpec
 
+DEFAULT_TOKENS = 128
+"""Position of the profiled token, or length of the sequence, by default."""
+Given = tuple[Mapping[str, Array], Mapping[str, int | float]]
+TOKEN_RUN, PROMPT_RUN, SEQUENCE_RUN = "token", "prompt", "sequence"
+"""Kinds of runs: one token after others, several tokens of a prompt, a whole sequence."""
 TIMINGS = ("auto", "gpu", "fence")
-"""What ``timing`` takes: timestamps where the renderer has good ones, else fences; the one; the other."""
+"""Values of ``timing``: timestamps where the renderer has good ones, else fences; timestamps; fences."""
 
-_SECONDS = 2.0  # for all runs, unless their number is given
-_FEWEST, _MOST = 5, 100  # runs, likewise
-_SLOW_SECONDS, _FEWEST_SLOW = 2.0, 3  # a run of each kind, and how many there are of those at least
-_TRIES = 3  # times as many profiled runs as are wanted, where the clock is disturbed
-_CREDIBLE = 0.5, 1.1  # of the time on the CPU's clock: what timestamps have to add up to
-_GROWTH_SECONDS = 20.0  # for all places of the sequence; what would take longer is left out
-_GROWTH_SAMPLE_SECONDS = 0.4  # for one of them
+_SECONDS = 2.0  # time for all runs, unless their number is given
+_MIN_RUNS, _MAX_RUNS = 5, 100  # number of runs, unless given
+_SLOW_SECONDS, _MIN_SLOW_RUNS = 2.0, 3  # duration of a slow pair of runs, and the fewest pairs of such
+_TRIES = 3  # attempts for each profiled run, because disturbed ones are discarded
+_CREDIBLE = 0.5, 1.1  # sum of timestamps over the time on the CPU's clock
+_GROWTH_SECONDS = 20.0  # time for all positions; further ones are left out
+_GROWTH_SAMPLE_SECONDS = 0.4  # time for one position
 _GROWTH_RUNS = 3, 20
-_RUNS_OF_A_PLACE = 12  # the fewest, both kinds and warm-ups together
+_MIN_POSITION_RUNS = 12  # runs for a position: plain, profiled and warm-up
 _FIRST_PLACES = 1, 16
-_PLACE_STEP = 4  # from place to place behind those
+_PLACE_STEP = 4  # ratio of further positions
 _CEILING_SAMPLE_SECONDS = 0.002
-_MATTERS = 0.05  # of the bytes read: the least for which the ceiling of a format is measured
+_MIN_SHARE = 0.05  # share of the bytes read for which a format's ceiling is measured
 
-Steps = Callable[[int, int], None]
+
+def profile(
+    model: Model | Engine,
+    *,
+    tokens: int | None = None,
+    prompt_tokens: int | None = None,
+    runs: int | None = None,
+    timing: str = "auto",
+    ceiling: bool = False,
+    growth: bool = False,
+    label: str = "",
+    on_progress: StagedProgress = no_staged_progress,
+) -> ProfileReport:
+    """Profile one token of a model, or the prefill of a prompt.
+
+    Args:
+        model: a model, whose own sequence stays intact, or an engine, whose caches are overwritten.
+        tokens: position of the token in the sequence, counted from 1; the sequence's length with the reference plan.
+            Default: 128, or the context where that is less.
+        prompt_tokens: profile the prefill of a prompt of this length instead.
+        runs: number of plain runs, and of profiled ones; default: as many as take about two seconds.
+        timing: one of :data:`TIMINGS`.
+        ceiling: also measure the fastest rate of fetching texels.
+        growth: also measure other positions of the sequence, within 20 seconds.
+        label: the model's name in the report.
+        on_progress: receives (stage, finished steps, steps).
+
+    Raises:
+        InputError: an option is invalid, or timestamps are unavailable.
+    """
+    if timing not in TIMINGS:
+        raise InputError(f"timing is {timing!r}; expected one of {', '.join(TIMINGS)}")
+    if runs is not None and (isinstance(runs, bool) or not isinstance(runs, int) or not 1 <= runs <= MAX_PROFILE_RUNS):
+        raise InputError(f"runs is {runs!r}; expected 1 to {MAX_PROFILE_RUNS}")
+    if prompt_tokens is not None and (tokens is not None or growth):
+        other = "growth" if growth else "tokens"
+        raise InputError(f"prompt_tokens and {other} do not go together: {other} is about single tokens; leave one out")
+    engine = model.engine if isinstance(model, Model) else model
+    device = engine.bound.device
+    with PlanRuns(engine, apart=isinstance(model, Model)) as plan_runs:
+        plan_run = plan_runs.at(tokens) if prompt_tokens is None else plan_runs.prompt(prompt_tokens)
+        measured = measure(plan_run, device, timing, runs, partial(on_progress, "timing draws"))
+        costs = traffic_of(plan_run, device)
+        points, left_out = list[GrowthPoint](), list[str]()
+        if growth:
+            method = "auto" if measured.method == TIMESTAMPS else "fence"
+            points, left_out = measure_growth(plan_runs, device, method, partial(on_progress, "growth"))
+        ceilings = measure_fetch_rates(costs, device, partial(on_progress, "ceilings")) if ceiling else []
+        return ProfileReport(
+            model=label,
+            config=engine.options.config.to_dict(),
+            renderer=device.description,
+            plan=plan_run.session.plan.name,
+            weights=engine.options.weights,
+            what=plan_run.what,
+            tokens=plan_run.tokens,
+            timing=measured.method,
+            fence_us=fence_ns(device) / 1000.0,
+            runs=len(measured.walls),
+            disturbed=measured.disturbed,
+            wall=Spread.of(measured.walls),
+            issue=Spread.of(measured.issues),
+            profiled=Spread.of(measured.profiled),
+            before_ms=measured.outside_ms[0],
+            after_ms=measured.outside_ms[1],
+            draws=tuple(_draws(plan_run, measured, costs)),
+            textures=tuple(textures_of(*plan_run.sessions)),
+            ceilings=tuple(ceilings),
+            growth=tuple(points),
+            notes=(*plan_run.notes, *measured.notes, *left_out),
+            timeline=measured.usual,
+        )
+
+
+def _draws(plan_run: PlanRun, measured: Timings, costs: Sequence[DrawTraffic]) -> list[DrawProfile]:
+    found = []
+    times = zip(plan_run.specs, measured.draws_ms, measured.issue_ms, costs, strict=True)
+    for index, (spec, ms, issue_ms, cost) in enumerate(times):
+        rows, cols = spec.extent(plan_run.values)
+        found.append(
+            DrawProfile(
+                index=index,
+                name=spec.name,
+                kind=spec.kind,
+                op=spec.op,
+                shader=spec.shader,
+                reads=cost.reads,
+                outputs=spec.outputs,
+                rows=rows,
+                cols=cols,
+                defines=dict(spec.defines),
+                ms=ms,
+                issue_ms=issue_ms,
+                bytes_read=cost.read,
+                bytes_written=cost.written,
+            )
+        )
+    return found
+
+
+@dataclass(frozen=True)
+class PlanRun:
+    """One repeatable run of a plan: its session, run values and inputs.
+
+    Caches hold zeros instead of earlier tokens, which does not change the time.
+
+    Attributes:
+        what: :data:`TOKEN_RUN`, :data:`PROMPT_RUN` or :data:`SEQUENCE_RUN`.
+        tokens: position of the token in the sequence, counted from 1; otherwise the number of tokens that run.
+        sessions: sessions whose textures the run needs; the last one runs.
+        inputs, values: arrays for input tensors, and run values.
+        flush_every: as in :func:`glinfer.gl.replay.replay`.
+        notes: remarks for the report.
+    """
+
+    what: str
+    tokens: int
+    sessions: tuple[Session, ...]
+    inputs: Mapping[str, Array]
+    values: Mapping[str, int | float]
+    flush_every: int
+    notes: tuple[str, ...]
+
+    @property
+    def session(self) -> Session:
+        """The bound plan."""
+        return self.sessions[-1]
+
+    @property
+    def specs(self) -> tuple[DrawSpec, ...]:
+        """The draws of the plan."""
+        return self.session.plan.draws
+
+    def write(self) -> None:
+        """Give the input tensors their contents."""
+        for name, array in self.inputs.items():
+            self.session.write(name, array)
+
+    def run(self) -> None:
+        """Issue every draw of the run once."""
+        self.session.run(self.values, flush_every=self.flush_every)
+
+
+class PlanRuns:
+    """Makes the runs of an engine that can be profiled; use it in a ``with`` block, which releases their sessions."""
+
+    def __init__(self, engine: Engine, *, apart: bool = False) -> None:
+        """Use an engine; ``apart`` gives the runs their own caches, because the engine's hold a sequence."""
+        self.engine = engine
+        self._held = ExitStack()
+        self._bound = engine.bound
+        if apart and not isinstance(engine, WholeEngine):
+            self._bound = engine.bound.sharer()
+            self._held.callback(self._bound.release)
+
+    def __enter__(self) -> PlanRuns:
+        """Enter the block."""
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        """Release the sessions."""
+        self._held.close()
+
+    @property
+    def context(self) -> int:
+        """Length of the longest sequence."""
+        return self.engine.options.config.max_position_embeddings
+
+    def at(self, tokens: int | None = None) -> PlanRun:
+        """Make the run of one token at a position, counted from 1; with the reference plan, of the sequence up to it.
+
+        Raises:
+            InputError: the position is outside the context.
+        """
+        place = min(DEFAULT_TOKENS, self.context) if tokens is None else tokens
+        self._check("tokens", place)
+        ids = [int(token) for token in example_ids(self.engine.options.config, place)]
+        engine, bound = self.engine, self._bound
+        if not isinstance(engine, WholeEngine):
+            return self._made(TOKEN_RUN, place, (bound,), runs(bound.plan, ids)[-1])
+        # Without a published plan this binds one for sequences of that length, which the engine keeps.
+        session = bound if engine.whole is None else engine.whole.run(ids)[0]
+        (given,) = runs(session.plan, ids)
+        return self._made(SEQUENCE_RUN, place, tuple(dict.fromkeys((bound, session))), given)
+
+    def prompt(self, tokens: int) -> PlanRun:
+        """Make the first prefill run of a prompt of ``tokens``; with the reference plan, the run of the sequence.
+
+        Raises:
+            InputError: the prompt is longer than the context.
+            PlanError: the plan does not fit the renderer.
+        """
+        self._check("prompt_tokens", tokens)
+        engine = self.engine
+        if not isinstance(engine, FastEngine):
+            return self.at(tokens)
+        prefill = Prefill(engine.options)
+        session = prefill.into(self._bound).session
+        self._held.callback(session.release)
+        rows = min(tokens, session.plan.max_rows)
+        (given,) = runs(session.plan, example_ids(engine.options.config, rows).tolist())
+        note = f"a prompt of {tokens} tokens takes several runs: this is the first of them, of {rows}"
+        notes = (note,) if rows < tokens else ()
+        return self._made(PROMPT_RUN, rows, (self._bound, session), given, notes)
+
+    def _made(
+        self, what: str, tokens: int, sessions: tuple[Session, ...], given: Given, notes: tuple[str, ...] = ()
+    ) -> PlanRun:
+        flush_every = 0 if what == SEQUENCE_RUN else self.engine.options.kernels.flush_every
+        return PlanRun(what, tokens, sessions, *given, flush_every, notes)
+
+    def _check(self, name: str, tokens: int) -> None:
+        if isinstance(tokens, bool) or not isinstance(tokens, int) or not 1 <= tokens <= self.context:
+            raise InputError(f"{name} is {tokens!r}; expected 1 to {self.context}, the context of this model")
 
 
 @dataclass
-class Measured:
-    """Plain and profiled runs of one subject; ``walls`` and ``issues`` in milliseconds.
+class Timings:
+    """Times of plain and profiled runs; ``walls`` and ``issues`` are milliseconds of plain runs.
 
-    ``disturbed`` counts the profiled runs that were thrown away.
+    ``disturbed`` counts discarded profiled runs.
     """
 
     method: str
@@ -56,137 +290,134 @@ class Measured:
 
     @property
     def middle(self) -> list[Timeline]:
-        """The third of the profiled runs that are neither the fastest nor the slowest, fastest first."""
+        """Middle third of the profiled runs by duration, fastest first."""
         ordered = sorted(self.timelines, key=lambda line: line.end - line.start)
         rest = len(ordered) // 3
         return ordered[rest : len(ordered) - rest]
 
     @property
     def draws_ms(self) -> list[float]:
-        """The time of each draw: the mean over the middle runs, so that all of them add up to a usual run.
-
-        Medians of each would not: what disturbs a run disturbs another draw each time.
-        """
+        """Mean time of each draw over the middle runs; these add up to a usual run, which medians would not."""
         return [milliseconds(mean(each)) for each in zip(*(line.draws_ns for line in self.middle), strict=True)]
 
     @property
     def outside_ms(self) -> tuple[float, float]:
-        """The time before the first draw begins, and after the last one's end, likewise; clocks agree to µs."""
+        """Mean time before the first draw and after the last one; both clocks agree to microseconds."""
         before = mean(max(0, line.bounds[0] - line.start) for line in self.middle)
         return milliseconds(before), milliseconds(mean(max(0, line.end - line.bounds[-1]) for line in self.middle))
 
     @property
     def issue_ms(self) -> list[float]:
-        """The time that Python took to issue each draw, likewise."""
+        """Mean time that Python took to issue each draw, over the middle runs."""
         spans = ([end - begin for begin, end in line.issued] for line in self.middle)
         return [milliseconds(mean(each)) for each in zip(*spans, strict=True)]
 
     @property
     def usual(self) -> Timeline:
-        """The profiled run that took a median time."""
+        """Profiled run of median duration."""
         return self.middle[len(self.middle) // 2]
 
 
 def milliseconds(nanoseconds: float) -> float:
-    """The same in milliseconds."""
+    """Convert nanoseconds."""
     return nanoseconds / 1e6
 
 
-def measure(subject: Subject, device: Device, timing: str, runs: int | None, on_step: Steps) -> Measured:
-    """Plain and profiled runs in turns, after a warm-up of both.
+def measure(plan_run: PlanRun, device: Device, timing: str, runs: int | None, on_progress: Progress) -> Timings:
+    """Time plain and profiled runs alternately, after a warm-up of both.
 
     Args:
-        subject: what is run.
-        device: where.
+        plan_run: the run.
+        device: its renderer.
         timing: one of :data:`TIMINGS`.
-        runs: how many of each; left out, what there is time for.
-        on_step: told (runs done, runs in all).
+        runs: number of each; default: as many as there is time for.
+        on_progress: receives (finished runs, runs).
 
     Raises:
-        InputError: timestamps were asked for and there are none, or the clock was disturbed all the time.
+        InputError: timestamps are unavailable, or the clock was disturbed in all runs.
     """
-    subject.write()
+    plan_run.write()
     for _ in range(2):
-        _plain(subject, device)
-    timer, notes = _timer(subject, device, timing)
+        _plain(plan_run, device)
+    timer, notes = _timer(plan_run, device, timing)
     with timer:
         if runs is None:
-            pair = sum(_plain(subject, device)) + _seconds_of(timer, subject)
-            runs = max(_FEWEST if pair < _SLOW_SECONDS else _FEWEST_SLOW, min(_MOST, int(_SECONDS / pair)))
-        found = _in_turns(subject, device, timer, runs, on_step)
+            pair = sum(_plain(plan_run, device)) + _seconds_of(timer, plan_run)
+            runs = max(_MIN_RUNS if pair < _SLOW_SECONDS else _MIN_SLOW_RUNS, min(_MAX_RUNS, int(_SECONDS / pair)))
+        found = _in_turns(plan_run, device, timer, runs, on_progress)
     if not found.timelines:
         raise InputError(f"the clock of {device.renderer} was disturbed in all runs; time by fences (--timing fence)")
     found.notes = notes
     return found
 
 
-def _in_turns(subject: Subject, device: Device, timer: Timer, runs: int, on_step: Steps) -> Measured:
-    found = Measured(timer.method)
+def _in_turns(plan_run: PlanRun, device: Device, timer: Timer, runs: int, on_progress: Progress) -> Timings:
+    found = Timings(timer.method)
     for run in range(_TRIES * runs):
         if len(found.timelines) == runs:
             break
         if run < runs:
-            issue, rest = _plain(subject, device)
+            issue, rest = _plain(plan_run, device)
             found.issues.append(1000.0 * issue)
             found.walls.append(1000.0 * (issue + rest))
-        line = timer.run(subject.values, flush_every=subject.flush_every)
+        line = timer.run(plan_run.values, flush_every=plan_run.flush_every)
         if line is None:
             found.disturbed += 1
         else:
             found.timelines.append(line)
-        on_step(len(found.timelines), runs)
+        on_progress(len(found.timelines), runs)
     return found
 
 
-def _plain(subject: Subject, device: Device) -> tuple[float, float]:
-    """Seconds of a run that nothing disturbs: until its draws are issued, and from then until they are done."""
+def _plain(plan_run: PlanRun, device: Device) -> tuple[float, float]:
+    """Return seconds of a plain run: until its draws are issued, and from then until they are done."""
     device.activate()
     device.raw.finish()
     began = time.perf_counter()
-    subject.run()
+    plan_run.run()
     issued = time.perf_counter()
     device.raw.finish()
     return issued - began, time.perf_counter() - issued
 
 
-def _seconds_of(timer: Timer, subject: Subject) -> float:
+def _seconds_of(timer: Timer, plan_run: PlanRun) -> float:
     began = time.perf_counter()
-    timer.run(subject.values, flush_every=subject.flush_every)
+    timer.run(plan_run.values, flush_every=plan_run.flush_every)
     return time.perf_counter() - began
 
 
-def _timer(subject: Subject, device: Device, timing: str) -> tuple[Timer, list[str]]:
-    """What times the draws, warmed up, and what there is to say of the choice."""
-    draws = subject.session.draws[: subject.draws]
+def _timer(plan_run: PlanRun, device: Device, timing: str) -> tuple[Timer, list[str]]:
+    """Choose and warm up a timer; returns it with notes on the choice."""
+    draws = plan_run.session.draws
     if timing == "fence":
-        return _warm(FenceTimer(device, draws), subject), []
+        return _warm(FenceTimer(device, draws), plan_run), []
     try:
         timer = TimestampTimer(device, draws)
     except InputError as error:
         if timing == "gpu":
             raise
-        return _warm(FenceTimer(device, draws), subject), [str(error)]
+        return _warm(FenceTimer(device, draws), plan_run), [str(error)]
     try:
-        _warm(timer, subject)
-        if timing == "gpu" or _credible(timer, subject):
+        _warm(timer, plan_run)
+        if timing == "gpu" or _credible(timer, plan_run):
             return timer, []
     except BaseException:
         timer.release()
         raise
     timer.release()
     note = f"the timestamps of {device.renderer} do not add up to the time that passes; timed by fences"
-    return _warm(FenceTimer(device, draws), subject), [note]
+    return _warm(FenceTimer(device, draws), plan_run), [note]
 
 
-def _warm(timer: Timer, subject: Subject) -> Timer:
-    timer.run(subject.values, flush_every=subject.flush_every)
+def _warm(timer: Timer, plan_run: PlanRun) -> Timer:
+    timer.run(plan_run.values, flush_every=plan_run.flush_every)
     return timer
 
 
-def _credible(timer: Timer, subject: Subject) -> bool:
-    """Whether a run's timestamps only ever go forward, and add up to about the time that passes on the CPU's clock."""
+def _credible(timer: Timer, plan_run: PlanRun) -> bool:
+    """Check that a run's timestamps increase, and add up to about the time on the CPU's clock."""
     for _ in range(_TRIES):
-        line = timer.run(subject.values, flush_every=subject.flush_every)
+        line = timer.run(plan_run.values, flush_every=plan_run.flush_every)
         if line is None:
             continue
         total, passed = line.bounds[-1] - line.bounds[0], line.end - line.start
@@ -197,7 +428,7 @@ def _credible(timer: Timer, subject: Subject) -> bool:
 
 
 def places(context: int) -> list[int]:
-    """The places of a sequence at which growth is measured: 1, 16, 64, 256 and so on, and the last one."""
+    """List positions at which growth is measured: 1, 16, 64, 256 and so on, and the last one."""
     found = list(_FIRST_PLACES)
     while found[-1] * _PLACE_STEP < context:
         found.append(found[-1] * _PLACE_STEP)
@@ -205,57 +436,56 @@ def places(context: int) -> list[int]:
 
 
 def measure_growth(
-    subjects: Subjects, device: Device, timing: str, on_step: Steps
+    plan_runs: PlanRuns, device: Device, timing: str, on_progress: Progress
 ) -> tuple[list[GrowthPoint], list[str]]:
-    """Runs at other places of the sequence, as many as there is time for; and a note of what is left out."""
-    wanted = places(subjects.context)
+    """Measure other positions within the time limit; returns them with a note on those left out."""
+    wanted = places(plan_runs.context)
     found, started = list[GrowthPoint](), time.perf_counter()
     for done, place in enumerate(wanted):
-        on_step(done, len(wanted))
-        subject = None if found and _too_long(found[-1], place, started) else subjects.at(place)
-        if subject is None:
+        on_progress(done, len(wanted))
+        plan_run = None if found and _too_long(found[-1], place, started) else plan_runs.at(place)
+        if plan_run is None:
             return found, [f"growth is measured up to {found[-1].tokens} tokens only: more would take too long"]
-        found.append(_growth_point(subject, device, timing))
-    on_step(len(wanted), len(wanted))
+        found.append(_growth_point(plan_run, device, timing))
+    on_progress(len(wanted), len(wanted))
     return found, []
 
 
 def _too_long(last: GrowthPoint, place: int, started: float) -> bool:
-    """Whether a run as much longer as its sequence is would take more time than there is left for growth."""
+    """Estimate, in proportion to the sequence, whether a position would exceed the time left for growth."""
     seconds = last.wall_ms / 1000.0 * place / last.tokens
-    return time.perf_counter() - started + _RUNS_OF_A_PLACE * seconds > _GROWTH_SECONDS
+    return time.perf_counter() - started + _MIN_POSITION_RUNS * seconds > _GROWTH_SECONDS
 
 
-def _growth_point(subject: Subject, device: Device, timing: str) -> GrowthPoint:
-    subject.write()
-    pair = 2 * sum(_plain(subject, device))
+def _growth_point(plan_run: PlanRun, device: Device, timing: str) -> GrowthPoint:
+    plan_run.write()
+    pair = 2 * sum(_plain(plan_run, device))
     fewest, most = _GROWTH_RUNS
     runs = max(fewest, min(most, int(_GROWTH_SAMPLE_SECONDS / pair)))
-    measured = measure(subject, device, timing, runs, lambda done, total: None)
+    measured = measure(plan_run, device, timing, runs, no_progress)
     kinds: dict[str, float] = {}
-    for spec, each in zip(subject.specs, measured.draws_ms, strict=True):
+    for spec, each in zip(plan_run.specs, measured.draws_ms, strict=True):
         kinds[spec.kind] = kinds.get(spec.kind, 0.0) + each
-    read = sum(each.read for each in traffic_of(subject, device))
-    return GrowthPoint(subject.tokens, median(measured.walls), read, kinds)
+    read = sum(each.read for each in traffic_of(plan_run, device))
+    return GrowthPoint(plan_run.tokens, median(measured.walls), read, kinds)
 
 
-def traffic_of(subject: Subject, device: Device) -> list[Traffic]:
-    """What each draw of a run reads and writes."""
-    found = traffic(subject.session.plan, subject.values, device.limits.max_texture_size)
-    return found[: subject.draws]
+def traffic_of(plan_run: PlanRun, device: Device) -> list[DrawTraffic]:
+    """Count what each draw of a run reads and writes."""
+    return draw_traffic(plan_run.session.plan, plan_run.values, device.limits.max_texture_size)
 
 
-def measure_ceilings_of(costs: Sequence[Traffic], device: Device, on_step: Steps) -> list[FetchRate]:
-    """How fast texels of the formats that most bytes are read in can be fetched, from textures as large together."""
+def measure_fetch_rates(costs: Sequence[DrawTraffic], device: Device, on_progress: Progress) -> list[FetchRate]:
+    """Measure fetch rates of the formats in which most bytes are read, with textures of that total size."""
     sizes: dict[str, int] = {}
     for cost in costs:
         for read in cost.reads:
             sizes[read.format] = sizes.get(read.format, 0) + read.bytes
     total = sum(sizes.values())
-    matter = {name: size for name, size in sizes.items() if size >= _MATTERS * total}
+    matter = {name: size for name, size in sizes.items() if size >= _MIN_SHARE * total}
     found = []
     for done, (name, size) in enumerate(matter.items()):
-        on_step(done, len(matter))
+        on_progress(done, len(matter))
         found.append(fetch_rate(device, name, nearest_texels(name, max(size, STANDARD_BYTES)), _CEILING_SAMPLE_SECONDS))
-    on_step(len(matter), len(matter))
+    on_progress(len(matter), len(matter))
     return found

@@ -1,20 +1,18 @@
-"""What a profile says: draws with their times and bytes, by kind and in all, textures, and how time grows."""
+"""The report of a profile: draws with their times and bytes, totals by kind, textures, and growth with the sequence."""
 
 from __future__ import annotations
 
-import dataclasses
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
 from glinfer.gl.timers import Timeline
-from glinfer.inspect.bench.turns import Spread
 from glinfer.inspect.ceiling import FetchRate
-from glinfer.inspect.profile.bytes import Read, TextureUse, least_seconds
+from glinfer.inspect.profile.traffic import Read, TextureUse, min_seconds
+from glinfer.inspect.report import Cell, Report, Spread, Table, columns, megabytes
 
-REPORT = "glinfer profile"
-"""What ``"report"`` is in the JSON of a report."""
-VERSION = 1
+REPORT, VERSION = "glinfer profile", 1
+"""``report`` and ``version`` in the JSON of a report."""
 
 
 @dataclass(frozen=True)
@@ -22,15 +20,15 @@ class DrawProfile:
     """One draw; times in milliseconds, sizes in bytes.
 
     Attributes:
-        index: its place in the plan, from 0.
+        index: position in the plan, from 0.
         name, kind, op, shader: see :class:`glinfer.ops.spec.DrawSpec`.
-        reads: what it reads, see :mod:`glinfer.inspect.profile.bytes`.
+        reads: bytes read of each input, see :mod:`glinfer.inspect.profile.traffic`.
         outputs: tensors by attachment.
-        rows, cols: of the output matrix that it writes.
-        defines: compile-time constants of its shader.
-        ms: its time, from the end of the draw before; the mean over the middle third of the profiled runs.
-        issue_ms: Python's part of it: how long it took to issue.
-        bytes_read, bytes_written: in all.
+        rows, cols: size of the output matrix.
+        defines: compile-time constants of the shader.
+        ms: time from the end of the draw before; mean over the middle third of the profiled runs.
+        issue_ms: Python's time to issue it.
+        bytes_read, bytes_written: totals.
     """
 
     index: int
@@ -51,7 +49,7 @@ class DrawProfile:
 
 @dataclass(frozen=True)
 class KindProfile:
-    """All draws of one kind; ``share`` is of the time of all draws, ``of_ceiling`` None where none was measured."""
+    """Draws of one kind; ``share`` is of the time of all draws, ``of_ceiling`` None where none was measured."""
 
     kind: str
     shaders: tuple[str, ...]
@@ -66,7 +64,7 @@ class KindProfile:
 
 @dataclass(frozen=True)
 class GrowthPoint:
-    """A run at another place of the sequence: milliseconds of a plain run, and of the draws by kind; bytes read."""
+    """A run at another position: milliseconds of a plain run and of its draws by kind, and bytes read."""
 
     tokens: int
     wall_ms: float
@@ -75,31 +73,34 @@ class GrowthPoint:
 
 
 @dataclass(frozen=True)
-class ProfileReport:
-    """One run of a plan, profiled. Times in milliseconds, sizes in bytes.
+class ProfileReport(Report):
+    """One profiled run of a plan. Times in milliseconds, sizes in bytes.
 
     Attributes:
-        model: what was profiled, for people.
+        model: label of the model.
         config: its shape.
-        renderer: what drew.
+        renderer: version and name.
         plan, weights: of the engine.
-        what, tokens: the run, see :class:`glinfer.inspect.profile.subject.Subject`.
+        what, tokens: see :class:`glinfer.inspect.profile.measure.PlanRun`.
         timing: ``GPU timestamps`` or ``CPU fences``.
-        fence_us: what an empty fence costs, in microseconds; taken off each draw where fences time.
-        runs: plain runs, and as many profiled ones.
-        disturbed: profiled runs that were thrown away because the renderer's clock was disturbed.
-        wall: of a plain run, from the first draw's issuing to the end of the last.
-        issue: until all draws of a plain run are issued.
-        profiled: of a profiled run.
-        before_ms: of a profiled run, from its begin until the renderer begins with the first draw.
-        after_ms: likewise from the end of the last draw until Python knows of it.
+        fence_us: microseconds of an empty fence, subtracted from each draw that fences time.
+        runs: number of plain runs, and of profiled ones.
+        disturbed: profiled runs discarded because the renderer's clock was disturbed.
+        wall: a plain run, from issuing the first draw to the end of the last.
+        issue: a plain run, until all draws are issued.
+        profiled: a profiled run.
+        before_ms: a profiled run, until the renderer begins the first draw.
+        after_ms: a profiled run, from the end of the last draw until Python knows of it.
         draws: every draw in order.
         textures: every texture that the run needs.
-        ceilings: how fast texels of the formats that matter can be fetched at most; empty where not measured.
-        growth: at other places of the sequence; empty where not measured.
-        notes: what was left out, and why.
-        timeline: the profiled run that took a median time; not in the JSON.
+        ceilings: fetch rates of the formats that matter; empty if not measured.
+        growth: other positions of the sequence; empty if not measured.
+        notes: reasons for parts that were left out.
+        timeline: the profiled run of median time; not in the JSON.
     """
+
+    hidden = ("timeline",)
+    derived = ("totals", "kinds", "memory")
 
     model: str
     config: Mapping[str, Any]
@@ -125,45 +126,58 @@ class ProfileReport:
     timeline: Timeline
 
     @property
+    def subject(self) -> str:
+        """Description of the profiled run."""
+        if self.what == "token":
+            return f"token {self.tokens} of a sequence"
+        return f"{self.tokens} tokens of a prompt" if self.what == "prompt" else f"a sequence of {self.tokens} tokens"
+
+    @property
     def draws_ms(self) -> float:
-        """The times of all draws together."""
+        """Time of all draws."""
         return sum(draw.ms for draw in self.draws)
 
     @property
     def share_of_draws(self) -> float:
-        """The times of all draws over the time of a plain run."""
+        """Time of all draws over that of a plain run."""
         return self.draws_ms / self.wall.median
 
     @property
     def accounted(self) -> float:
-        """The same with what passes before the first draw and after the last."""
+        """Time of all draws, before the first and after the last, over that of a plain run."""
         return (self.before_ms + self.draws_ms + self.after_ms) / self.wall.median
 
     @property
     def overhead(self) -> float:
-        """The time of a profiled run over that of a plain one."""
+        """Time of a profiled run over that of a plain one."""
         return self.profiled.median / self.wall.median
 
     @property
     def bytes_read(self) -> int:
-        """By all draws."""
+        """Bytes read by all draws."""
         return sum(draw.bytes_read for draw in self.draws)
 
     @property
     def bytes_written(self) -> int:
-        """By all draws."""
+        """Bytes written by all draws."""
         return sum(draw.bytes_written for draw in self.draws)
 
+    @property
+    def bytes_per_second(self) -> float:
+        """Bytes read a second, over the time of all draws."""
+        return fetch_rate_of(self.draws)
+
     def of_ceiling(self, draws: Sequence[DrawProfile]) -> float | None:
-        """How long fetching what some draws read takes at least, over their time; None without ceilings."""
+        """Return the shortest time to fetch the inputs of some draws, over their time; None without ceilings."""
         milliseconds = sum(draw.ms for draw in draws)
         if not self.ceilings or not milliseconds:
             return None
         rates = {rate.format: rate.bytes_per_second for rate in self.ceilings}
-        return 1000.0 * least_seconds([read for draw in draws for read in draw.reads], rates) / milliseconds
+        return 1000.0 * min_seconds([read for draw in draws for read in draw.reads], rates) / milliseconds
 
+    @property
     def kinds(self) -> list[KindProfile]:
-        """The draws by kind, in the order of the plan."""
+        """Draws by kind, in the order of the plan."""
         groups: dict[str, list[DrawProfile]] = {}
         for draw in self.draws:
             groups.setdefault(draw.kind, []).append(draw)
@@ -176,57 +190,107 @@ class ProfileReport:
                 sum(draw.ms for draw in draws) / max(self.draws_ms, 1e-9),
                 sum(draw.bytes_read for draw in draws),
                 sum(draw.bytes_written for draw in draws),
-                rate_of(draws),
+                fetch_rate_of(draws),
                 self.of_ceiling(draws),
             )
             for kind, draws in groups.items()
         ]
 
-    def memory(self, by: str) -> dict[str, int]:
-        """Texture memory by ``kind`` of tensor, or by ``part`` of the model."""
-        found: dict[str, int] = {}
+    @property
+    def memory(self) -> dict[str, dict[str, int]]:
+        """Texture bytes by ``kind`` of tensor, and by ``part`` of the model."""
+        found: dict[str, dict[str, int]] = {"kind": {}, "part": {}}
         for texture in self.textures:
-            group = getattr(texture, by)
-            found[group] = found.get(group, 0) + texture.bytes
+            for by, groups in found.items():
+                group = getattr(texture, by)
+                groups[group] = groups.get(group, 0) + texture.bytes
         return found
 
-    def to_json(self) -> dict[str, Any]:
-        """The report as plain JSON values, and what follows from it."""
-        fields = {field.name: getattr(self, field.name) for field in dataclasses.fields(self)}
-        del fields["timeline"]
-        plain = {name: _plain(value) for name, value in fields.items()}
-        totals = {
+    @property
+    def totals(self) -> dict[str, Any]:
+        """Sums over all draws and textures, by name."""
+        names = ("draws_ms", "share_of_draws", "accounted", "overhead", "bytes_read", "bytes_written")
+        return {
             "draws": len(self.draws),
-            "draws_ms": self.draws_ms,
-            "share_of_draws": self.share_of_draws,
-            "accounted": self.accounted,
-            "overhead": self.overhead,
-            "bytes_read": self.bytes_read,
-            "bytes_written": self.bytes_written,
-            "bytes_per_second": rate_of(self.draws),
+            **{name: getattr(self, name) for name in (*names, "bytes_per_second")},
             "of_ceiling": self.of_ceiling(self.draws),
             "texture_bytes": sum(texture.bytes for texture in self.textures),
         }
-        for ceiling, rate in zip(plain["ceilings"], self.ceilings, strict=True):
-            ceiling["bytes_per_second"] = rate.bytes_per_second
-        derived = {
-            "totals": totals,
-            "kinds": _plain(self.kinds()),
-            "memory": {by: self.memory(by) for by in ("kind", "part")},
-        }
-        return {"report": REPORT, "version": VERSION, **plain, **derived}
+
+    def to_json(self) -> dict[str, Any]:
+        """Return plain JSON values."""
+        return {"report": REPORT, "version": VERSION, **super().to_json()}
+
+    def kind_table(self) -> Table:
+        """Tabulate the draws by kind."""
+        whole = KindProfile(
+            "total",
+            (),
+            len(self.draws),
+            self.draws_ms,
+            1.0,
+            self.bytes_read,
+            self.bytes_written,
+            self.bytes_per_second,
+            self.of_ceiling(self.draws),
+        )
+        *rows, total = [
+            [
+                Cell(kind.kind),
+                Cell(", ".join(kind.shaders)),
+                Cell(str(kind.draws), kind.draws),
+                Cell(f"{kind.ms:.3f}", kind.ms),
+                Cell(f"{kind.share:.1%}", kind.share),
+                Cell(megabytes(kind.bytes_read), kind.bytes_read),
+                Cell(megabytes(kind.bytes_written), kind.bytes_written),
+                Cell(f"{kind.bytes_per_second / 1e9:.1f}", kind.bytes_per_second),
+                Cell("", -1.0) if kind.of_ceiling is None else Cell(f"{kind.of_ceiling:.0%}", kind.of_ceiling),
+            ]
+            for kind in (*self.kinds, whole)
+        ]
+        names = ("pass", "shader", "draws", "ms", "share", "read", "written", "GB/s", "of ceiling")
+        headings = columns(*names, texts=("pass", "shader"))
+        return Table("Draws by kind", headings, rows, total, caption="Of one run, in the order of the plan.")
+
+    def draw_table(self) -> Table:
+        """Tabulate every draw."""
+        rows = [
+            [
+                Cell(str(draw.index), draw.index),
+                Cell(draw.name),
+                Cell(draw.shader),
+                Cell(f"{draw.cols}×{draw.rows}", draw.cols * draw.rows),
+                Cell(f"{draw.ms:.3f}", draw.ms),
+                Cell(f"{1000.0 * draw.issue_ms:.1f}", draw.issue_ms),
+                Cell(megabytes(draw.bytes_read), draw.bytes_read),
+                Cell(megabytes(draw.bytes_written), draw.bytes_written),
+            ]
+            for draw in self.draws
+        ]
+        names = ("draw", "name", "shader", "output", "ms", "issue µs", "read", "written")
+        caption = (
+            "Outputs are columns×rows of a matrix. Issue is Python's time for the draw, in which a software renderer "
+            "draws what was issued before."
+        )
+        headings = columns(*names, texts=("name", "shader"))
+        return Table(f"Every draw ({len(rows)})", headings, rows, caption=caption, folded=True)
+
+    def texture_table(self) -> Table:
+        """Tabulate every texture."""
+        rows = [
+            [
+                *(Cell(text) for text in (texture.name, texture.kind, texture.part, texture.format)),
+                Cell(f"{texture.width:,}×{texture.height:,}", texture.width * texture.height),
+                Cell(megabytes(texture.bytes), texture.bytes),
+            ]
+            for texture in self.textures
+        ]
+        texts = ("texture", "kind", "part", "format")
+        headings = columns(*texts, "texels", "size", texts=texts)
+        return Table(f"Every texture ({len(rows)})", headings, rows, caption="Texels are width×height.", folded=True)
 
 
-def _plain(value: Any) -> Any:
-    """Dataclasses as mappings, tuples as lists."""
-    if dataclasses.is_dataclass(value) and not isinstance(value, type):
-        return {field.name: _plain(getattr(value, field.name)) for field in dataclasses.fields(value)}
-    if isinstance(value, Mapping):
-        return {str(name): _plain(each) for name, each in value.items()}
-    return [_plain(each) for each in value] if isinstance(value, (list, tuple)) else value
-
-
-def rate_of(draws: Sequence[DrawProfile]) -> float:
-    """Bytes read a second, over the time of some draws; 0 where that is too short to tell."""
+def fetch_rate_of(draws: Sequence[DrawProfile]) -> float:
+    """Return bytes read a second, over the time of some draws; 0 where that time is 0."""
     milliseconds = sum(draw.ms for draw in draws)
     return 1000.0 * sum(draw.bytes_read for draw in draws) / milliseconds if milliseconds else 0.0

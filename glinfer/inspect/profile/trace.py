@@ -1,4 +1,4 @@
-"""A profiled run in the Chrome trace event format, for Perfetto (ui.perfetto.dev) and chrome://tracing.
+"""Traces of profiled runs in the Chrome trace event format, for Perfetto (ui.perfetto.dev) and chrome://tracing.
 
 One JSON object; ``traceEvents`` holds complete events (``X``, with ``ts`` and ``dur`` in microseconds), counters
 (``C``) and the names of process and tracks (``M``). Two tracks: Python issuing draws, and the draws, each of which
@@ -22,7 +22,7 @@ Event = dict[str, Any]
 
 
 def trace(report: ProfileReport) -> dict[str, Any]:
-    """The profiled run that took a median time, as one JSON object; ``ts`` 0 is where the run began."""
+    """Convert the profiled run of median duration to one JSON object; ``ts`` 0 is its beginning."""
     return {
         "traceEvents": [*_names(report), *_issuing(report), *_drawing(report)],
         "displayTimeUnit": "ms",
@@ -81,7 +81,7 @@ def _drawing(report: ProfileReport) -> Iterator[Event]:
 
 
 def _span(name: str, category: str, track: int, begin: int, end: int, arguments: dict[str, Any]) -> Event:
-    """A complete event, of nanoseconds from the beginning of the run."""
+    """Make a complete event; ``begin`` and ``end`` are nanoseconds from the beginning of the run."""
     return {
         "ph": "X",
         "name": name,

@@ -1,4 +1,4 @@
-"""The search that tuning does: coordinate descent over kernels that are bound, checked and measured in turns."""
+"""Coordinate descent over kernel options: candidates are bound, checked and measured in turns with the best."""
 
 from __future__ import annotations
 
@@ -17,16 +17,16 @@ from glinfer.ops.spec import Array
 
 Change = Mapping[str, Any]
 
-_TOLERANCE = 1e-4  # of the largest logit: rounding in another order stays far below, a wrong sum does not
-_MARGIN = 0.98  # a candidate wins with at most this share of the best time: less is noise
-_HOPELESS = 1.25  # one this much slower is not measured to the end
+_TOLERANCE = 1e-4  # relative to the largest logit: above the rounding of another order, below a wrong sum
+_MARGIN = 0.98  # largest share of the best time with which a candidate wins; more is noise
+_HOPELESS = 1.25  # ratio at which measuring a candidate ends early
 ROUNDS = 5
-BLOCK_MS = 20.0  # of one side of a round
+BLOCK_MS = 20.0  # duration of one side of a round
 
 
 @dataclass(frozen=True)
 class Trial:
-    """One candidate: what was changed, its time as a share of the best one's then, and what came of it."""
+    """One candidate: the change, its time relative to the best one's, and the verdict."""
 
     change: dict[str, Any]
     ratio: float | None
@@ -34,35 +34,35 @@ class Trial:
 
     @property
     def won(self) -> bool:
-        """Whether it was the best from then on."""
+        """Whether it became the best."""
         return self.verdict == "faster"
 
 
-class Contender(Protocol):
-    """Kernels bound to a device."""
+class Candidate(Protocol):
+    """Kernel options bound to a device."""
 
     @property
     def kernels(self) -> KernelOptions:
-        """Those that are bound."""
+        """The bound options."""
 
     def logits(self) -> Array:
-        """Logits [probes, vocab] that all contenders must have."""
+        """Return logits [positions, vocab] that all candidates must reproduce."""
 
     def milliseconds(self, count: int) -> float:
-        """Of what is made fast, the mean of so many."""
+        """Return the mean time of ``count`` of the timed units."""
 
     def release(self) -> None:
-        """Give everything back to the driver."""
+        """Release all OpenGL objects."""
 
 
-C = TypeVar("C", bound=Contender)
+C = TypeVar("C", bound=Candidate)
 
 
 def difference(found: Array, expected: Array) -> str:
-    """Why two sets of logits [probes, vocab] are not the same result; empty where they are."""
+    """Describe why two sets of logits [positions, vocab] differ; empty where they agree."""
     scale = float(np.abs(expected).max())
     error = float(np.abs(found - expected).max())
-    if not error <= _TOLERANCE * scale:  # NaN is no result either
+    if not error <= _TOLERANCE * scale:  # NaN fails too
         return f"other logits: {error / scale:.1e} relative"
     if not np.array_equal(found.argmax(axis=1), expected.argmax(axis=1)):
         return "another token is the likeliest"
@@ -72,7 +72,7 @@ def difference(found: Array, expected: Array) -> str:
 def ratios(
     best: Callable[[], float], candidate: Callable[[], float], rounds: int = ROUNDS, patience: int = 2
 ) -> list[float]:
-    """Times of a candidate as shares of the best one's, measured in turns; ``patience`` where it is hopeless."""
+    """Measure times of a candidate relative to the best, in turns; ``patience`` rounds suffice for a hopeless one."""
     found: list[float] = []
     for _ in range(rounds):
         before = best()
@@ -88,9 +88,9 @@ def descend(
     try_out: Callable[[KernelOptions, Change], Trial],
     may_go_on: Callable[[], bool],
 ) -> tuple[KernelOptions, list[Trial], bool]:
-    """Coordinate descent: (the best kernels, what was tried, whether it ended by itself).
+    """Run coordinate descent; returns (best options, trials, whether it ended within the time).
 
-    ``try_out`` measures a candidate, the best so far with one change, and remembers it as the best where it won.
+    ``try_out`` measures a candidate: the best options so far with one change.
     """
     best, trials, seen = start, list[Trial](), {start}
     improved = True
@@ -111,21 +111,21 @@ def descend(
 
 
 class Search(Generic[C]):
-    """One descent: it holds the best contender so far, bound to the device, and the logits that all must have."""
+    """State of one descent: the best candidate so far, bound to the device, and the logits that all must reproduce."""
 
     rounds = ROUNDS
     patience = 2
-    counts = (2, 32)  # least and most that one side of a round measures
+    counts = (2, 32)  # fewest and most units in one side of a round
 
     def __init__(
         self, bind: Callable[[KernelOptions], C], start: KernelOptions, plainest: KernelOptions, deadline: float
     ) -> None:
-        """Compute the logits to compare with, by the plainest kernels, and bind those to start from.
+        """Compute the expected logits by the plainest options, and bind those to start from.
 
-        Where these do not compute the same, the search starts from the plainest.
+        Where their logits differ, the search starts from the plainest.
 
         Raises:
-            PlanError: not even the plainest kernels fit.
+            PlanError: even the plainest options do not fit.
         """
         self.bind, self.deadline = bind, deadline
         self.slowest_trial = 0.0
@@ -142,7 +142,7 @@ class Search(Generic[C]):
         self.start = self.best.kernels
 
     def checked(self, kernels: KernelOptions) -> tuple[C | None, str]:
-        """A contender that computes what it must, or None and why there is none."""
+        """Bind options and check their logits; returns the candidate, or None and the problem."""
         try:
             candidate = self.bind(kernels)
         except GlinferError as error:
@@ -156,12 +156,12 @@ class Search(Generic[C]):
             return None, problem
         return candidate, ""
 
-    def measure(self, contender: C, count: int) -> float:
-        """Milliseconds of one, the mean of so many."""
-        return contender.milliseconds(count)
+    def measure(self, candidate: C, count: int) -> float:
+        """Return the mean milliseconds of ``count`` units."""
+        return candidate.milliseconds(count)
 
     def count(self) -> int:
-        """How many one side of a round measures."""
+        """Choose the units in one side of a round."""
         least, most = self.counts
         return max(least, min(most, round(BLOCK_MS / self.measure(self.best, least))))
 
@@ -176,13 +176,13 @@ class Search(Generic[C]):
         )
 
     def try_out(self, kernels: KernelOptions, change: Change) -> Trial:
-        """Measure a candidate; it takes the place of the best where it wins."""
+        """Measure a candidate, which replaces the best where it wins."""
         started = time.perf_counter()
         candidate, problem = self.checked(kernels)
         if candidate is None:
             return Trial(dict(change), None, problem)
         found = self.compare(candidate)
-        if statistics.median(found) <= _MARGIN:  # one of many trials wins by luck: measured again, it does not
+        if statistics.median(found) <= _MARGIN:  # one of many trials wins by luck, so measure again
             found += self.compare(candidate)
         ratio = statistics.median(found)
         won = ratio <= _MARGIN
@@ -192,13 +192,13 @@ class Search(Generic[C]):
         return Trial(dict(change), ratio, "faster" if won else "not faster")
 
     def may_go_on(self) -> bool:
-        """Whether there is time for another trial."""
+        """Check that there is time for another trial."""
         return time.perf_counter() + self.slowest_trial < self.deadline
 
     def confirm(self) -> tuple[float, float]:
-        """The best against the start once more: (milliseconds of what is the best now, of the start).
+        """Measure the best against the start again; returns milliseconds of (the better one, the start).
 
-        From a fresh measurement: what was only luck is not kept.
+        A win by luck is not kept.
         """
         count = self.count()
         if self.best.kernels == self.start:
@@ -206,7 +206,7 @@ class Search(Generic[C]):
             return alone, alone
         loser = self.bind(self.start)
         try:
-            loser.logits()  # compiles, in the drivers that do so at the first draw
+            loser.logits()  # some drivers compile at the first draw
             pairs = [(self.measure(self.best, count), self.measure(loser, count)) for _ in range(self.rounds)]
             found, before = (statistics.median(times) for times in zip(*pairs, strict=True))
             if found >= before:
@@ -216,5 +216,5 @@ class Search(Generic[C]):
         return min(found, before), before
 
     def release(self) -> None:
-        """Release the best contender."""
+        """Release the best candidate."""
         self.best.release()

@@ -1,1 +1,1 @@
-"""Checks that textures hold what was uploaded and that draws compute what they should."""
+"""Checks of a renderer: textures keep their bits, and draws compute what float64 does."""

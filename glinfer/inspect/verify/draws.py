@@ -1,4 +1,4 @@
-"""Does every draw compute what it should, with OpenGL in the state that it should be in?"""
+"""Comparison of every draw with float64, and of OpenGL's state with the plan."""
 
 from __future__ import annotations
 
@@ -14,7 +14,8 @@ from glinfer.gl.context import Device
 from glinfer.gl.layouts.blocks import BlockLayout
 from glinfer.gl.layouts.flat import FlatLayout
 from glinfer.gl.layouts.matrix import TexelLayout
-from glinfer.inspect.verify.state import Finding, StateCheck
+from glinfer.inspect.report import Report
+from glinfer.inspect.verify.state import StateCheck, StateFault
 from glinfer.inspect.verify.textures import Weights, as_bits
 from glinfer.models.fast.shortlist import fill_table
 from glinfer.models.feed import runs
@@ -26,17 +27,18 @@ from glinfer.ops.noise import noise_key
 from glinfer.ops.spec import Array
 
 DRAW_TOLERANCE = 1e-5
-"""Largest error of a draw against float64, relative to the largest value of its output."""
+"""Largest accepted error of a draw against float64, relative to the largest value of its output."""
 
 
 @dataclass(frozen=True)
-class DrawCheck:
-    """One draw against float64 on the draw's own inputs as read back from the GPU.
+class DrawCheck(Report):
+    """One draw against float64 on its own inputs, read back from the GPU.
 
-    ``unwritten`` counts the elements that it left as they were, or made NaN where they should not be, ``strays``
-    those that it wrote beside its own rows of a tensor in blocks. ``findings`` are errors of OpenGL, and what was not
-    as it has to be in its state.
+    ``unwritten`` counts elements that it left unchanged or made NaN unexpectedly, ``strays`` those outside its rows
+    of a tensor in blocks. ``findings`` are OpenGL errors and faults of its state.
     """
+
+    derived = ("passed",)
 
     index: int
     name: str
@@ -46,16 +48,16 @@ class DrawCheck:
     max_relative_error: float
     unwritten: int
     strays: int = 0
-    findings: tuple[Finding, ...] = ()
+    findings: tuple[StateFault, ...] = ()
 
     @property
     def exact(self) -> bool:
-        """Within tolerance, every element written and none beside them, no NaN where the oracle has none."""
+        """Whether all elements, and no others, were written within the tolerance."""
         return self.unwritten == self.strays == 0 and self.max_relative_error <= DRAW_TOLERANCE
 
     @property
     def passed(self) -> bool:
-        """Whether what it wrote is right, and nothing is wrong with the state that it was made in."""
+        """Whether its values are exact and its state has no fault."""
         return self.exact and not self.findings
 
 
@@ -71,30 +73,29 @@ def verify_draws(
     on_bound: Callable[[Session], object] | None = None,
     before: Hook | None = None,
 ) -> list[DrawCheck]:
-    """Run the ids through a plan, and compare every draw of the last run with float64 on the GPU's own inputs.
+    """Run ids through a plan, and compare every draw of the last run with float64 on the GPU's own inputs.
 
-    A plan over whole sequences takes one run for that. A plan with a cache takes one token a run: those before the
-    last are run as ever, the last one draw by draw. Every target is filled with NaN first, so that an element a draw
-    leaves unwritten is seen, and so is one that it writes beside its own rows; a target that a draw adds to keeps
-    what it holds.
+    A plan over whole sequences takes one run, a plan with a cache one run a token, the last one draw by draw. Every
+    target is filled with NaN first, which reveals unwritten elements and strays; a target that a draw adds to keeps its
+    contents.
 
-    After each draw OpenGL is asked for its pending errors and for the state that the draw was made in; see
-    :class:`glinfer.inspect.verify.state.Finding` for what is looked at. Of the runs before the last, errors alone.
+    After each draw OpenGL's errors and state are checked, see :data:`glinfer.inspect.verify.state.KINDS`; in the runs
+    before the last, only errors.
 
     Args:
         checkpoint: the model.
-        plan: what to run.
-        device: the renderer to check.
+        plan: the checked plan.
+        device: the checked renderer.
         ids: the sequence.
         weights: as in :func:`verify_textures`.
         shader_root: another folder of shader files, for trying out changed shaders.
-        on_check: told each check as it is made.
-        on_bound: given the bound session before anything is run. To see a fault found, plant it here: write another
-            matrix into a texture, set a filter, put other draws in the place of ``session.draws``.
-        before: called right before each draw of every run, when its inputs have been looked at; likewise.
+        on_check: receives each finished check.
+        on_bound: receives the bound session before the first run. Tests plant faults here: write another matrix into a
+            texture, set a filter, replace ``session.draws``.
+        before: called right before each draw of every run, after its inputs were read; another place to plant faults.
 
     Raises:
-        InputError: the ids are none that the model can run.
+        InputError: the model cannot run the ids.
     """
     ids = check_ids(ids, checkpoint.config)
     arrays = checkpoint.tensors if weights is None else weights
@@ -106,7 +107,7 @@ def verify_draws(
         *earlier, (inputs, values) = runs(plan, ids)
         for number, given in enumerate(earlier):
             checker.run(f"run {number + 1} of {len(earlier) + 1}", *given)
-        if "noise" in values:  # with noise in the choice of a token, so that it is checked as well
+        if "noise" in values:  # checks the noise in the choice of a token too
             key, inverse_temperature = noise_key(0, len(ids)), 1.25
             values |= {"noise": 1.0, "inverse_temperature": inverse_temperature, "noise_key": key}
             for table in inputs.values():  # of the shortlist
@@ -117,7 +118,7 @@ def verify_draws(
 
 
 def _numbers(layout: TexelLayout, held: Array) -> int:
-    """How many elements of a tensor are not NaN; those that slots share, once."""
+    """Count elements of a tensor that are not NaN; those that slots share, once."""
     found = ~np.isnan(held)
     if not isinstance(layout, BlockLayout) or not layout.aside:
         return int(np.count_nonzero(found))
@@ -135,11 +136,11 @@ class _DrawChecker:
     ) -> None:
         self.session, self.on_check, self.table = session, on_check, session.plan.table
         self.planted, self.state = planted, StateCheck(session)
-        self.findings: dict[str, list[Finding]] = {spec.name: [] for spec in session.plan.draws}
+        self.findings: dict[str, list[StateFault]] = {spec.name: [] for spec in session.plan.draws}
         self.weights = {tensor.name: weight_matrix(tensor, weights) for tensor in session.plan.of_kind("weight")}
-        # Tensors whose texels are numbered through are read as a whole: rows in use need not be the first.
+        # Tensors in flat layouts are read whole, because rows in use need not be the first.
         self.whole = {tensor.name for tensor in session.plan.tensors if isinstance(tensor.layout, FlatLayout)}
-        # How much of each tensor is in use: the first rows that were written, and their columns.
+        # Rows and columns in use of each tensor.
         self.extents = {
             tensor.name: tensor.shape if tensor.name in self.whole else (1, tensor.shape[1])
             for tensor in session.plan.of_kind("cache")
@@ -150,7 +151,7 @@ class _DrawChecker:
         self.checks: list[DrawCheck] = []
 
     def run(self, where: str, inputs: Mapping[str, Array], values: RunValues) -> None:
-        """One run without a look at it, but for errors, which are kept for the check of the draw."""
+        """Run without comparison; errors are kept for the check of their draw."""
         self.write(inputs)
         self.session.run(
             values,
@@ -162,7 +163,7 @@ class _DrawChecker:
             self.note(spec)
 
     def check(self, inputs: Mapping[str, Array], values: RunValues) -> list[DrawCheck]:
-        """One run, every draw of it compared."""
+        """Run and compare every draw."""
         self.write(inputs)
         self.values = values
         self.session.run(values, before=self.before, after=self.after)
@@ -174,7 +175,7 @@ class _DrawChecker:
             self.extents[name] = (array.shape[0], array.shape[1])
 
     def note(self, spec: DrawSpec) -> None:
-        """Keep what is in use now that a draw was made."""
+        """Update the extents in use after a draw."""
         rows, cols = spec.extent(self.values)
         for name in spec.writes:
             if name not in self.whole:
@@ -182,7 +183,7 @@ class _DrawChecker:
                 self.extents[name] = (max(used, spec.first_row(self.values) + rows), max(width, cols))
 
     def read(self, name: str) -> Array:
-        """What is in use of a tensor."""
+        """Read the part of a tensor in use."""
         return self.session.read(name) if name in self.whole else self.session.read(name, *self.extents[name])
 
     def before(self, spec: DrawSpec) -> None:
@@ -198,7 +199,7 @@ class _DrawChecker:
             self.planted(spec)
 
     def after(self, spec: DrawSpec) -> None:
-        # First of all, because reading textures back changes the state, and raises pending errors.
+        # Before any readback, which changes the state and raises pending errors.
         findings = [*self.findings[spec.name], *self.state.errors()]
         findings += self.state.look(len(self.checks), self.values)
         self.note(spec)
@@ -221,8 +222,8 @@ class _DrawChecker:
         if self.on_check is not None:
             self.on_check(check)
 
-    def changed_weights(self, spec: DrawSpec) -> Iterator[Finding]:
-        """Weights of a draw whose texture holds other bits than were given."""
+    def changed_weights(self, spec: DrawSpec) -> Iterator[StateFault]:
+        """Find weights of a draw whose texture holds other bits than were uploaded."""
         for name in dict.fromkeys(spec.reads):
             if name not in self.weights:
                 continue
@@ -231,17 +232,17 @@ class _DrawChecker:
             if differ:
                 turned = given.shape == held.T.shape and np.array_equal(as_bits(given.T), as_bits(held))
                 found = "the matrix transposed" if turned else f"{differ:,} of {given.size:,} elements with other bits"
-                yield Finding("weight", name, found, "the bits that were given")
+                yield StateFault("weight", name, found, "the bits that were given")
 
     def written(self, spec: DrawSpec, name: str) -> tuple[Array, int]:
-        """What a draw wrote of one tensor, and how many elements beside that; a cache gets back what it held."""
+        """Return a draw's output and the number of strays; restores the rest of a cache."""
         (rows, cols), first, strays = spec.extent(self.values), spec.first_row(self.values), 0
         layout = self.session.texture(name).layout
         if name in self.whole or isinstance(layout, BlockLayout):
             held = self.session.read(name)
             places = written_rows(spec, self.inputs, self.values)
             found = held[places, :cols]
-            # A triangle covers whole lines of a texture, and so the rows behind those in use, where nobody reads.
+            # A triangle covers whole lines of a texture, which include unused rows.
             if not spec.adds and (isinstance(layout, BlockLayout) or spec.cover == "scatter"):
                 strays = _numbers(layout, held) - int(np.count_nonzero(~np.isnan(found)))
         else:
@@ -250,7 +251,7 @@ class _DrawChecker:
         return found, strays
 
     def restore(self, name: str, places: Array, found: Array) -> None:
-        """Put back what a cache held beside the rows that were written."""
+        """Restore a cache outside the written rows."""
         if name in self.saved:
             used, cols = self.extents[name]
             matrix = np.zeros((used, cols), dtype=np.float32)
@@ -260,17 +261,15 @@ class _DrawChecker:
             self.session.write(name, matrix)
 
     def error(self, spec: DrawSpec, found: Array, expected: Array, allowed: Array | float) -> float:
-        """The error relative to the output's largest value; of a choice, of its scores, if the ids are right.
+        """Return the error relative to the output's largest value; of a choice, of its scores if the ids are right.
 
-        What is ``allowed`` is no error: the rounding to half floats.
-
-        The channels of a shortlist are different things: logits, ids, sums and scores. Two scores may be closer
-        together than the noise is exact. So an id is right where it has the score that is told, whichever other id has
-        one as large.
+        ``allowed`` is the rounding to half floats. The channels of a shortlist are compared separately: logits, ids,
+        sums and scores. Two scores may be closer than the noise is exact, so an id is right where it has the reported
+        score.
         """
         if spec.op == "shortlist":
             parts = [(found[:, channel::4], expected[:, channel::4]) for channel in range(4)]
-            same = all(np.array_equal(*part) for part in parts[:2])  # logits and ids, no bit of which is computed
+            same = all(np.array_equal(*part) for part in parts[:2])  # logits and ids are copies
             return max(relative_error(*part) for part in parts[2:]) if same else float("inf")
         if spec.op != "pick":
             return relative_error(found, expected, allowed)

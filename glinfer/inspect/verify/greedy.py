@@ -1,11 +1,9 @@
-"""Does a model choose the tokens that float64 would choose?"""
+"""Greedy tokens of a model compared with those of the float64 oracle."""
 
 from __future__ import annotations
 
-import dataclasses
 from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import Any
 
 import numpy as np
 
@@ -14,6 +12,7 @@ from glinfer.engine.loading import bind
 from glinfer.formats import Checkpoint
 from glinfer.formats.checkpoint import with_context
 from glinfer.gl.context import Device
+from glinfer.inspect.report import Report
 from glinfer.models.choice import USUAL_TEXTURE_SIZE, is_published, weights_for
 from glinfer.models.fast.parts import cache_slots
 from glinfer.models.fast.rows import SCORES, chunk_plan, slots_for
@@ -30,30 +29,28 @@ from glinfer.quant.formats import DEFAULT_CACHE
 
 
 @dataclass(frozen=True)
-class GreedyCheck:
-    """Tokens that a model chose one after the other, and which float64 finds likeliest after the same tokens.
+class GreedyCheck(Report):
+    """Tokens that a model chose greedily, and the likeliest ones by float64 after the same tokens.
 
     Attributes:
-        chosen: what the model chose, each the likeliest.
-        expected: what the oracle finds likeliest in each of these places.
+        chosen: the model's tokens.
+        expected: the oracle's tokens.
     """
+
+    derived = ("agreeing", "passed")
 
     chosen: tuple[int, ...]
     expected: tuple[int, ...]
 
     @property
     def agreeing(self) -> int:
-        """How many places agree."""
+        """Number of equal tokens."""
         return sum(one == other for one, other in zip(self.chosen, self.expected, strict=True))
 
     @property
     def passed(self) -> bool:
-        """Whether all do."""
+        """Whether all tokens are equal."""
         return self.agreeing == len(self.chosen)
-
-    def to_json(self) -> dict[str, Any]:
-        """The check as plain JSON values."""
-        return {**dataclasses.asdict(self), "agreeing": self.agreeing, "passed": self.passed}
 
 
 def verify_greedy(
@@ -68,23 +65,23 @@ def verify_greedy(
 ) -> GreedyCheck:
     """Choose ``count`` tokens greedily on the device, then compare with the float64 oracle over the whole sequence.
 
-    The oracle computes the passes of a plan one by one in NumPy, over the very weights that the device has; of models
-    that are folded, over the checkpoint's own. A token is chosen by what came before it on the device.
+    The oracle computes a plan's passes in NumPy over the device's weights; over the checkpoint's own where they are
+    folded. Each token is predicted from those that the device chose before it.
 
     Args:
         checkpoint: the model.
-        device: where tokens are chosen.
-        ids: the tokens before the first one.
-        count: how many are chosen.
+        device: the renderer that chooses tokens.
+        ids: tokens before the first chosen one.
+        count: number of chosen tokens.
         plan: one of :data:`glinfer.models.choice.PLANS`.
         weights: one of :data:`glinfer.models.choice.WEIGHTS`.
         cache: one of :data:`glinfer.models.choice.CACHES`.
 
     Raises:
-        InputError: the ids are none that the model can run, or with those chosen they are more than its context.
+        InputError: the model cannot run the ids, or with the chosen ones they exceed its context.
     """
     checked = check_ids(ids, checkpoint.config)
-    whole = with_context(checkpoint, len(checked) + count)  # also refuses what is too long
+    whole = with_context(checkpoint, len(checked) + count)  # refuses a length beyond the context
     engine = bind(whole, device, plan, weights, cache=cache)
     try:
         with engine.session() as session:
@@ -98,7 +95,7 @@ def verify_greedy(
 
 
 def _likeliest(checkpoint: Checkpoint, ids: Sequence[int], weights: str, cache: str) -> Array:
-    """The likeliest token after each of the ids, by the oracle."""
+    """Return the oracle's likeliest token after each id."""
     config, formats, rows = checkpoint.config, checkpoint.formats(), len(ids)
     if not is_published(config, formats):
         edge, kernels = USUAL_TEXTURE_SIZE, KernelOptions()

@@ -1,12 +1,13 @@
-"""Do textures hold exactly what was uploaded, special values included?"""
+"""Bit-exact comparison of textures with their uploads, special values included."""
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from collections.abc import Mapping
 from dataclasses import dataclass
 
 import numpy as np
 
+from glinfer.engine.progress import Progress, no_progress
 from glinfer.formats import Checkpoint
 from glinfer.gl.context import Device
 from glinfer.gl.layouts.matrix import Layout, TexelLayout
@@ -55,25 +56,26 @@ def verify_textures(
     checkpoint: Checkpoint,
     plan: Plan,
     device: Device,
-    on_check: Callable[[TextureCheck], None] | None = None,
     *,
     weights: Weights | None = None,
+    on_progress: Progress = no_progress,
 ) -> list[TextureCheck]:
-    """Upload each weight of the plan, read it back through a framebuffer, compare bit for bit.
+    """Upload each weight of the plan, read it back through a framebuffer, and compare bit for bit.
 
-    One texture lives at a time, so a checkpoint larger than texture memory can be checked as well.
+    One texture exists at a time, so that a checkpoint may exceed texture memory.
 
     Args:
-        checkpoint: where the weights come from.
-        plan: which weights, and where their elements lie.
-        device: the renderer to check.
-        on_check: told each check as it is made.
-        weights: the plan's weights by tensor name, where they are not the checkpoint's own: folded and packed by
+        checkpoint: the model.
+        plan: names and layouts of the weights.
+        device: the checked renderer.
+        weights: the plan's weights by tensor name, if not the checkpoint's own: folded and packed by
             :func:`glinfer.models.transforms.fold.fold`, say. Packed weights are compared word for word.
+        on_progress: receives (checked textures, textures).
     """
     arrays = checkpoint.tensors if weights is None else weights
     checks = []
-    for tensor in plan.of_kind("weight"):
+    tensors = plan.of_kind("weight")
+    for tensor in tensors:
         expected = np.ascontiguousarray(weight_matrix(tensor, arrays))
         layout = tensor.layout_within(device.limits.max_texture_size)
         texture = Texture(device, layout, tensor.name, layout.pack(expected))
@@ -82,13 +84,12 @@ def verify_textures(
         finally:
             texture.release()
         checks.append(_compare(tensor.name, layout, expected, found))
-        if on_check is not None:
-            on_check(checks[-1])
+        on_progress(len(checks), len(tensors))
     return checks
 
 
 def as_bits(array: Array) -> Array:
-    """The bits of each element, as unsigned integers of its size."""
+    """View the bits of each element as an unsigned integer of its size."""
     return np.ascontiguousarray(array).view(f"u{array.dtype.itemsize}")
 
 
@@ -103,10 +104,10 @@ def _compare(name: str, layout: TexelLayout, expected: Array, found: Array) -> T
 
 
 def verify_special_values(device: Device) -> list[SpecialCheck]:
-    """Store every special bit pattern in an R32F texture, read it back, and read back a copy made by a draw.
+    """Store every special bit pattern in an R32F texture, and read back it and a copy made by a draw.
 
-    Storage must keep every bit. A draw computes, and OpenGL ES lets it flush denormals and change NaN bits,
-    so that column is told, not judged.
+    Storage must keep every bit. OpenGL ES lets a draw flush denormals and change NaN bits, so the copy is reported but
+    not judged.
     """
     bits = np.array([pattern for group in SPECIAL_BITS.values() for pattern in group], dtype=np.uint32)
     layout = Layout.of((1, bits.size), "r32f", device.limits.max_texture_size)

@@ -1,4 +1,4 @@
-"""What the tensors of a plan mean: names that are the same in every plan, and where each plan has them.
+"""Names of the tensors inside plans, the same in every plan, and where each plan has them.
 
 A plan's own names say how it computes (``hidden.a``, ``attn.cache``), and one texture holds many things in turn. A
 :class:`CapturePoint` has the field's name of a tensor, such as ``blocks.3.attn.probs``. It knows after which draw and
@@ -13,23 +13,23 @@ name                       array                    what it is
 ``blocks.N.attn.k``, ``v`` [key heads, S, head_dim] keys and values as the queries meet them
 ``blocks.N.attn.scores``   [heads, S, S]            scaled scores of queries (rows) and keys; -1e30 where none is seen
 ``blocks.N.attn.probs``    [heads, S, S]            their softmax
-``blocks.N.attn.mixed``    [heads, S, head_dim]     values, weighted with them
-``blocks.N.attn.joined``   [S, heads · head_dim]    the same, side by side
+``blocks.N.attn.mixed``    [heads, S, head_dim]     values, weighted with the probabilities
+``blocks.N.attn.joined``   [S, heads · head_dim]    ``mixed`` with the heads side by side
 ``blocks.N.attn.out``      [S, D]                   what the attention adds to the stream
 ``blocks.N.resid_mid``     [S, D]                   the stream behind the attention
 ``blocks.N.mlp.norm``      [S, D]                   the stream, normalised for the MLP
-``blocks.N.mlp.gate``      [S, inner]               what is activated, and ``mlp.up``, which that is multiplied with
-``blocks.N.mlp.hidden``    [S, inner]               what goes into the MLP's last product
+``blocks.N.mlp.gate``      [S, inner]               the gate before its activation; ``mlp.up`` is what it multiplies
+``blocks.N.mlp.hidden``    [S, inner]               the input of the MLP's last product
 ``blocks.N.mlp.out``       [S, D]                   what the MLP adds to the stream
 ``blocks.N.resid_post``    [S, D]                   the stream behind the block
 ``final_norm``             [S, D]                   the stream, normalised for the vocabulary
 ``logits``, ``probs``      [S, vocab]               of the next token
 ========================== ======================== ==================================================================
 
-S is the number of tokens. No plan has every name: the fast ones fuse passes. Where a plan computes only the last row of
-a thing, its array is [1, …]. The fast plan of a LayerNorm model whose weights are folded takes the mean away from the
-stream (:mod:`glinfer.models.transforms.fold`); its streams are called ``embed.centred``, ``blocks.N.resid_mid.centred``
-and ``blocks.N.resid_post.centred``.
+S is the number of tokens. No plan has every name, since the fast plans fuse passes. Where a plan computes only the last
+row of a tensor, the array is [1, …]. The fast plan of a LayerNorm model whose weights are folded takes the mean away
+from the stream (:mod:`glinfer.models.transforms.fold`); its streams are called ``embed.centred``,
+``blocks.N.resid_mid.centred`` and ``blocks.N.resid_post.centred``.
 """
 
 from __future__ import annotations
@@ -53,13 +53,13 @@ from glinfer.ops.spec import Array
 from glinfer.quant.formats import FROM_FILE
 
 CENTRED = ".centred"
-"""What the names of streams end with whose mean over the features was taken away."""
+"""The suffix of streams whose mean over the features was taken away."""
 
 
 def capture_points(plan: Plan, config: ModelConfig) -> dict[str, CapturePoint]:
-    """Everything with a name that a plan has, in the order of its computation.
+    """Every named tensor of a plan, in the order of computation.
 
-    Only plans of one sequence have names: ``reference``, and ``fast`` for one token a run. Others give none.
+    Only plans of one sequence have names: ``reference``, and ``fast`` for one token a run.
     """
     if plan.name == "reference":
         named = _decoder_reference(plan, config) if LAST_ROW in _values(plan) else _gab_reference(config)
@@ -76,23 +76,22 @@ def _values(plan: Plan) -> set[str]:
 
 @dataclass(frozen=True)
 class _Named:
-    """A point before its draws are looked up: ``steps`` are the beginnings of the names of draws, the last one counts.
+    """A point before its draws are looked up.
 
-    ``tensor`` says which of the draw's outputs it is, where there are several.
+    ``steps`` are beginnings of draws' names, of which the last matching draw counts, by its first output. The other
+    fields are those of :class:`CapturePoint`.
     """
 
     name: str
     steps: tuple[str, ...]
     index: Callable[[Span], Index]
     axis: int = 0
-    factor: float = 1.0
     keys: bool = False
     last_only: bool = False
-    output: int = 0
 
 
 def _located(plan: Plan, named: Iterable[_Named]) -> dict[str, CapturePoint]:
-    """The points whose draws the plan has, in the order of their last draws."""
+    """The points whose draws are in the plan, in the order of their last draws."""
     steps: dict[str, int] = {}
     for place, draw in enumerate(plan.draws):
         parts = draw.name.split(".")
@@ -102,8 +101,8 @@ def _located(plan: Plan, named: Iterable[_Named]) -> dict[str, CapturePoint]:
     for each in named:
         if all(step in steps for step in each.steps):
             places = [steps[step] for step in each.steps]
-            sites = tuple((plan.draws[place].name, plan.draws[place].outputs[each.output]) for place in places)
-            point = CapturePoint(each.name, sites, each.index, each.axis, each.factor, each.keys, each.last_only)
+            sites = tuple((plan.draws[place].name, plan.draws[place].outputs[0]) for place in places)
+            point = CapturePoint(each.name, sites, each.index, each.axis, each.keys, each.last_only)
             found.append((places[-1], point))
     return {point.name: point for _, point in sorted(found, key=lambda pair: pair[0])}
 
@@ -303,17 +302,17 @@ _NEAREST = {
     "final_norm": (f"resid_post{CENTRED}", "logits"),
     "probs": ("logits",),
 }
-"""What lies nearest to a name that a plan has not, best first; names of blocks without ``blocks.N.``."""
+"""The nearest names, best first, for a name that a plan lacks; names of blocks without ``blocks.N.``."""
 _BLOCK = re.compile(r"blocks\.([^.]+)\.(.+)")
 
 
 def chosen(points: Mapping[str, CapturePoint], patterns: str | Sequence[str], plan: str) -> dict[str, CapturePoint]:
-    """The points that patterns such as ``blocks.*.attn.q`` name, in the order of their computation.
+    """The points that patterns such as ``blocks.*.attn.q`` match, in the order of computation.
 
     ``*`` stands for any letters, ``?`` for one, ``[135]`` for one of these.
 
     Raises:
-        InputError: a pattern names nothing that the plan has; the message offers the nearest.
+        InputError: a pattern matches no name of the plan; the message offers the nearest names.
     """
     wanted = [patterns] if isinstance(patterns, str) else list(patterns)
     if not wanted or not all(isinstance(pattern, str) for pattern in wanted):

@@ -1,6 +1,6 @@
-"""One thing with a name in a plan: behind which draw it lies, in which texels, and how to read it and write it back.
+"""A named tensor in a plan: the draw behind which it lies, its texels, and how to read it and write it back.
 
-Which things there are, and what they are called: :mod:`glinfer.models.capture.names`.
+:mod:`glinfer.models.capture.names` lists the names.
 """
 
 from __future__ import annotations
@@ -30,19 +30,19 @@ class Span:
 
     @property
     def tokens(self) -> int:
-        """All tokens so far."""
+        """Tokens up to the end of the run."""
         return self.first + self.count
 
 
 def span_of(plan: Plan, values: Values) -> Span:
-    """Which tokens a run with these values is over."""
+    """The tokens of a run with these values."""
     if "position" in values:
         return Span(int(values["position"]), 1)
     return Span(0, int(values[LAST_ROW]) + 1 if LAST_ROW in values else int(values["rows"]))
 
 
 class Matrices(ABC):
-    """Where the tensors of a plan lie, as matrices: in a session's textures, or in an oracle's arrays."""
+    """Access to the tensors of a plan as matrices, in a session's textures or in an oracle's arrays."""
 
     @abstractmethod
     def read(self, tensor: str, first: int, rows: int) -> Array:
@@ -50,14 +50,14 @@ class Matrices(ABC):
 
     @abstractmethod
     def write(self, tensor: str, rows: Array, cols: Array, elements: Array) -> None:
-        """Overwrite elements [rows, cols] of a tensor, index arrays that go together with ``elements``."""
+        """Overwrite the elements of a tensor at index arrays ``rows`` and ``cols``, of the shape of ``elements``."""
 
 
 class Textures(Matrices):
-    """The tensors of a bound plan."""
+    """Access to the tensors of a bound plan, in its textures."""
 
     def __init__(self, session: Session) -> None:
-        """Of this session."""
+        """Access the textures of ``session``."""
         self._session = session
 
     def read(self, tensor: str, first: int, rows: int) -> Array:
@@ -66,7 +66,7 @@ class Textures(Matrices):
 
     def write(self, tensor: str, rows: Array, cols: Array, elements: Array) -> None:
         """See :class:`Matrices`."""
-        # Rows share lines of texels, and an upload is of whole lines.
+        # Rows share lines of texels, and an upload writes whole lines.
         matrix = np.array(self._session.read(tensor), dtype=np.float32)
         matrix[rows, cols] = elements
         layout = self._session.texture(tensor).layout
@@ -79,34 +79,34 @@ class Textures(Matrices):
 
 @dataclass(frozen=True)
 class CapturePoint:
-    """One thing with a name, in one plan.
+    """One named tensor in one plan.
 
     Attributes:
-        name: what it is called in every plan.
-        sites: (draw, tensor): behind which draw it lies in which tensor; several where a plan computes one head after
-            the other, whose arrays follow each other along the first axis.
-        index: for a span of tokens, the rows and the columns of its elements in the tensor, which broadcast to the
-            shape of a site's array.
-        axis: of the array, along which the tokens lie.
-        factor: what the elements are multiplied with to be what the name says.
-        keys: whether the last axis of the array is the tokens up to each one's own, all of them in the last run.
-        last_only: whether a run over many tokens has it only for the last one.
+        name: the tensor's name in every plan.
+        sites: (draw, tensor) pairs: after the draw, the tensor holds the array. A plan that computes one head after the
+            other has several sites, whose arrays follow each other along the first axis.
+        index: rows and columns of the elements in the tensor for a span of tokens, which broadcast to the shape of a
+            site's array.
+        axis: axis of the array along which the tokens lie.
+
+        keys: whether the last axis of the array is the keys, which are the tokens so far.
+        last_only: whether a run over many tokens has the tensor only for the last one.
     """
 
     name: str
     sites: tuple[tuple[str, str], ...]
     index: Callable[[Span], Index]
     axis: int = 0
-    factor: float = 1.0
+
     keys: bool = False
     last_only: bool = False
 
     def span(self, span: Span) -> Span:
-        """The tokens of a run for which the plan has it."""
+        """The tokens of a run for which the plan has the tensor."""
         return Span(span.tokens - 1, 1) if self.last_only else span
 
     def shape(self, span: Span) -> tuple[int, ...]:
-        """Of the array of one run, all sites together."""
+        """The shape of the array of one run, all sites together."""
         rows, cols = self.index(span)
         first, *others = np.broadcast_shapes(rows.shape, cols.shape)
         return (len(self.sites) * first, *others)
@@ -121,16 +121,15 @@ class CapturePoint:
             parts.append(matrices.read(self.sites[site][1], int(run[0]), len(run)))
             table[run] = np.arange(count, count + len(run))
             count += len(run)
-        found = np.concatenate(parts)[table[rows], cols]
-        return found if self.factor == 1.0 else found * found.dtype.type(self.factor)
+        return np.asarray(np.concatenate(parts)[table[rows], cols])
 
     def write(self, matrices: Matrices, site: int, span: Span, array: Array) -> None:
         """Put an array back where :meth:`read` finds it."""
-        matrices.write(self.sites[site][1], *self.index(span), array / array.dtype.type(self.factor))
+        matrices.write(self.sites[site][1], *self.index(span), array)
 
 
 def _runs(rows: Array) -> list[Array]:
-    """Rising numbers in pieces without gaps; in one with them where most numbers are there."""
+    """Rising numbers cut into pieces without gaps, or kept in one piece where gaps are few."""
     whole = np.arange(rows[0], rows[-1] + 1)
     if len(rows) * 2 >= len(whole):
         return [whole]

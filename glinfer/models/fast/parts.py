@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+from abc import ABC, abstractmethod
 from collections.abc import Sequence
+from typing import Generic, TypeVar
 
 from glinfer.config import ModelConfig
 from glinfer.errors import PlanError
@@ -14,19 +16,31 @@ from glinfer.models.options import PlanOptions
 from glinfer.models.plan import PlanBuilder
 from glinfer.models.transforms.recipe import Recipe, Recipes
 from glinfer.ops.fused.cached import SLOT_TOKENS, Heads, score_slots
-from glinfer.ops.fused.dense import Matrix, Turning
+from glinfer.ops.fused.dense import Matrix, Turning, shared_parts
 from glinfer.ops.fused.rows import RowInterleaved
 from glinfer.ops.fused.turn import turn_heads
 from glinfer.ops.spec import RunValue, TensorSpec
 from glinfer.quant.formats import CACHE_FORMATS, GROUP_FORMS, is_grouped, is_scaled
 
+Stream = TypeVar("Stream", TensorSpec, RowInterleaved)
+"""The residual stream of a plan: one row in a tensor, or many rows in interleaved tensors."""
 
-class PartsBuilder:
+
+class PartsBuilder(ABC, Generic[Stream]):
     """A plan under construction, over the weights that :class:`glinfer.models.transforms.fold.FoldedWeights` makes.
 
-    Plans for one model declare a weight, or a cache of as many slots, under the same name and with the same layout, so
-    that they can share the textures.
+    All plans of one model declare a weight, or a cache of equally many slots, with one name and one layout, so that
+    they can share the textures.
+
+    Attributes:
+        hidden: the residual stream before and behind the attention; one tensor where blending adds to it in place.
+        mixed: the weighted sums of the attention.
+        inner: the input of the MLP's last product.
     """
+
+    hidden: tuple[Stream, Stream]
+    mixed: Stream | TensorSpec
+    inner: Stream
 
     def __init__(self, name: str, max_rows: int, run_values: Sequence[RunValue], options: PlanOptions) -> None:
         """An empty plan."""
@@ -38,7 +52,7 @@ class PartsBuilder:
         self._declared: dict[str, TensorSpec] = {}
 
     def blocks(self, name: str, slots: int, floats: int) -> TensorSpec:
-        """An activation [slots, floats], a slot's blocks dealt to tiles."""
+        """An activation [slots, floats] in blocks."""
         tiles, pitch = self.kernels.tiles, self.kernels.pitch
         layout = BlockLayout.of((slots, floats), self.max_texture_size, tiles=tiles, pitch=pitch)
         return self.plan.laid_out(name, "activation", layout)
@@ -49,12 +63,12 @@ class PartsBuilder:
         return self.plan.laid_out(name, "cache", layout)
 
     def attention_cache(self, layer: int, slots: int, every: int) -> TensorSpec:
-        """The keys and values of one layer, for so many tokens, and the queries of the last of each ``every``."""
+        """The cache of one layer: keys and values of ``slots`` tokens, queries once for each ``every`` tokens."""
         layout = attention_layout(self.recipes.heads(layer), slots, every, self.cache_format, self.max_texture_size)
         return self.plan.laid_out(f"h.{layer}.attn.cache", "cache", layout)
 
     def table(self, name: str, rows: int, cols: int, format_name: str = "rgba32f") -> TensorSpec:
-        """A weight that is read a row at a time; declared where it is first asked for."""
+        """A weight that is read a row at a time, declared at the first call."""
         if name not in self._declared:
             layout = RowLayout.of((rows, cols), format_name, self.max_texture_size)
             self._declared[name] = self.plan.laid_out(name, "weight", layout)
@@ -76,7 +90,7 @@ class PartsBuilder:
         return wte, self.table("wpe", config.max_position_embeddings, width, recipes.positions_format)
 
     def matrix(self, recipe: Recipe) -> Matrix:
-        """The packed matrix of a product, and what goes with it."""
+        """The packed matrix of a product with its constants and its gain."""
         name, inputs = recipe.name, self.inputs_of(recipe)
         weight = self.packed(recipe)
         if f"{name}.consts" not in self._declared:
@@ -88,7 +102,7 @@ class PartsBuilder:
         return Matrix(weight, self._declared[f"{name}.consts"], inputs, gain, gated)
 
     def packed(self, recipe: Recipe) -> TensorSpec:
-        """The matrix of a product alone."""
+        """The packed matrix of a product, declared at the first call."""
         name, packing, quad, size = f"{recipe.name}.weight", recipe.packing, self.kernels.quad, self.max_texture_size
         if name not in self._declared:
             kind: type[GroupedLayout] | type[GemvLayout] = GroupedLayout if is_grouped(packing) else GemvLayout
@@ -97,7 +111,7 @@ class PartsBuilder:
         return self._declared[name]
 
     def inputs_of(self, recipe: Recipe) -> int:
-        """Inputs of a product, with the padding of heads."""
+        """Number of inputs of a product, with the padding of heads."""
         if recipe.inputs is not None:
             return len(recipe.inputs)
         if recipe.name.endswith("attn.out_proj"):
@@ -105,11 +119,43 @@ class PartsBuilder:
         return self.config.intermediate_size if recipe.name.endswith("mlp.fc_out") else self.config.hidden_size
 
     def turning(self, heads: Heads) -> Turning | None:
-        """How rotary positions turn a row of the cache; None where the family has others."""
+        """The outputs that rotary positions turn; None where the family has other positions."""
         if not self.recipes.family.rotary:
             return None
         table = self.table("rope", self.config.max_position_embeddings, heads.floats)
         return Turning(table, heads.kv_floats, heads.queries_at)
+
+    @abstractmethod
+    def product(
+        self,
+        recipe: Recipe,
+        x: Stream | TensorSpec,
+        out: Stream,
+        *,
+        residual: Stream | None = None,
+        activation: str = "none",
+        adds: bool = False,
+        parts: int = 1,
+    ) -> None:
+        """Draw a product, with the norm of its recipe."""
+
+    def add(self, recipe: Recipe, x: Stream | TensorSpec, residual: Stream, out: Stream) -> None:
+        """Draw a product that is added to the residual stream."""
+        if residual is not out:
+            self.product(recipe, x, out, residual=residual)
+        else:
+            self.product(recipe, x, out, adds=True, parts=self.parts_of(recipe))
+
+    def parts_of(self, recipe: Recipe) -> int:
+        """Instances that share a product which blending adds to the residual stream."""
+        return shared_parts(self.matrix(recipe), self.kernels.part_steps)
+
+    def after_attention(self, layer: int) -> None:
+        """Draw the rest of a layer: the output projection and the MLP, both added to the residual stream."""
+        before, behind = self.hidden
+        self.add(self.recipes.out(layer), self.mixed, before, behind)
+        self.product(self.recipes.up(layer), behind, self.inner, activation=self.config.hidden_act)
+        self.add(self.recipes.down(layer), self.inner, behind, before)
 
     def turn_heads(
         self,
@@ -143,12 +189,12 @@ class PartsBuilder:
 
     @property
     def turns_apart(self) -> bool:
-        """Whether heads are turned in a pass of their own, because they are normalised before."""
+        """Whether heads are turned in a pass of their own, which normalises them first."""
         return self.recipes.family.head_norms
 
 
 def attention_layout(heads: Heads, slots: int, every: int, format_name: str, max_texture_size: int) -> BlockLayout:
-    """How the cache of one layer lies, see :meth:`PartsBuilder.attention_cache`.
+    """The layout of one layer's cache, see :meth:`PartsBuilder.attention_cache`.
 
     Raises:
         PlanError: it does not fit such textures.
@@ -158,10 +204,10 @@ def attention_layout(heads: Heads, slots: int, every: int, format_name: str, max
 
 
 def cache_format(cache: str) -> str:
-    """The texture format that ``cache=`` means.
+    """The texture format of a value of ``cache=``.
 
     Raises:
-        PlanError: it means none.
+        PlanError: there is no such cache format.
     """
     if cache not in CACHE_FORMATS:
         raise PlanError(f"there is no cache format {cache!r}; expected one of {', '.join(CACHE_FORMATS)}")
@@ -169,7 +215,7 @@ def cache_format(cache: str) -> str:
 
 
 def kind_of(name: str) -> str:
-    """What tables group a product by: its name without the block's."""
+    """The kind of a product, which tables group by: its name without the block's."""
     return name.split(".", 2)[-1] if name.startswith("h.") else name
 
 

@@ -1,12 +1,12 @@
 """Plans for many rows at once over the fast plan's weights and caches: a chunk of one sequence, or a token of many.
 
 * ``chunk`` puts the keys and values of tokens that follow each other in a sequence into its cache. It ends with the
-  last block's: nothing that comes after is ever asked of a token that is not the last.
-* ``score`` goes on to how likely each token's wanted next one is; its rows may belong to several sequences.
-* ``batch`` runs one token of each of many sequences, given or the one that the run before chose, and chooses the next
-  ones.
+  keys and values of the last block, since only the last token of a prompt needs more.
+* ``score`` goes on to the log-probability of each row's wanted token; its rows may belong to several sequences.
+* ``batch`` runs one token of each of many sequences, which is given or was chosen by the run before, and chooses the
+  next ones.
 
-Every pass computes a row as the fast plan does: with the same weights, in the same order of sums.
+Every pass computes a row as the fast plan does, with the same weights and the same order of sums.
 """
 
 from __future__ import annotations
@@ -22,7 +22,7 @@ from glinfer.models.options import PlanOptions
 from glinfer.models.plan import Plan
 from glinfer.models.transforms.recipe import Recipe
 from glinfer.ops.fused.cached import SLOT_TOKENS, cached_scores, cached_values, score_slots
-from glinfer.ops.fused.dense import Turning, shared_parts
+from glinfer.ops.fused.dense import Turning
 from glinfer.ops.fused.embed import embed_rows
 from glinfer.ops.fused.gemm import gemm
 from glinfer.ops.fused.norms import norm_floats, row_norms
@@ -67,12 +67,12 @@ def chunk_plan(
 
 
 def fitting_chunk_plan(options: PlanOptions, *, rows: int, **further: Any) -> Plan:
-    """The chunk plan of at most ``rows`` rows: of half as many as often as the scores of so many fit no texture.
+    """The chunk plan of at most ``rows`` rows, halved until their scores fit a texture.
 
     The arguments are those of :func:`chunk_plan`.
 
     Raises:
-        PlanError: it does not fit with the rows of a single slot either.
+        PlanError: not even the rows of a single slot fit.
     """
     while True:
         try:
@@ -87,14 +87,13 @@ def batch_plan(options: PlanOptions, *, sequences: int, capacity: int) -> Plan:
     """The plan ``batch``: one token of each of ``sequences`` sequences, a draw a layer more than the fast plan.
 
     Sequence s has the cache slots from ``s · capacity`` on, and row s of the table ``rows``, which is written before
-    each run and may leave the token to what the run before chose for that row. Run values: ``rows``, always
-    ``sequences``; ``groups``, the most groups of 64 tokens that one of them has; ``score_slots`` = groups times the
-    rows of the table.
+    each run; its token may be the one that the run before chose. Run values: ``rows``, always ``sequences``;
+    ``groups``, the most groups of 64 tokens that one sequence has; ``score_slots`` = groups times the table's rows.
 
     Args:
-        options: those of all fast plans.
-        sequences: how many.
-        capacity: tokens that each may hold, a multiple of 64.
+        options: the options of all fast plans.
+        sequences: number of sequences.
+        capacity: the most tokens of a sequence, a multiple of 64.
 
     Raises:
         PlanError: there is no such format, or something does not fit a texture.
@@ -102,17 +101,11 @@ def batch_plan(options: PlanOptions, *, sequences: int, capacity: int) -> Plan:
     return _BatchBuilder(options, sequences, capacity).build()
 
 
-class _RowsBuilder(PartsBuilder):
-    """What both have: rows in slots of as many rows as there are targets."""
+class _RowsBuilder(PartsBuilder[RowInterleaved]):
+    """The parts of both kinds of plans: rows in slots, one in each render target."""
 
     def __init__(
-        self,
-        name: str,
-        run_values: list[RunValue],
-        options: PlanOptions,
-        rows: int,
-        cache_slots: int,
-        every: int,
+        self, name: str, run_values: list[RunValue], options: PlanOptions, rows: int, cache_slots: int, every: int
     ) -> None:
         if rows < 1:
             raise PlanError(f"a plan for {rows} rows; expected at least 1")
@@ -129,7 +122,7 @@ class _RowsBuilder(PartsBuilder):
         self.hidden = (first, first if kernels.blends else self.interleaved("row.hidden.b", config.hidden_size))
         cols = self.recipes.heads(0).cols
         self.raw = self.interleaved("row.raw", cols) if self.turns_apart else None
-        # As the cache has them: where a row's keys are rounded, all plans round them, and its queries, alike.
+        # In the cache's format, so that every plan rounds a row's keys, values and queries alike.
         self.qkv = self.interleaved("row.qkv", cols, format_name=self.cache_format)
         self.inner = self.interleaved("row.inner", config.intermediate_size)
 
@@ -159,15 +152,15 @@ class _RowsBuilder(PartsBuilder):
         )
 
     def keys_and_values(self, layer: int, *, together: bool) -> TensorSpec:
-        """Keys, values and queries of a layer, the first two in its cache."""
+        """Compute keys, values and queries of a layer, and store keys and values in its cache."""
         recipes, name = self.recipes, f"h.{layer}.attn"
         heads, recipe = recipes.heads(layer), recipes.qkv(layer)
         turning = self.turning(heads)
         if self.raw is None:
-            self.normed(recipe, self.hidden[0], self.qkv, turning=turning)
+            self.product(recipe, self.hidden[0], self.qkv, turning=turning)
         else:
             assert turning is not None
-            self.normed(recipe, self.hidden[0], self.raw)
+            self.product(recipe, self.hidden[0], self.raw)
             self.turn_heads(layer, self.raw, turning, self.qkv, rows=self.row_table, slots=self.used)
         cache = self.attention_cache(layer, self.cache_slots, self.every)
         self.plan.draw(
@@ -175,36 +168,10 @@ class _RowsBuilder(PartsBuilder):
         )
         return cache
 
-    def feed_forward(self, layer: int) -> None:
-        self.normed(self.recipes.up(layer), self.hidden[1], self.inner, activation=self.config.hidden_act)
-        self.add(self.recipes.down(layer), self.inner, self.hidden[1], self.hidden[0])
-
     def head(self) -> RowInterleaved:
         logits = self.interleaved(LOGITS, self.config.vocab_size)
-        self.normed(self.recipes.head(), self.hidden[0], logits)
+        self.product(self.recipes.head(), self.hidden[0], logits)
         return logits
-
-    def normed(
-        self,
-        recipe: Recipe,
-        x: RowInterleaved,
-        out: RowInterleaved,
-        *,
-        activation: str = "none",
-        turning: Turning | None = None,
-    ) -> None:
-        """A product behind a norm."""
-        eps = self.config.layer_norm_eps
-        self.product(recipe, x, out, norm_eps=eps, activation=activation, turning=turning)
-
-    def add(
-        self, recipe: Recipe, x: RowInterleaved | TensorSpec, residual: RowInterleaved, out: RowInterleaved
-    ) -> None:
-        """A product that is added to the residual stream."""
-        if residual is out:
-            self.product(recipe, x, out, adds=True)
-        else:
-            self.product(recipe, x, out, residual=residual)
 
     def product(
         self,
@@ -212,8 +179,6 @@ class _RowsBuilder(PartsBuilder):
         x: RowInterleaved | TensorSpec,
         out: RowInterleaved,
         *,
-        norm_eps: float | None = None,
-        norms: TensorSpec | None = None,
         residual: RowInterleaved | None = None,
         activation: str = "none",
         turning: Turning | None = None,
@@ -228,8 +193,7 @@ class _RowsBuilder(PartsBuilder):
                 self.matrix(recipe),
                 out,
                 slots=self.used,
-                norm_eps=norm_eps,
-                norms=norms,
+                **(self.norms_of(recipe, x) if recipe.norm else {}),
                 turning=turning,
                 rows=self.row_table if turning is not None else None,
                 residual=residual,
@@ -240,13 +204,19 @@ class _RowsBuilder(PartsBuilder):
             )
         )
 
+    def norms_of(self, recipe: Recipe, x: RowInterleaved | TensorSpec) -> dict[str, Any]:
+        """The norm of a product's rows, as arguments of :func:`gemm`: here the product computes it."""
+        return {"norm_eps": self.config.layer_norm_eps}
+
 
 class _ChunkBuilder(_RowsBuilder):
+    mixed: RowInterleaved
+
     def __init__(self, options: PlanOptions, rows: int, cache_slots: int, every: int, likelihoods: bool) -> None:
         config, kernels, max_texture_size = options.config, options.kernels, options.max_texture_size
         self.likelihoods = likelihoods
         slots = max(1, slots_for(rows, kernels.rows_per_draw))
-        # A row looks back on its own sequence alone; the rows that fill up the last slot may come after its end.
+        # A row sees its own sequence alone; the padding rows of the last slot may lie beyond its end.
         groups = score_slots(min(config.max_position_embeddings, cache_slots) + kernels.rows_per_draw)
         values = [
             RunValue("rows", 1, rows, lambda tokens: tokens),
@@ -264,7 +234,7 @@ class _ChunkBuilder(_RowsBuilder):
             "row.norms", "activation", BlockLayout.by_block((slots, width), max_texture_size)
         )
         self.mixed = self.interleaved("row.mixed", self.attention_width)
-        # In one tile: what a cell covers then belongs to few slots, and is left out if none of them sees it.
+        # In one tile a cell covers few slots, and is skipped if none of them sees it.
         layout = BlockLayout.of((groups * slots, config.num_attention_heads * BLOCK_FLOATS), max_texture_size)
         self.scores = self.interleaved_as("row.scores", layout)
 
@@ -300,18 +270,11 @@ class _ChunkBuilder(_RowsBuilder):
             tile_scores(f"{name}.scores", self.qkv, cache, table, self.scores, heads, kernels=self.kernels),
             tile_values(f"{name}.values", self.scores, cache, table, self.mixed, heads, kernels=self.kernels),
         )
-        self.add(self.recipes.out(layer), self.mixed, self.hidden[0], self.hidden[1])
-        self.feed_forward(layer)
+        self.after_attention(layer)
 
-    def normed(
-        self,
-        recipe: Recipe,
-        x: RowInterleaved,
-        out: RowInterleaved,
-        *,
-        activation: str = "none",
-        turning: Turning | None = None,
-    ) -> None:
+    def norms_of(self, recipe: Recipe, x: RowInterleaved | TensorSpec) -> dict[str, Any]:
+        """Draw the norms of a product's rows in a pass of their own."""
+        assert isinstance(x, RowInterleaved)
         self.plan.draw(
             row_norms(
                 f"{recipe.name}.norms",
@@ -325,10 +288,16 @@ class _ChunkBuilder(_RowsBuilder):
                 kernels=self.kernels,
             )
         )
-        self.product(recipe, x, out, norms=self.norms, activation=activation, turning=turning)
+        return {"norms": self.norms}
+
+    def parts_of(self, recipe: Recipe) -> int:
+        """One: several rows are fragments enough."""
+        return 1
 
 
 class _BatchBuilder(_RowsBuilder):
+    mixed: TensorSpec
+
     def __init__(self, options: PlanOptions, sequences: int, capacity: int) -> None:
         config, kernels = options.config, options.kernels
         if capacity < 1 or capacity % SLOT_TOKENS:
@@ -364,19 +333,9 @@ class _BatchBuilder(_RowsBuilder):
             cached_scores(f"{name}.scores", cache, self.scores, heads, kernels=self.kernels, rows=table),
             cached_values(f"{name}.values", self.scores, cache, self.mixed, heads, kernels=self.kernels, rows=table),
         )
-        self.add(self.recipes.out(layer), self.mixed, self.hidden[0], self.hidden[1])
-        self.feed_forward(layer)
-
-    def add(
-        self, recipe: Recipe, x: RowInterleaved | TensorSpec, residual: RowInterleaved, out: RowInterleaved
-    ) -> None:
-        if residual is not out:
-            super().add(recipe, x, residual, out)
-            return
-        parts = shared_parts(self.matrix(recipe), self.kernels.part_steps)
-        self.product(recipe, x, out, adds=True, parts=parts)
+        self.after_attention(layer)
 
 
 def slots_for(rows: int, targets: int) -> int:
-    """How many slots hold so many rows, one in each target."""
+    """Slots of ``rows`` rows, one in each render target."""
     return -(-rows // targets)

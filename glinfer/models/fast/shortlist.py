@@ -1,7 +1,6 @@
-"""The plan ``shortlist``, one draw over the logits that another plan has left, run where a choice needs more of them
-than their largest.
+"""The plan ``shortlist``: one draw over the logits of another plan, for choices that need more than the largest.
 
-It is bound as a companion of that plan, so that nothing is drawn or kept for it where nobody asks.
+It is bound as a companion of that plan when it is first needed.
 """
 
 from __future__ import annotations
@@ -23,20 +22,21 @@ from glinfer.ops.spec import RunValue, TensorSpec
 
 TABLE, BEST, FACTS = "shortlist.rows", "shortlist.best", "shortlist.facts"
 Drawn = tuple[int, float] | None
-"""(noise key, 1 / temperature) of a token that is drawn, None for the likeliest."""
+"""(noise key, 1 / temperature) of a token that is drawn; None for the likeliest token."""
 
 
 def logits_of(plan: Plan) -> tuple[TensorSpec, ...]:
-    """The logits of the plan ``fast`` or ``batch``: a row, or the tensors that rows are dealt to."""
+    """The logits of the plan ``fast``, a row, or of ``batch``, interleaved tensors."""
     if fast.LOGITS in plan.table:
         return (plan.table[fast.LOGITS],)
     return tuple(tensor for tensor in plan.tensors if tensor.name.startswith(f"{rows.LOGITS}."))
 
 
 def shortlist_plan(plan: Plan, *, kernels: KernelOptions, max_texture_size: int) -> Plan:
-    """The shortlists of as many rows as ``plan`` has; its logits are inputs of this one.
+    """The shortlists of all rows of ``plan``, whose logits are inputs of this plan.
 
-    Before each run the table ``shortlist.rows`` is written. Run value: ``rows``, how many of it are run.
+    Each run reads the table ``shortlist.rows``, which is written before it. Run value: ``rows``, the rows of the table
+    that are run.
 
     Args:
         plan: ``fast`` or ``batch``.
@@ -44,7 +44,7 @@ def shortlist_plan(plan: Plan, *, kernels: KernelOptions, max_texture_size: int)
         max_texture_size: of the renderer, in texels.
 
     Raises:
-        PlanError: the shortlists of so many rows do not fit a texture.
+        PlanError: the shortlists do not fit a texture.
     """
     logits = logits_of(plan)
     count, vocab = logits[0].shape[0] * len(logits), logits[0].shape[1]
@@ -65,7 +65,7 @@ def shortlist_plan(plan: Plan, *, kernels: KernelOptions, max_texture_size: int)
 
 
 def with_shortlist(plan: Plan, *, kernels: KernelOptions, max_texture_size: int) -> Plan:
-    """The plan ``fast`` with the draw of its shortlist behind it: for checking both in one go."""
+    """The plan ``fast`` with the draw of its shortlist behind it, for checking both in one run."""
     made = shortlist_plan(plan, kernels=kernels, max_texture_size=max_texture_size)
     own = [tensor for tensor in made.tensors if tensor.name not in plan.table]
     return replace(
@@ -77,7 +77,7 @@ def with_shortlist(plan: Plan, *, kernels: KernelOptions, max_texture_size: int)
 
 
 def fill_table(table: Table, rows: Sequence[int], draws: Sequence[Drawn]) -> None:
-    """Ask for the shortlists of some rows of the logits in the first rows of a table."""
+    """Fill the first rows of a table with requests for the shortlists of these rows of the logits."""
     for row, source, drawn in zip(table, rows, draws, strict=False):
         key, inverse_temperature = (0, 1.0) if drawn is None else drawn
         row[SOURCE], row[NOISE], row[NOISE_KEY] = source, drawn is not None, key

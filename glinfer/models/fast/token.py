@@ -1,9 +1,9 @@
-"""The fast plan: one token a run over a cache of keys and values, everything fused that can be.
+"""The fast plan: one token a run over a cache of keys and values, in the fewest passes.
 
-Six passes a layer: keys, values and queries together (the norm in the product, heads turned by their positions, written
-straight into the cache), the scores of all heads, softmax and weighted sum, output projection + residual, the MLP's
-first product with its gate or activation, and its second + residual; one more where heads are normalised; and one each
-for the embedding, the logits and the choice of the next token: ``6 × layers + 3`` draws.
+A layer takes six passes: keys, values and queries together (the norm in the product, heads turned by their positions,
+written straight into the cache); the scores of all heads; softmax and weighted sum; output projection + residual; the
+MLP's first product with its gate or activation; its second product + residual. Normalised heads take one more. The
+embedding, the logits and the choice of the next token take one each: ``6 × layers + 3`` draws.
 """
 
 from __future__ import annotations
@@ -16,7 +16,7 @@ from glinfer.models.options import PlanOptions
 from glinfer.models.plan import Plan
 from glinfer.models.transforms.recipe import Recipe
 from glinfer.ops.fused.cached import cached_scores, cached_values, score_slots
-from glinfer.ops.fused.dense import Turning, shared_parts
+from glinfer.ops.fused.dense import Turning
 from glinfer.ops.fused.embed import embed_token
 from glinfer.ops.fused.gemv import gemv
 from glinfer.ops.fused.rows import RowInterleaved
@@ -29,9 +29,9 @@ HEAD_DRAWS = 2
 
 
 def tail_draws(config: ModelConfig) -> int:
-    """The last layer's draws and those of the head: what is left to do for the last token of a prompt in chunks.
+    """Draws of the last layer and of the head, which remain for the last token of a prompt after its chunks.
 
-    Its stream, as the last layer finds it, is in HIDDEN.
+    The chunk plan leaves this token's stream before the last layer in HIDDEN.
     """
     return HEAD_DRAWS + layer_draws(config)
 
@@ -42,9 +42,9 @@ def layer_draws(config: ModelConfig) -> int:
 
 
 def fast_plan(options: PlanOptions) -> Plan:
-    """One token a run: :func:`layer_draws` a layer, and three.
+    """The plan ``fast``: one token a run, in :func:`layer_draws` a layer and three more.
 
-    Run values: ``position`` of the token in the sequence; ``token``, its id, or -1 for the one that the run before
+    Run values: ``position`` of the token in the sequence; ``token``, its id, or -1 for the token that the run before
     chose; ``score_slots`` = ⌈(position + 1) / 64⌉; ``noise`` (0 or 1), ``inverse_temperature`` and ``noise_key`` for
     the choice of the next token, see :func:`glinfer.ops.fused.sample.pick`.
 
@@ -55,7 +55,7 @@ def fast_plan(options: PlanOptions) -> Plan:
 
 
 def run_values(config: ModelConfig) -> list[RunValue]:
-    """What changes from token to token."""
+    """The run values of the fast plan."""
     context = config.max_position_embeddings
     return [
         RunValue("position", 0, context - 1, lambda tokens: tokens - 1),
@@ -67,7 +67,7 @@ def run_values(config: ModelConfig) -> list[RunValue]:
     ]
 
 
-class _FastBuilder(PartsBuilder):
+class _FastBuilder(PartsBuilder[TensorSpec]):
     def __init__(self, options: PlanOptions) -> None:
         config, kernels = options.config, options.kernels
         context = config.max_position_embeddings
@@ -80,7 +80,7 @@ class _FastBuilder(PartsBuilder):
         self.inner = self.vector("mlp.inner", config.intermediate_size)
         self.logits = self.vector(LOGITS, config.vocab_size)
         self.raw = self.vector("attn.raw", self.recipes.heads(0).cols) if self.turns_apart else None
-        # Last token's choice is read while this token's is written a slot further, never in one draw.
+        # A run reads the choice of the run before in one draw and writes its own, a slot further, in another.
         self.picks = self.cache(PICKS, context, BLOCK_FLOATS)
 
     def vector(self, name: str, floats: int) -> TensorSpec:
@@ -115,16 +115,7 @@ class _FastBuilder(PartsBuilder):
             cached_scores(f"{name}.scores", cache, self.scores, heads, kernels=kernels),
             cached_values(f"{name}.values", self.scores, cache, self.mixed, heads, kernels=kernels),
         )
-        self.add(recipes.out(layer), self.mixed, self.hidden[0], self.hidden[1])
-        self.product(recipes.up(layer), self.hidden[1], self.inner, activation=self.config.hidden_act)
-        self.add(recipes.down(layer), self.inner, self.hidden[1], self.hidden[0])
-
-    def add(self, recipe: Recipe, x: TensorSpec, residual: TensorSpec, out: TensorSpec) -> None:
-        if residual is not out:
-            self.product(recipe, x, out, residual=residual)
-        else:
-            parts = shared_parts(self.matrix(recipe), self.kernels.part_steps)
-            self.product(recipe, x, out, adds=True, parts=parts)
+        self.after_attention(layer)
 
     def product(
         self,

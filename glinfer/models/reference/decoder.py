@@ -1,6 +1,6 @@
 """The reference plan of models without a published one: the whole sequence in each run, one pass an operation.
 
-Nothing is fused, and nothing kept between runs.
+No passes are fused, and a run keeps nothing for the next.
 """
 
 from __future__ import annotations
@@ -23,10 +23,10 @@ PROBS, LAST_ROW = "probs", "last_row"
 
 
 def reference_decoder_plan(options: ReferenceOptions, *, rows: int) -> Plan:
-    """A whole sequence of at most ``rows`` tokens a run; of a shorter one the rows behind its end are padding.
+    """The plan of a whole sequence of at most ``rows`` tokens; rows behind the end of a shorter one are padding.
 
-    The run value ``last_row`` names the row whose logits and probabilities, [1, vocab], are wanted. The input is
-    ``tokens`` [rows, 1].
+    It computes the logits and probabilities, [1, vocab], of the row that the run value ``last_row`` names. The input
+    is ``tokens`` [rows, 1].
 
     Raises:
         PlanError: something does not fit a texture.
@@ -43,7 +43,7 @@ class _ReferenceBuilder(DecoderBuilder):
         )
 
     def build(self) -> Plan:
-        """All passes: embedding, layers, logits and probabilities of the last row."""
+        """Draw all passes: embedding, layers, logits and probabilities of the last row."""
         self.embed(self.hidden, 0)
         for index in range(self.config.num_hidden_layers):
             self.attention(index)
@@ -55,7 +55,7 @@ class _ReferenceBuilder(DecoderBuilder):
         return self.plan.build()
 
     def attention(self, index: int) -> None:
-        """The attention of a layer, added to the stream."""
+        """Draw the attention of a layer, and add it to the stream."""
         config, names, name = self.config, self.names, f"h.{index}.attn"
         rows, dim = self.rows, config.head_dim
         heads, kv_heads = config.num_attention_heads, config.num_key_value_heads
@@ -79,7 +79,7 @@ class _ReferenceBuilder(DecoderBuilder):
         self.add(f"{name}.add", out)
 
     def turn(self, name: str, layer: int, letter: str, x: TensorSpec, heads: int) -> TensorSpec:
-        """Heads of queries or keys, normalised and turned where the family has it so."""
+        """Draw the norm and the rotation of heads of queries or keys, as far as the family has them."""
         plan, dim = self.plan, self.config.head_dim
         if self.family.head_norms:
             by_head = self.scratch(f"{name}.{letter}_heads", self.rows * heads, dim)
@@ -116,7 +116,7 @@ class _ReferenceBuilder(DecoderBuilder):
         return turned
 
     def mix(self, name: str, index: int, apart: Mapping[str, TensorSpec]) -> TensorSpec:
-        """Scores, probabilities and weighted sums of all heads, [heads · rows, D]."""
+        """Draw scores, probabilities and weighted sums of all heads; returns the sums [heads · rows, D]."""
         config, rows, dim = self.config, self.rows, self.config.head_dim
         heads, kv_heads = config.num_attention_heads, config.num_key_value_heads
         shared = heads // kv_heads
@@ -137,7 +137,7 @@ class _ReferenceBuilder(DecoderBuilder):
         return mixed
 
     def mlp(self, index: int) -> None:
-        """The MLP of a layer, added to the stream."""
+        """Draw the MLP of a layer, and add it to the stream."""
         config, names, name = self.config, self.names, f"h.{index}.mlp"
         rows, inner = self.rows, config.intermediate_size
         act = config.hidden_act
@@ -155,6 +155,6 @@ class _ReferenceBuilder(DecoderBuilder):
         self.add(f"{name}.add", out)
 
     def add(self, name: str, x: TensorSpec) -> None:
-        """Add to the stream, from one texture into the other."""
+        """Draw the sum of the stream and ``x``, from one texture of the stream into the other."""
         self.plan.draw(arithmetic(name, "residual", self.hidden, x, self.other, operation="add", kernels=self.kernels))
         self.hidden, self.other = self.other, self.hidden

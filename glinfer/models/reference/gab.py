@@ -21,14 +21,14 @@ from glinfer.ops.spec import DrawSpec, RunValue, TensorSpec
 
 TOKENS, LOGITS, PROBS = "tokens", "logits", "probs"
 MAX_DRAWS = 100_000
-"""The longest plan that is built: hundreds of times Gab's, and a second of work."""
+"""Limit for the draws of a plan: hundreds of times Gab's, which take a second to build."""
 
 
 def reference_plan(config: ModelConfig, *, all_rows: bool = False) -> Plan:
     """The published WebGL algorithm pass for pass: ``blocks × (8 + 4 × heads) + 4`` draws.
 
-    The whole sequence is computed again for every token, one pass an operation, in R32F textures, with the
-    hidden state and the joined heads in ping-pong pairs. It is the oracle on the GPU: obvious before fast.
+    It computes the whole sequence again for every token, one pass an operation, in R32F textures, with the hidden state
+    and the joined heads in ping-pong pairs. It is the oracle on the GPU, so it stays slow and obvious.
 
     With ``all_rows`` the last two passes cover every row: logits [S, V] and probs [S, V] of the token after each
     position, for scoring a text; otherwise only the last row's, [1, V].

@@ -1,8 +1,8 @@
-"""The parts of reference plans without a published original, over weights as their files have them.
+"""The parts of the reference plan of models without a published one, over weights in the formats of their files.
 
-Tensors lie four elements a texel (:mod:`glinfer.gl.layouts.flat`), so that a matrix may be floats, half floats or
-blocks of any of GGML's formats, which the shaders unpack as they multiply. :mod:`glinfer.models.reference.decoder`
-builds the plan; what is computed is in the record of the family.
+Tensors lie four elements a texel (:mod:`glinfer.gl.layouts.flat`), so a matrix may be floats, half floats or blocks of
+any of GGML's formats, which the shaders unpack as they multiply. :mod:`glinfer.models.reference.decoder` builds the
+plan, and the record of the family says what it computes.
 """
 
 from __future__ import annotations
@@ -36,13 +36,13 @@ TOKENS, LOGITS, ROPE = "tokens", "logits", "rope"
 
 @dataclass(frozen=True)
 class ReferenceOptions:
-    """A model on one kind of renderer: what its reference plans are built from.
+    """The options of the reference plans of a model without a published one.
 
     Attributes:
         config: the model's shape.
         stored: the format of each tensor, see :func:`stored_formats`.
         kernels: how passes are shaped.
-        max_texture_size: of the renderer, in texels.
+        max_texture_size: limit of the renderer, in texels a side.
     """
 
     config: ModelConfig
@@ -52,7 +52,7 @@ class ReferenceOptions:
 
 
 class DecoderBuilder:
-    """A plan under construction: the weights it declares, and the passes that are alike in every part of it."""
+    """A plan under construction: the weights that it declares, and the passes that its parts share."""
 
     def __init__(
         self, name: str, options: ReferenceOptions, *, rows: int, max_rows: int, run_values: Sequence[RunValue]
@@ -67,7 +67,7 @@ class DecoderBuilder:
         self.tokens = self.flat(TOKENS, "input", rows, 1, "rgba32i")
 
     def flat(self, name: str, kind: str, rows: int, cols: int, format_name: str = "rgba32f") -> TensorSpec:
-        """A tensor, declared where it is first asked for.
+        """A tensor, declared at the first call.
 
         Raises:
             PlanError: it fits no texture.
@@ -84,7 +84,7 @@ class DecoderBuilder:
         return found
 
     def scratch(self, name: str, rows: int, cols: int) -> TensorSpec:
-        """An activation; layers use the same ones, so what comes before the name's part of a layer is left out."""
+        """An activation, which all layers share, so its name has no prefix of a layer."""
         return self.flat(re.sub(r"^h\.\d+\.", "", name), "activation", rows, cols)
 
     def vector(self, name: str) -> TensorSpec:
@@ -92,7 +92,7 @@ class DecoderBuilder:
         return self.flat(name, "weight", 1, self.shapes[name][0])
 
     def matrix(self, name: str) -> tuple[TensorSpec, str | None]:
-        """A matrix, and the format it is packed in, None for floats."""
+        """A matrix and its packed format, None for floats."""
         kept, (rows, inputs) = self.stored[name], self.shapes[name]
         if kept in (F32, F16):
             return self.flat(name, "weight", rows, inputs, "rgba32f" if kept == F32 else "rgba16f"), None
@@ -104,7 +104,7 @@ class DecoderBuilder:
         return self.flat(ROPE, "weight", self.config.max_position_embeddings, self.config.head_dim)
 
     def embed(self, out: TensorSpec, position: int | str) -> None:
-        """Embeddings of the tokens, scaled or with positions where the family has them so."""
+        """Draw the embeddings of the tokens, scaled or with positions as the family has them."""
         family, plan, width = self.family, self.plan, self.config.hidden_size
         table, kept = self.matrix(f"{self.names.embeddings}.weight")
         further = family.scaled_embeddings or not family.rotary
@@ -132,7 +132,7 @@ class DecoderBuilder:
             )
 
     def norm(self, name: str, kind: str, weights: str, x: TensorSpec) -> TensorSpec:
-        """x normalised."""
+        """Draw the norm of x."""
         out = self.scratch("normed" if x.shape[0] == self.rows else f"{name}.normed", *x.shape)
         bias = self.vector(f"{weights}.bias") if self.family.norm == "layer" else None
         norm = Norm(
@@ -148,7 +148,7 @@ class DecoderBuilder:
     def linear(
         self, name: str, kind: str, weights: str, x: TensorSpec, out: TensorSpec, *, activation: str = "none"
     ) -> None:
-        """``out = activation(x · weightᵀ + bias)``; ``weights`` without ``.weight``."""
+        """Draw ``out = activation(x · weightᵀ + bias)``; ``weights`` is the matrix's name without ``.weight``."""
         weight, kept = self.matrix(f"{weights}.weight")
         bias = f"{weights}.bias"
         product = Product(x.shape[0], out.shape[1], x.shape[1], transposed=True, table_format=kept)
@@ -158,7 +158,7 @@ class DecoderBuilder:
     def multiply(
         self, name: str, kind: str, x: TensorSpec, weight: TensorSpec, out: TensorSpec, product: Product, finish: Finish
     ) -> None:
-        """A product, in the plainest way."""
+        """Draw a product by the plainest strategy."""
         self.plan.draw(
             *matmul(
                 name,
@@ -175,22 +175,20 @@ class DecoderBuilder:
         )
 
     def join_heads(self, name: str, kind: str, x: TensorSpec, out: TensorSpec) -> None:
-        """Heads side by side again: x [heads · rows, D] into out [rows, heads · D]."""
+        """Draw the heads side by side: x [heads · rows, D] into out [rows, heads · D]."""
         rows, dim = out.shape[0], x.shape[1]
         axes = [Axis(rows, 1, 0), Axis(x.shape[0] // rows, rows, 0), Axis(dim, 0, 1)]
         self.plan.draw(strided_copy(name, kind, x, out, axes, kernels=self.kernels))
 
     def take_row(self, x: TensorSpec) -> TensorSpec:
-        """The row that the run value ``last_row`` names, [1, D]."""
+        """Draw the row that the run value ``last_row`` names, [1, D]."""
         out = self.scratch("last_row", 1, x.shape[1])
         axes = [Axis(1, 0, 0), Axis(x.shape[1], 0, 1)]
-        self.plan.draw(
-            strided_copy("last_row", "lm_head", x, out, axes, row_offset="last_row", kernels=self.kernels),
-        )
+        self.plan.draw(strided_copy("last_row", "lm_head", x, out, axes, row_offset="last_row", kernels=self.kernels))
         return out
 
     def head(self, x: TensorSpec, out_name: str = LOGITS) -> TensorSpec:
-        """Logits of rows of the stream."""
+        """Draw the logits of rows of the stream."""
         normed = self.norm("final_norm", "lm_head", self.names.final_norm, x)
         out = self.scratch(out_name, x.shape[0], self.config.vocab_size)
         head = self.names.vocabulary(tied=self.config.tie_word_embeddings)
@@ -199,12 +197,12 @@ class DecoderBuilder:
 
 
 def stored_formats(config: ModelConfig, weights: str, formats: Mapping[str, str] | None = None) -> dict[str, str]:
-    """How each tensor of a model is kept in textures: ``F32``, ``F16`` or packed.
+    """The format of each tensor of a model in textures: ``F32``, ``F16`` or a packed one.
 
     Args:
         config: the model's shape.
-        weights: ``file``, as the file has them, or ``f32``.
-        formats: what the file has, see :meth:`glinfer.formats.checkpoint.Checkpoint.formats`; left out, float32.
+        weights: ``file`` for the formats of the file, or ``f32``.
+        formats: the file's, see :meth:`glinfer.formats.checkpoint.Checkpoint.formats`; float32 where it is left out.
 
     Raises:
         PlanError: there is no such format.
@@ -213,17 +211,17 @@ def stored_formats(config: ModelConfig, weights: str, formats: Mapping[str, str]
         raise PlanError(f"there is no weight format {weights!r} for a reference plan; expected f32 or {FROM_FILE}")
     found, positions = {}, f"{config.family.names.positions}.weight"
     for name, shape in weight_shapes(config).items():
-        # Positions are few, and read one by one.
+        # Positions are few, so they are floats.
         floats = weights == "f32" or len(shape) == 1 or name == positions or formats is None
         found[name] = F32 if floats or formats is None else formats.get(name, F32)
     return found
 
 
 class DecoderWeights(Mapping[str, Array]):
-    """The arrays that a reference plan uploads, by tensor name; each is made when it is asked for, and not kept."""
+    """The arrays that a reference plan uploads, by tensor name; each is made on demand, and not kept."""
 
     def __init__(self, checkpoint: Checkpoint, stored: Mapping[str, str]) -> None:
-        """Of a checkpoint, in these formats."""
+        """Make the arrays from a checkpoint, in the formats ``stored``."""
         self._checkpoint, self._stored = checkpoint, stored
 
     def __getitem__(self, name: str) -> Array:
@@ -249,7 +247,7 @@ class DecoderWeights(Mapping[str, Array]):
         return iter(self._stored)
 
     def __len__(self) -> int:
-        """How many those are."""
+        """Number of the checkpoint's tensors."""
         return len(self._stored)
 
 

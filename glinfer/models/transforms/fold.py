@@ -1,13 +1,13 @@
-"""The arrays that fast plans upload: what :mod:`glinfer.models.transforms.recipe` says, made of a checkpoint's tensors.
+"""The arrays that fast plans upload, made from a checkpoint by the recipes of :mod:`glinfer.models.transforms.recipe`.
 
-Every consumer of the residual stream is a norm. LayerNorm takes the mean away; so in a model of floats the mean may be
+Every consumer of the residual stream is a norm. LayerNorm takes the mean away, so in a model of floats the mean can be
 taken away where the stream is written: from each embedding, and from the columns of the output projections. Then
 LayerNorm is a division by the root mean square, gamma scales the columns of the matrix behind it, beta times that
-matrix is a bias, and a product can take the mean of squares in its own loop. The rows behind a norm are centred as
-well: with quantised writers the stream's mean is only nearly zero.
+matrix is a bias, and a product takes the mean of squares in its own loop. The rows behind a norm are centred too, since
+with quantised writers the stream's mean is only nearly zero.
 
-Where the bits of a file stay, gamma becomes a gain of the inputs, and the sum of a row's weights times it says what the
-mean of the inputs adds.
+Where the bits of a file are kept, gamma becomes a gain of the inputs, and the sum of a row's weights times gamma says
+what the mean of the inputs adds.
 """
 
 from __future__ import annotations
@@ -33,15 +33,15 @@ TABLE, POSITIONS, ROPE = "wte", "wpe", "rope"
 
 
 class FoldedWeights(Mapping[str, Array]):
-    """The fast plans' weights by tensor name; each is made when it is asked for, and not kept.
+    """The fast plans' weights by tensor name; each is made on demand, and not kept.
 
-    Of each product ``<name>.weight`` [outputs, words] and ``<name>.consts`` [outputs, 1 to 6], ``<name>.gain``
-    [1, inputs] where its bits are kept behind a norm, ``<name>.turn`` [2, head_floats], the gains of keys and queries
-    where heads are normalised; ``wte`` [V, D], ``wpe`` [S, D] and ``rope`` [S, head_floats].
+    Each product has ``<name>.weight`` [outputs, words] and ``<name>.consts`` [outputs, 1 to 6]; behind a norm, if its
+    bits are kept, ``<name>.gain`` [1, inputs]; and with normalised heads ``<name>.turn`` [2, head_floats], the gains of
+    keys and queries. Besides these there are ``wte`` [V, D], ``wpe`` [S, D] and ``rope`` [S, head_floats].
     """
 
     def __init__(self, checkpoint: Checkpoint, weights: str, formats: Formats | None = None) -> None:
-        """Of a checkpoint, in a weight format; ``formats`` are the file's.
+        """Make the weights from a checkpoint, in a weight format; ``formats`` are the file's.
 
         Raises:
             PlanError: there is no such format.
@@ -106,7 +106,7 @@ class FoldedWeights(Mapping[str, Array]):
         return iter(self._made_names)
 
     def __len__(self) -> int:
-        """How many there are."""
+        """Number of arrays."""
         return len(self._made_names)
 
     def _floats(self, name: str) -> Array:
@@ -122,7 +122,7 @@ class FoldedWeights(Mapping[str, Array]):
         return self._take(weight_name(norm)) + self._recipes.family.norm_offset
 
     def _made(self, recipe: Recipe) -> tuple[Array, Array]:
-        """Words and constants of a product; those of the last one are at hand for whichever is asked for second."""
+        """Words and constants of a product, kept until another product is asked for."""
         if self._encoded is None or self._encoded[0] != recipe.name:
             try:
                 words, consts = self._kept(recipe) if recipe.kept else self._folded(recipe)
@@ -132,7 +132,7 @@ class FoldedWeights(Mapping[str, Array]):
         return self._encoded[1:]
 
     def _bias(self, recipe: Recipe) -> Wide:
-        """The biases of the sources, zeros where they have none."""
+        """The biases of the sources, or zeros."""
         parts = []
         for source in recipe.sources:
             rows = self._rows_of(source)
@@ -144,7 +144,7 @@ class FoldedWeights(Mapping[str, Array]):
 
     def _folded(self, recipe: Recipe) -> tuple[Array, Array]:
         layer_norm = self._recipes.family.norm == "layer"
-        # A single product of floats rounds as one of doubles does that is rounded afterwards, and takes half the time.
+        # One multiplication in floats rounds like one in doubles that is rounded afterwards, in half the time.
         take = self._take if layer_norm or self._recipes.family.norm_offset else self._floats
         matrix: Array = np.concatenate([take(weight_name(source)) for source in recipe.sources])
         bias = self._bias(recipe)
@@ -184,7 +184,7 @@ class FoldedWeights(Mapping[str, Array]):
         return words, self._consts(recipe, bias, None, sums)
 
     def _kept_integers(self, recipe: Recipe, blocks: Bytes) -> tuple[Array, Array]:
-        """Rows of whole numbers, each followed by its scale."""
+        """The words and scales of rows of integers, each followed by its scale."""
         numbers, scales = integers_and_scales(blocks, WORD_FORMATS[recipe.packing].keeps)
         if recipe.inputs is not None:
             numbers = taken(numbers, recipe.inputs, axis=1)
@@ -210,7 +210,7 @@ class FoldedWeights(Mapping[str, Array]):
         return halves
 
     def _rope(self) -> Array:
-        """Cosine and sine of each pair of a head, [positions, head_floats]; those of the padding turn nothing."""
+        """Cosine and sine of each pair of a head, [positions, head_floats]; padding is turned by nothing."""
         config = self._checkpoint.config
         table = rope_of(config)
         turns = np.zeros((len(table), self._recipes.head_floats), dtype=np.float32)

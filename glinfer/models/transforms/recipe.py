@@ -1,9 +1,9 @@
-"""What the products of fast plans are made of: which tensors of a checkpoint, in which order of rows, in which packing.
+"""Recipes for the products of fast plans: the tensors of a checkpoint that make a matrix, its rows and its packing.
 
-Every family goes the same way. Where a matrix is floats, what stands around it is **folded** into it: the gain of the
-norm before it, the norm's bias, and of LayerNorm the mean. Where a file has it in half floats or blocks it is **kept**:
-its bits stay, and the gain goes onto the inputs instead. Rows are put in the order in which passes write them: the
-elements that rotary positions turn together lie side by side, heads are padded to whole quads, gate and up take turns.
+Every family goes the same way. A matrix of floats is **folded**: it takes in the gain and the bias of the norm before
+it, and for LayerNorm the mean. A matrix that its file has in half floats or blocks is **kept**: its bits stay, and the
+gain goes to the inputs instead. Rows are in the order in which passes write them: elements that rotary positions turn
+together lie side by side, heads are padded to whole quads, and blocks of gate and up alternate.
 """
 
 from __future__ import annotations
@@ -25,7 +25,7 @@ from glinfer.quant.formats import F16, F32, FROM_FILE, GROUP_FORMS, KEPT, WEIGHT
 
 QUAD_FLOATS = 16
 PADDING = -1
-"""The number of a row of zeros."""
+"""Row number that stands for a row of zeros."""
 Formats = Mapping[str, str]
 """The format of each tensor of a file, see :meth:`glinfer.formats.checkpoint.Checkpoint.formats`."""
 Rows = npt.NDArray[np.intp]
@@ -37,14 +37,14 @@ class Recipe:
     """One product of a fast plan.
 
     Attributes:
-        name: of the product, such as ``h.0.attn.qkv``.
-        sources: the matrices whose rows it has, one below the other, without ``.weight``; a whole name of a table.
-        rows: which row of them each row of the product is; :data:`PADDING` for zeros.
-        inputs: which column each input is, likewise; None for all in order.
+        name: name of the product, such as ``h.0.attn.qkv``.
+        sources: names of the matrices, stacked one below the other, without ``.weight``.
+        rows: row of the stacked sources for each row of the product; :data:`PADDING` for zeros.
+        inputs: column of the sources for each input, or :data:`PADDING`; None for all in order.
         packing: of :data:`glinfer.quant.formats.WORD_FORMATS` or of blocks in groups.
-        kept: whether the file's bits stay, so that nothing is folded in.
-        norm: the norm that comes before it, without ``.weight``; empty for none.
-        writes_stream: whether its outputs are added to the residual stream.
+        kept: whether the file's bits are kept, so that nothing is folded in.
+        norm: name of the norm before the product, without ``.weight``; empty for none.
+        writes_stream: whether the outputs are added to the residual stream.
     """
 
     name: str
@@ -62,16 +62,16 @@ class Recipes:
 
     Attributes:
         config: the model's shape.
-        family, names: its family, and what that calls tensors.
+        family, names: the record of its family, and the family's names of tensors.
     """
 
     def __init__(self, config: ModelConfig, weights: str, formats: Formats | None = None) -> None:
-        """Of a model in a weight format.
+        """Make the recipes of a model in a weight format.
 
         Args:
             config: the model's shape.
             weights: ``file`` or a key of :data:`glinfer.quant.formats.WEIGHT_FORMATS`.
-            formats: what the file has; left out, float32.
+            formats: the format of each tensor of the file; float32 where it is left out.
 
         Raises:
             PlanError: there is no such weight format, or heads cannot be turned.
@@ -86,11 +86,11 @@ class Recipes:
 
     @property
     def head_floats(self) -> int:
-        """Floats of one head with its padding: whole quads."""
+        """Floats of one head, padded to whole quads."""
         return head_floats(self.config)
 
     def heads(self, layer: int) -> Heads:
-        """How the heads of a layer lie in a row of its cache."""
+        """The heads of a layer in a row of its cache."""
         config = self.config
         return Heads(
             config.num_attention_heads,
@@ -102,7 +102,7 @@ class Recipes:
 
     @cached_property
     def centred(self) -> bool:
-        """Whether the mean of the residual stream is taken away where it is written, by folding."""
+        """Whether folding takes the mean of the residual stream away where it is written."""
         names = (name for name, shape in weight_shapes(self.config).items() if len(shape) == 2)
         return self.family.norm == "layer" and (
             self._weights != FROM_FILE or all(self._formats.get(name, F32) == F32 for name in names)
@@ -110,11 +110,11 @@ class Recipes:
 
     @property
     def sums(self) -> bool:
-        """Whether passes behind a norm take the mean away themselves, by way of the weights' sums."""
+        """Whether passes behind a norm take the mean away themselves, using the weights' sums."""
         return self.family.norm == "layer" and not self.centred
 
     def _packing(self, sources: tuple[str, ...], *, head: bool = False, whole: bool = True) -> tuple[str, bool]:
-        """The packing of a product, and whether its bits are kept; ``whole`` if no column is padded."""
+        """The packing of a product, and whether its bits are kept; ``whole`` says that no column is padded."""
         if self._weights != FROM_FILE:
             choice = WEIGHT_FORMATS[self._weights]
             return choice.vocabulary if head else choice.matrices, False
@@ -141,7 +141,7 @@ class Recipes:
         return Recipe(name, sources, rows, inputs, packing, kept, norm, writes_stream)
 
     def qkv(self, layer: int) -> Recipe:
-        """Keys, values and queries, as a row of the cache has them."""
+        """Keys, values and queries, in the order of a row of the cache."""
         names, heads, config = self.names, self.heads(layer), self.config
         sources = tuple(names.of("projection", layer, letter) for letter in "kvq")
         keys = _heads_in_place(config.num_key_value_heads, config.head_dim, heads.floats, self._turned_order)
@@ -154,7 +154,7 @@ class Recipes:
 
     @cached_property
     def _turned_order(self) -> Rows | None:
-        """The elements of a head in the order in which rotary positions turn pairs that follow each other."""
+        """The elements of a head in the order that puts rotary pairs side by side; None if they already are."""
         if self.family.positions != "halves":
             return None
         half = self.config.head_dim // 2
@@ -162,12 +162,12 @@ class Recipes:
 
     @property
     def turned_places(self) -> Rows:
-        """Where each element of a head of keys or queries lies among those of its head."""
+        """The place of each element of a head of keys or queries within its head."""
         order = self._turned_order
         return np.arange(self.config.head_dim) if order is None else np.argsort(order)
 
     def out(self, layer: int) -> Recipe:
-        """The projection of the heads' sums."""
+        """The output projection of attention."""
         source = self.names.of("output", layer)
         config = self.config
         inputs = None
@@ -177,7 +177,7 @@ class Recipes:
         return self._recipe(f"h.{layer}.attn.out_proj", (source,), rows, inputs=inputs, writes_stream=True)
 
     def up(self, layer: int) -> Recipe:
-        """The first product of the MLP, of a gate and what it lets through where the family has one."""
+        """The first product of the MLP, with alternating blocks of gate and up where the family has a gate."""
         inner, norm = self.config.intermediate_size, self.names.of("mlp_norm", layer)
         gate, up = (self.names.of(role, layer) for role in ("gate", "up"))
         if not self.family.gated:
@@ -201,7 +201,7 @@ class Recipes:
 
     @property
     def table_format(self) -> str:
-        """How embeddings are kept: a texture format of floats, or a packing of blocks."""
+        """The format of embeddings: a texture format of floats, or a packing of blocks."""
         if self._weights != FROM_FILE:
             return WEIGHT_FORMATS[self._weights].embeddings
         form = self._formats.get(weight_name(self.names.embeddings), F32)
@@ -222,12 +222,12 @@ class Recipes:
 
     @property
     def embedding_scale(self) -> float:
-        """What embeddings are multiplied with."""
+        """The factor of embeddings."""
         return float(np.float32(self.config.hidden_size) ** np.float32(0.5)) if self.family.scaled_embeddings else 1.0
 
 
 def weight_name(source: str) -> str:
-    """The name of a matrix."""
+    """The name of a matrix in the checkpoint."""
     return f"{source}.weight"
 
 
@@ -237,7 +237,7 @@ def head_floats(config: ModelConfig) -> int:
 
 
 def _heads_in_place(heads: int, dim: int, floats: int, order: Rows | None = None) -> Rows:
-    """Which row each of [heads · floats] is, of heads of ``dim`` rows in an order of their own."""
+    """The source row of each of [heads · floats] rows: heads of ``dim`` rows in ``order``, then padding."""
     place = np.full((heads, floats), PADDING)
     place[:, :dim] = dim * np.arange(heads)[:, None] + (np.arange(dim) if order is None else order)
     return place.reshape(-1)
@@ -248,7 +248,7 @@ def _moved(rows: Rows, by: int) -> Rows:
 
 
 def taken(array: npt.NDArray[_Number], rows: Rows, axis: int = 0) -> npt.NDArray[_Number]:
-    """Rows, or columns, of an array in an order, zeros for :data:`PADDING`."""
+    """The rows, or columns, ``rows`` of an array, with zeros for :data:`PADDING`."""
     if len(rows) == array.shape[axis] and np.array_equal(rows, np.arange(len(rows))):
         return array
     found = np.take(array, np.where(rows == PADDING, 0, rows), axis=axis)

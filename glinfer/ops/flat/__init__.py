@@ -1,4 +1,5 @@
 """Ops over tensors of any shape, four elements a texel, for ``glinfer.Device`` and the reference plans."""
+# ruff: noqa: F401 (an import registers the ops of its module)
 
 from glinfer.ops.flat import (
     activate,
@@ -13,17 +14,3 @@ from glinfer.ops.flat import (
     stats,
     topk,
 )
-
-__all__ = [
-    "activate",
-    "attend",
-    "elementwise",
-    "lookup",
-    "matmul",
-    "movement",
-    "normalize",
-    "rotate",
-    "scatter",
-    "stats",
-    "topk",
-]

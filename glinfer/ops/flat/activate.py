@@ -38,7 +38,7 @@ def activation(
     """``out = activation(x)``, element by element; x and out [R, C], in float32 whatever their format.
 
     Raises:
-        PlanError: there is no such activation, or a tensor is laid out in another way.
+        PlanError: there is no such activation, or a tensor has another layout.
     """
     defines = [("ACTIVATION", activation_number(name, activation))]
     return flat_draw(name, kind, "activation", [("x", x)], [out], kernels=kernels, rows=rows, defines=defines)
@@ -71,7 +71,7 @@ def gate(
     half, or without ``gate_first`` in its second.
 
     Raises:
-        PlanError: there is no such activation, or a tensor is laid out in another way.
+        PlanError: there is no such activation, or a tensor has another layout.
     """
     defines = [
         ("ACTIVATION", activation_number(name, activation)),

@@ -10,8 +10,9 @@ from glinfer.errors import PlanError
 from glinfer.gl.layouts.flat import LANES, texels_for
 from glinfer.gl.layouts.matrix import Extent
 from glinfer.ops.flat.draws import Define, Scratch, Uniform, flat_draw
-from glinfer.ops.flat.product import MASKED, seen_keys
+from glinfer.ops.flat.product import seen_keys
 from glinfer.ops.kernels import KernelOptions
+from glinfer.ops.published.attention import MASKED
 from glinfer.ops.spec import Array, DrawSpec, Op, Params, Shapes, TensorSpec, float64, register
 
 _FEW_FRAGMENTS, _FRAGMENTS, _MIN_PART_KEYS = 128, 1024, 32
@@ -59,7 +60,7 @@ def attend(
             al. 2023); 0 for as many as give the renderer enough fragments.
 
     Raises:
-        PlanError: the heads do not go together, a window has no end, or a tensor is laid out in another way.
+        PlanError: the heads do not go together, a window has no end, or a tensor has another layout.
     """
     if heads % kv_heads:
         raise PlanError(

@@ -53,7 +53,7 @@ def flat_draw(
     ``vertex`` puts them.
 
     Raises:
-        PlanError: a tensor is laid out in another way.
+        PlanError: a tensor has another layout.
     """
     places: list[Define] = []
     for sampler, tensor in inputs:

@@ -64,7 +64,7 @@ def arithmetic(
         rows: rows of out that are written; all where it is left out.
 
     Raises:
-        PlanError: there is no such operation, or a tensor is laid out in another way.
+        PlanError: there is no such operation, or a tensor has another layout.
     """
     if operation not in OPERATIONS:
         raise PlanError(f"draw {name}: operation {operation!r}; known: {', '.join(OPERATIONS)}")
@@ -108,7 +108,7 @@ def scale(
     """``out = factor * x``; factor is a finite number or the name of a run value, x and out [R, C].
 
     Raises:
-        PlanError: a tensor is laid out in another way.
+        PlanError: a tensor has another layout.
     """
     return flat_draw(
         name,

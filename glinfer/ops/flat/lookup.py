@@ -35,7 +35,7 @@ def lookup(
     out, int32. out [R, inputs].
 
     Raises:
-        PlanError: there is no such format, or none with rows of so many weights; a tensor is laid out in another way.
+        PlanError: there is no such format, a row is no whole number of its blocks, or a tensor has another layout.
     """
     whole = table_format is None and weight.format == "rgba32i"
     defines = [
@@ -62,7 +62,7 @@ def dequantize(
     """The weights [R, ``inputs``] that the words of rows packed as ``table_format`` stand for, bit for bit.
 
     Raises:
-        PlanError: there is no such format, or none with rows of so many weights; a tensor is laid out in another way.
+        PlanError: there is no such format, a row is no whole number of its blocks, or a tensor has another layout.
     """
     defines = _table_defines(name, table_format, inputs, kernels)
     return flat_draw(name, kind, "dequantize", [("weight", weight)], [out], kernels=kernels, rows=rows, defines=defines)
@@ -88,7 +88,7 @@ def position_add(
     get its last one.
 
     Raises:
-        PlanError: a tensor is laid out in another way.
+        PlanError: a tensor has another layout.
     """
     return flat_draw(
         name,

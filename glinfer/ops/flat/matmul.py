@@ -10,8 +10,9 @@ import numpy as np
 from glinfer.errors import PlanError
 from glinfer.gl.layouts.flat import LANES
 from glinfer.ops.flat.draws import Define, Scratch, flat_draw
-from glinfer.ops.flat.product import MASKED, PLAIN, Finish, Product, Strategy, seen_keys
+from glinfer.ops.flat.product import PLAIN, Finish, Product, Strategy, seen_keys
 from glinfer.ops.kernels import KernelOptions
+from glinfer.ops.published.attention import MASKED
 from glinfer.ops.published.linear import ACTIVATIONS, activate
 from glinfer.ops.spec import Array, DrawSpec, Op, Params, Shapes, TensorSpec, float64, register
 from glinfer.quant.formats import GROUP
@@ -51,7 +52,7 @@ def matmul(
         scratch: declares the tensors between two draws.
 
     Raises:
-        PlanError: the strategy cannot compute this product, or a tensor is laid out in another way.
+        PlanError: the strategy cannot compute this product, or a tensor has another layout.
     """
     if finish.activation not in ACTIVATIONS:
         raise PlanError(f"draw {name}: activation {finish.activation!r}; known: {', '.join(ACTIVATIONS)}")
@@ -98,10 +99,7 @@ class _Call:
         if self.finish.plain or self.in_place:
             return [self._multiply("matmul", [self.out], PLAIN, shares, instances=parts, blended=True)]
         sums = scratch(f"{name}.sums", rows, product.n)
-        return [
-            self._multiply("matmul", [sums], PLAIN, shares, instances=parts, blended=True),
-            self._finish([sums], 1),
-        ]
+        return [self._multiply("matmul", [sums], PLAIN, shares, instances=parts, blended=True), self._finish([sums], 1)]
 
     def matvec(self) -> list[DrawSpec]:
         """The draws where the fragments of a quad share k."""

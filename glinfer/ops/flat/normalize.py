@@ -12,15 +12,7 @@ from glinfer.errors import PlanError
 from glinfer.gl.layouts.flat import texels_for
 from glinfer.gl.layouts.matrix import Extent
 from glinfer.ops.flat.draws import Define, Scratch, flat_draw
-from glinfer.ops.flat.stats import (
-    STATS,
-    Causal,
-    check_rows,
-    columns_that_count,
-    stats_of,
-    summarize,
-    values_of,
-)
+from glinfer.ops.flat.stats import STATS, Causal, check_rows, columns_that_count, row_values, stats_of, summarize
 from glinfer.ops.kernels import KernelOptions
 from glinfer.ops.spec import Array, DrawSpec, Op, Params, Shapes, TensorSpec, float64, register
 
@@ -93,7 +85,7 @@ def normalize(
     """``out = norm(x)`` from the statistics of its rows, [R, 4 · parts]; see :class:`Norm`.
 
     Raises:
-        PlanError: a tensor is laid out in another way.
+        PlanError: a tensor has another layout.
     """
     causal, uniforms = Causal.settings(norm.causal)
     defines: list[Define] = [
@@ -137,7 +129,7 @@ def normalized(
     are named after it.
 
     Raises:
-        PlanError: a tensor is laid out in another way.
+        PlanError: a tensor has another layout.
     """
     stats, draws = summarize(
         name,
@@ -195,7 +187,7 @@ def _check(shapes: Shapes, params: Params) -> None:
 
 def _oracle(inputs: Mapping[str, Array], params: Params, size: tuple[int, int]) -> Array:
     rows = size[0]
-    x, stats, cols = values_of(inputs, rows), stats_of(inputs, params, rows), columns_that_count(rows, params)[:, None]
+    x, stats, cols = row_values(inputs, rows), stats_of(inputs, params, rows), columns_that_count(rows, params)[:, None]
     a, b, c = (stats[:, number, None] for number in range(3))
     norm, divisor = params["NORM"], x.shape[1]
     with np.errstate(invalid="ignore", divide="ignore", over="ignore"):

@@ -14,8 +14,6 @@ from glinfer.ops.published.linear import ACTIVATIONS
 from glinfer.ops.spec import Array, TensorSpec
 from glinfer.quant.formats import GROUP, block_format
 
-MASKED = -1e30
-"""The score of an unseen key: far below any other, and finite, so that a softmax gives it an exact 0, never NaN."""
 STRATEGIES = ("packed", "small", "split_k", "reduce", "matvec")
 """The strategies that compute a product; see :class:`Strategy`."""
 Steps = tuple[int, int, int]

@@ -44,7 +44,7 @@ def rotate(
         rows: rows that are written; all where it is left out.
 
     Raises:
-        PlanError: a tensor is laid out in another way.
+        PlanError: a tensor has another layout.
     """
     dim, rotary = x.shape[1] // heads, table.shape[1]
     inputs = [("x", x), ("table", table)]
@@ -66,15 +66,7 @@ def rotate(
         ("WHOLE", int(dim % 4 == 0 and rotary % (4 if interleaved else 8) == 0)),
     ]
     return flat_draw(
-        name,
-        kind,
-        "rotate",
-        inputs,
-        [out],
-        kernels=kernels,
-        rows=rows,
-        defines=defines,
-        uniforms=uniforms,
+        name, kind, "rotate", inputs, [out], kernels=kernels, rows=rows, defines=defines, uniforms=uniforms
     )
 
 

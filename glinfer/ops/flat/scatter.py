@@ -35,7 +35,7 @@ def add_gradients(
     the gradient of an id that names no row. Blending may add in another order than that of the ids.
 
     Raises:
-        PlanError: there is no such method, or a tensor is laid out in another way.
+        PlanError: there is no such method, or a tensor has another layout.
     """
     if method not in METHODS:
         raise PlanError(f"draw {name}: gradients are added by {method!r}; known: {', '.join(METHODS)}")

@@ -11,6 +11,7 @@ from __future__ import annotations
 import math
 from collections.abc import Mapping
 from dataclasses import dataclass
+from typing import Any
 
 import numpy as np
 
@@ -78,7 +79,7 @@ def row_stats(
     """The statistics of the parts of each row of x [R, C], or of x + residual; out [R, 4 · parts].
 
     Raises:
-        PlanError: there are no such statistics, or a tensor is laid out in another way.
+        PlanError: there are no such statistics, or a tensor has another layout.
     """
     if stat not in STATS:
         raise PlanError(f"draw {name}: there are no statistics {stat!r}; known: {', '.join(STATS)}")
@@ -94,15 +95,7 @@ def row_stats(
         causal_define,
     ]
     return flat_draw(
-        name,
-        kind,
-        "row_stats",
-        inputs,
-        [out],
-        kernels=kernels,
-        rows=rows,
-        defines=defines,
-        uniforms=uniforms,
+        name, kind, "row_stats", inputs, [out], kernels=kernels, rows=rows, defines=defines, uniforms=uniforms
     )
 
 
@@ -183,7 +176,7 @@ def stat_column(
     stats [R, 4 · parts] of the kind ``sum`` or ``largest``; out [A, B] with A · B = R. ``rows`` are those of out.
 
     Raises:
-        PlanError: the statistics are of another kind, or a tensor is laid out in another way.
+        PlanError: the statistics are of another kind, or a tensor has another layout.
     """
     if stat not in ("sum", "largest"):
         raise PlanError(f"draw {name}: one number of the {stat} of a row; expected sum or largest")
@@ -206,24 +199,15 @@ def largest_column(
     Otherwise it is as :func:`stat_column`.
 
     Raises:
-        PlanError: there are too many columns, or a tensor is laid out in another way.
+        PlanError: there are too many columns, or a tensor has another layout.
     """
     if cols > MAX_ARGMAX_COLUMNS:
         raise PlanError(
             f"draw {name}: rows of {cols} columns; expected at most {MAX_ARGMAX_COLUMNS}, as float32 counts"
         )
-    defines = [("STAT", STATS["largest"]), ("COLUMN", 1)]
-    return flat_draw(
-        name,
-        kind,
-        "largest_column",
-        [("stats", stats)],
-        [out],
-        kernels=kernels,
-        rows=rows,
-        defines=defines,
-        shader="stat_column",
-    )
+    inputs, defines = [("stats", stats)], [("STAT", STATS["largest"]), ("COLUMN", 1)]
+    further: dict[str, Any] = {"rows": rows, "defines": defines, "shader": "stat_column"}
+    return flat_draw(name, kind, "largest_column", inputs, [out], kernels=kernels, **further)
 
 
 def merged(stat: int, parts: Array) -> Array:
@@ -254,7 +238,7 @@ def stats_of(inputs: Mapping[str, Array], params: Params, rows: int) -> Array:
     return merged(int(params["STAT"]), stats[:rows].reshape(rows, -1, LANES))
 
 
-def values_of(inputs: Mapping[str, Array], rows: int) -> Array:
+def row_values(inputs: Mapping[str, Array], rows: int) -> Array:
     """An oracle's input ``x``, with ``residual`` added where there is one, as the shaders read it."""
     (x,) = float64(inputs, ["x"])
     return x[:rows] + float64(inputs, ["residual"])[0][:rows] if "residual" in inputs else x[:rows]
@@ -301,7 +285,7 @@ def check_rows(shapes: Shapes, params: Params) -> None:
 
 
 def _oracle_row_stats(inputs: Mapping[str, Array], params: Params, size: tuple[int, int]) -> Array:
-    x, stat, step = values_of(inputs, size[0]), int(params["STAT"]), LANES * int(params["PART_TEXELS"])
+    x, stat, step = row_values(inputs, size[0]), int(params["STAT"]), LANES * int(params["PART_TEXELS"])
     cols, found = columns_that_count(size[0], params), []
     for start in range(0, x.shape[1], step):
         part = _part_stats(stat, x[:, start : start + step], cols - start)

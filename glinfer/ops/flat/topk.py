@@ -1,7 +1,7 @@
 """The k largest elements of each row, by a merge sort in passes that keeps at most k elements of a list.
 
-The sort compares whole numbers in the order of the elements, see :func:`keys_of`, each beside its column. The lists of
-all rows lie one after the other in matrices of one texel a row: list l of row r is number ``l * rows + r``.
+The sort compares whole numbers in the order of the elements, see :func:`sort_keys`, each beside its column. The lists
+of all rows lie one after the other in matrices of one texel a row: list l of row r is number ``l * rows + r``.
 """
 
 from __future__ import annotations
@@ -60,7 +60,7 @@ def top_k(
     is not used where C is at most :data:`CHUNK`.
 
     Raises:
-        PlanError: a tensor is laid out in another way.
+        PlanError: a tensor has another layout.
     """
     rows, cols = x.shape
     k = values.shape[1]
@@ -93,7 +93,7 @@ def sort_chunks(
     """The keys and columns ``out`` of the first lists, of 16 elements of x [R, C] each.
 
     Raises:
-        PlanError: a tensor is laid out in another way.
+        PlanError: a tensor has another layout.
     """
     rows, cols = x.shape
     defines: list[Define] = [("ROWS", rows), ("COLS", cols), ("LIST_TEXELS", lists.texels)]
@@ -116,7 +116,7 @@ def merge_sorted(
     """The keys and columns ``out`` of lists that hold two of ``source`` each, every list one of ``rows`` rows.
 
     Raises:
-        PlanError: a tensor is laid out in another way.
+        PlanError: a tensor has another layout.
     """
     kept = -(-k // LANES)
     shift = -1 if merged.texels == kept else merged.texels.bit_length() - 1
@@ -147,14 +147,14 @@ def sorted_pairs(
     """The largest ``values`` [R, k] of x [R, C] and their columns ``places``, from the one sorted list of each row.
 
     Raises:
-        PlanError: a tensor is laid out in another way.
+        PlanError: a tensor has another layout.
     """
     defines: list[Define] = [("ROWS", x.shape[0]), ("COLS", x.shape[1])]
     inputs = [("x", x), ("columns", columns)]
     return flat_draw(name, kind, "sorted_pairs", inputs, [values, places], kernels=kernels, defines=defines)
 
 
-def keys_of(x: Array) -> Array:
+def sort_keys(x: Array) -> Array:
     """Whole numbers of 32 bits in the order of float32 numbers, where −0 is 0 and every NaN is the largest."""
     floats = np.asarray(x, dtype=np.float32)
     bits = np.where(floats == 0, np.float32(0), floats).view(np.uint32)
@@ -209,7 +209,7 @@ def _oracle_chunks(inputs: Mapping[str, Array], params: Params, size: tuple[int,
     rows, cols, texels = int(params["ROWS"]), int(params["COLS"]), int(params["LIST_TEXELS"])
     count = -(-cols // CHUNK)
     keys, columns = (np.zeros((rows, count * CHUNK), dtype=np.int64) for _ in range(2))
-    keys[:, :cols], columns[:, :cols] = keys_of(inputs["x"]), np.arange(cols)
+    keys[:, :cols], columns[:, :cols] = sort_keys(inputs["x"]), np.arange(cols)
     by_list = [part.reshape(rows, count, CHUNK).swapaxes(0, 1).reshape(-1, CHUNK) for part in (keys, columns)]
     return _sorted(by_list[0], by_list[1], texels * LANES).reshape(2, *size)
 

@@ -1,5 +1,4 @@
 """The fused ops of the fast plans, over packed weights, caches and many rows."""
+# ruff: noqa: F401 (an import registers the ops of its module)
 
 from glinfer.ops.fused import cached, embed, gemm, gemv, norms, sample, score, shortlist, tiles, turn
-
-__all__ = ["cached", "embed", "gemm", "gemv", "norms", "sample", "score", "shortlist", "tiles", "turn"]

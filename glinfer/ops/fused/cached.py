@@ -1,7 +1,7 @@
-"""Attention of one new token over a cache: scores, then softmax and weighted sum in one pass, all heads at once.
+"""Attention of one new token over a cache, all heads at once: scores, then softmax and weighted sum in one pass.
 
-Of one sequence, or of many: then the table of rows (:mod:`glinfer.ops.fused.rows`) has each one's position, and the
-cache slot, a multiple of 64, where it begins.
+It serves one sequence, or many; then the table of rows (:mod:`glinfer.ops.fused.rows`) gives the position of each
+sequence's token, and the cache slot, a multiple of 64, where the sequence begins.
 """
 
 from __future__ import annotations
@@ -12,31 +12,33 @@ from dataclasses import dataclass
 import numpy as np
 
 from glinfer.errors import PlanError
-from glinfer.gl.layouts.blocks import BLOCK_FLOATS, BlockLayout, blocks_for
-from glinfer.ops.flat.product import MASKED, seen_keys
+from glinfer.gl.layouts.blocks import BLOCK_FLOATS, blocks_for
+from glinfer.ops.flat.product import seen_keys
+from glinfer.ops.fused.draws import block_draw, block_layout
 from glinfer.ops.fused.rows import BASE, POSITION, table_layout
 from glinfer.ops.kernels import KernelOptions
+from glinfer.ops.published.attention import MASKED
 from glinfer.ops.spec import Array, DrawSpec, Op, Params, Shapes, TensorSpec, float64, register
 
 SLOT_TOKENS = BLOCK_FLOATS
-"""Tokens of one slot of the scores: one block a head."""
+"""Tokens of one slot of the scores, which holds one block a head."""
 
 
 def score_slots(tokens: int) -> int:
-    """How many slots of scores so many tokens take."""
+    """Slots of scores for ``tokens`` tokens."""
     return -(-tokens // SLOT_TOKENS)
 
 
 @dataclass(frozen=True)
 class Heads:
-    """How the heads of one layer lie in a row of its cache: keys, values, and from a whole block on the queries.
+    """The heads of one layer in a row of its cache: keys, then values, and from the next whole block on the queries.
 
     Attributes:
         count: heads of queries.
-        kv: heads of keys and values; as many heads of queries share each.
-        floats: of one head with its padding, a multiple of 16.
-        scale: what the scores are multiplied with.
-        window: how many positions a token sees, itself among them; 0 for all.
+        kv: heads of keys and values; equally many heads of queries share each.
+        floats: floats of one head with its padding, a multiple of 16.
+        scale: factor of the scores.
+        window: positions that a token sees, its own included; 0 for all.
     """
 
     count: int
@@ -46,7 +48,7 @@ class Heads:
     window: int = 0
 
     def __post_init__(self) -> None:
-        """Refuse what the shaders do not know.
+        """Refuse heads that the shaders cannot compute.
 
         Raises:
             PlanError: a head is no whole number of quads, or the heads cannot share.
@@ -63,7 +65,7 @@ class Heads:
 
     @property
     def queries_at(self) -> int:
-        """The first float of the queries: of a whole block."""
+        """The first float of the queries, where a block begins."""
         return BLOCK_FLOATS * blocks_for(2 * self.kv_floats)
 
     @property
@@ -78,11 +80,11 @@ class Heads:
 
     @property
     def aside(self) -> int:
-        """Blocks of queries, which a cache keeps of the last token alone."""
+        """Blocks of queries, which a cache keeps for the last token alone."""
         return blocks_for(self.width)
 
     def defines(self, name: str, **tensors: TensorSpec) -> list[tuple[str, int | float]]:
-        """What attention's shaders are told of the heads, and of tensors in blocks by their prefix.
+        """The defines of the heads for attention's shaders, and of tensors in blocks by their prefix.
 
         Raises:
             PlanError: a tensor does not lie in blocks.
@@ -100,17 +102,6 @@ class Heads:
         return found
 
 
-def block_layout(name: str, tensor: TensorSpec) -> BlockLayout:
-    """The layout of a tensor of draw ``name``.
-
-    Raises:
-        PlanError: it does not lie in blocks.
-    """
-    if not isinstance(tensor.layout, BlockLayout):
-        raise PlanError(f"draw {name}: {tensor.name} does not lie in blocks")
-    return tensor.layout
-
-
 def cached_scores(
     name: str,
     cache: TensorSpec,
@@ -122,28 +113,24 @@ def cached_scores(
 ) -> DrawSpec:
     """``out[t] = scale · q[position] · k[t]`` for each head and every token t that it sees; -1e30 for all others.
 
-    cache [positions, heads.cols] = k | v | q; out [slots, heads · 64], a slot 64 tokens of each head. Run values:
-    position, score_slots.
+    cache [positions, heads.cols] = k | v | q; out [slots, heads · 64], where a slot has 64 tokens of each head. Run
+    values: position, score_slots.
 
-    With the table ``rows``, of each of its rows: group g of 64 tokens of row r in slot ``rows · g + r`` of out. Run
-    value: score_slots, of all rows together.
+    With the table ``rows`` it is computed for each row, and group g of 64 tokens of row r lies in slot ``rows · g + r``
+    of out. Run value: score_slots, of all rows together.
     """
     many = rows is not None
-    return DrawSpec(
-        name=name,
-        kind="attn.scores",
-        op="row_scores" if many else "cached_scores",
-        inputs=(("cache", cache.name), *_table(rows)),
-        outputs=(out.name,),
-        size=("score_slots", out.shape[1]),
-        defines=(
-            *heads.defines(name, CACHE=cache, OUT=out),
-            *_many(rows),
-            ("QUAD", int(kernels.quad)),
-            ("LOOKUP_TEXTURE", int(kernels.lookup_texture)),
-        ),
+    return block_draw(
+        name,
+        "attn.scores",
+        "row_scores" if many else "cached_scores",
+        (("cache", cache.name), *_table(rows)),
+        (out.name,),
+        ("score_slots", out.shape[1]),
+        (*heads.defines(name, CACHE=cache, OUT=out), *_many(rows)),
+        kernels=kernels,
+        quad=True,
         per_run=() if many else (("position", "position"),),
-        cover=kernels.cover,
         shader="cached_scores",
     )
 
@@ -162,27 +149,22 @@ def cached_values(
 
     With ``kernels.split_values`` an instance takes 64 tokens, and blending adds the instances up.
 
-    With the table ``rows``, of each of its rows: out [rows, heads · head_floats]. They are not shared out: an instance
-    would look for the largest score anew, and several rows are fragments enough.
+    With the table ``rows`` it is computed for each row, and out is [rows, heads · head_floats]. Instances do not share
+    many rows: each instance would look for the largest score anew, and several rows are fragments enough.
     """
     many = rows is not None
     parts: list[tuple[str, int | float]] = [("PARTS", 1)] if kernels.split_values and not many else []
-    return DrawSpec(
-        name=name,
-        kind="attn.values",
-        op="row_values" if many else "cached_values",
-        inputs=(("scores", scores.name), ("cache", cache.name), *_table(rows)),
-        outputs=(out.name,),
-        size=(rows.shape[0] if rows is not None else 1, out.shape[1]),
-        defines=(
-            *heads.defines(name, SCORES=scores, CACHE=cache, OUT=out),
-            *_many(rows),
-            *parts,
-            ("QUAD", int(kernels.quad)),
-            ("LOOKUP_TEXTURE", int(kernels.lookup_texture)),
-        ),
+    return block_draw(
+        name,
+        "attn.values",
+        "row_values" if many else "cached_values",
+        (("scores", scores.name), ("cache", cache.name), *_table(rows)),
+        (out.name,),
+        (rows.shape[0] if rows is not None else 1, out.shape[1]),
+        (*heads.defines(name, SCORES=scores, CACHE=cache, OUT=out), *_many(rows), *parts),
+        kernels=kernels,
+        quad=True,
         per_run=() if many else (("position", "position"),),
-        cover=kernels.cover,
         instances="score_slots" if parts else 1,
         clears=bool(parts),
         adds=bool(parts),
@@ -199,7 +181,7 @@ def _many(rows: TensorSpec | None) -> list[tuple[str, int]]:
 
 
 def heads_in(params: Params) -> Heads:
-    """The heads that a draw was built for."""
+    """The heads of a draw's defines."""
     texels = int(params["HEAD_TEXELS"])
     return Heads(
         int(params["HEADS"]), int(params["KV_HEADS"]), 4 * texels, float(params["SCORE_SCALE"]), int(params["WINDOW"])
@@ -207,7 +189,7 @@ def heads_in(params: Params) -> Heads:
 
 
 def check_cache(shapes: Shapes, params: Params) -> int:
-    """Require a cache of keys, values and queries; the floats of all heads of queries together."""
+    """Require a cache of keys, values and queries; returns the floats of all heads of queries."""
     heads = heads_in(params)
     shapes.expect("cache", None, heads.cols)
     # Whole slots of tokens are read, whatever the position.
@@ -303,11 +285,7 @@ def _oracle_row_scores(inputs: Mapping[str, Array], params: Params, size: tuple[
     for row, info in enumerate(inputs["rows"].astype(np.intp)):
         position, own = info[POSITION], cache[info[BASE] :]
         found[:, row] = scores_of(
-            queries_of(own, heads)[:, position],
-            keys_of(own, heads),
-            position,
-            max(groups, position // 64 + 1),
-            heads,
+            queries_of(own, heads)[:, position], keys_of(own, heads), position, max(groups, position // 64 + 1), heads
         )[:groups]
     return found.reshape(size)
 

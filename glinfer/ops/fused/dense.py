@@ -1,4 +1,4 @@
-"""What products of one row and of many share: the weights, what is done to inputs and sums, and the oracle of a row."""
+"""The common parts of products of one row and of many: weights, norms, gates and rotation, and the oracle of a row."""
 
 from __future__ import annotations
 
@@ -25,14 +25,14 @@ Defines = list[tuple[str, int | float]]
 
 @dataclass(frozen=True)
 class Matrix:
-    """A packed matrix and what goes with it.
+    """A packed matrix, its constants and its gain.
 
     Attributes:
         weight: [outputs, words], in a :class:`GemvLayout` or a :class:`GroupedLayout`.
         consts: [outputs, 1 to 6], see :class:`ConstantLayout`.
         inputs: weights of a row.
-        gain: [1, inputs], what the inputs are multiplied with, where the weights keep the bits of their file.
-        gated: whether its blocks of 64 outputs are, in turn, those of a gate and those that are multiplied with it.
+        gain: [1, inputs], factors of the inputs, for weights that keep the bits of their file.
+        gated: whether blocks of 64 outputs of a gate alternate with the blocks that the gate multiplies.
     """
 
     weight: TensorSpec
@@ -50,12 +50,12 @@ class Matrix:
 
 @dataclass(frozen=True)
 class Turning:
-    """Which outputs rotary positions turn, in pairs that follow each other.
+    """The outputs that rotary positions turn, in pairs that follow each other.
 
     Attributes:
-        table: [positions, head_floats]: cosine and sine of each pair.
-        keys: the first so many outputs are keys.
-        queries: from this output on there are queries.
+        table: [positions, head_floats], the cosine and the sine of each pair.
+        keys: outputs from the first on that are keys.
+        queries: the first output that is a query.
     """
 
     table: TensorSpec
@@ -63,7 +63,7 @@ class Turning:
     queries: int
 
     def defines(self, name: str) -> Defines:
-        """What shaders/common/rope.glsl needs."""
+        """The defines of shaders/common/rope.glsl."""
         if not isinstance(self.table.layout, RowLayout):
             raise PlanError(f"draw {name}: {self.table.name} is no table of rows")
         sizes = {"HEAD_TEXELS": self.table.shape[1], "KEY_TEXELS": self.keys, "QUERY_AT": self.queries}
@@ -80,10 +80,10 @@ def dense_defines(
     activation: str,
     kernels: KernelOptions,
 ) -> Defines:
-    """What shaders/gemv.frag and shaders/gemm.frag are told alike.
+    """The defines that shaders/gemv.frag and shaders/gemm.frag share.
 
     Raises:
-        PlanError: something is laid out otherwise, or there is no such activation.
+        PlanError: a tensor has another layout, or there is no such activation.
     """
     weight, consts = matrix.weight.layout, matrix.consts.layout
     if not isinstance(weight, (GemvLayout, GroupedLayout)) or not isinstance(consts, ConstantLayout):
@@ -121,12 +121,12 @@ def dense_defines(
 
 
 def target_defines(out: BlockLayout) -> Defines:
-    """The place of the outputs, and whether shaders/common/half.glsl rounds them for a target of half floats."""
+    """The layout of the outputs, and whether shaders/common/half.glsl rounds them for a target of half floats."""
     return [*out.defines("OUT"), *([("OUT_HALF", 1)] if out.format_name == "rgba16f" else [])]
 
 
 def grouped_defines(weight: GroupedLayout) -> Defines:
-    """What shaders/common/grouped.glsl needs beside the place of the words."""
+    """The defines of shaders/common/grouped.glsl, besides the layout of the words."""
     form = weight.form
     return [
         ("LINE_TEXELS", line_texels(form)),
@@ -138,7 +138,7 @@ def grouped_defines(weight: GroupedLayout) -> Defines:
 
 
 def dense_inputs(matrix: Matrix, turning: Turning | None) -> list[tuple[str, str]]:
-    """What is sampled beside the rows."""
+    """The inputs besides the rows."""
     found = [("weight", matrix.weight.name), ("consts", matrix.consts.name)]
     if matrix.gain is not None:
         found.append(("gain", matrix.gain.name))
@@ -146,12 +146,12 @@ def dense_inputs(matrix: Matrix, turning: Turning | None) -> list[tuple[str, str
 
 
 def steps_of(weight: GemvLayout | GroupedLayout, inputs: int) -> int:
-    """Steps of the loop over the inputs: of 16, or rounds of 128."""
+    """Steps of the loop over the inputs: of 16 inputs, or for groups rounds of 128."""
     return rounds_for(inputs) if isinstance(weight, GroupedLayout) else 4 * blocks_for(inputs)
 
 
 def shared_parts(matrix: Matrix, part_steps: int) -> int:
-    """Into how many instances a product is shared out, each of about ``part_steps`` steps of 16 inputs."""
+    """Instances that share a product, each of about ``part_steps`` steps of 16 inputs."""
     layout = matrix.weight.layout
     assert isinstance(layout, (GemvLayout, GroupedLayout))
     steps = steps_of(layout, matrix.inputs)
@@ -167,7 +167,7 @@ def format_name(params: Params) -> str:
 
 
 def check_dense(shapes: Shapes, params: Params, outputs: int, *, residual: bool) -> None:
-    """Require weights and constants for so many outputs, and parts that can be added up."""
+    """Require weights and constants for ``outputs`` outputs, and parts that can be added up."""
     rows, inputs = outputs * (1 + int(params["GATED"])), int(params["INPUTS"])
     if params["GATED"]:
         rows = 2 * BLOCK_FLOATS * blocks_for(outputs)
@@ -190,11 +190,11 @@ def dense_rows(inputs: Mapping[str, Array], params: Params, x: Array, norms: Arr
     """For an oracle: the outputs [rows, outputs] of rows x [rows, inputs], float64, without residual.
 
     Args:
-        inputs: the draw's, by sampler.
-        params: the draw's.
+        inputs: the draw's inputs by sampler.
+        params: the draw's params.
         x: the rows.
-        norms: factors [rows, 1] that were computed before, or None.
-        positions: of each row, for rotary positions.
+        norms: factors [rows, 1] of an earlier pass, or None.
+        positions: the position of each row, for rotation.
     """
     consts = inputs["consts"].astype(np.float64)
     weight = weights_of(inputs["weight"], consts, params)

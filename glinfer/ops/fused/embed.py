@@ -7,10 +7,11 @@ from collections.abc import Mapping
 import numpy as np
 
 from glinfer.errors import PlanError
-from glinfer.gl.layouts.blocks import BLOCK_FLOATS, BlockLayout, RowLayout
+from glinfer.gl.layouts.blocks import BLOCK_FLOATS, RowLayout
 from glinfer.gl.layouts.grouped import GroupedLayout, rounds_for
 from glinfer.gl.layouts.matrix import Extent
 from glinfer.ops.fused.dense import grouped_defines
+from glinfer.ops.fused.draws import block_draw, block_layout
 from glinfer.ops.fused.rows import CHOSEN, POSITION, TOKEN, RowInterleaved, deinterleaved, table_layout
 from glinfer.ops.fused.sample import best_candidate
 from glinfer.ops.kernels import KernelOptions
@@ -22,10 +23,10 @@ from glinfer.quant.ggml import table_of
 def table_defines(
     name: str, wte: TensorSpec, wpe: TensorSpec | None, width: int, scale: float
 ) -> tuple[list[tuple[str, str]], list[tuple[str, int | float]]]:
-    """What shaders/common/table.glsl samples and is told of a table of embeddings, [V, width].
+    """The inputs and the defines of shaders/common/table.glsl for a table of embeddings, [V, width].
 
     Raises:
-        PlanError: the tables lie otherwise.
+        PlanError: a table has another layout.
     """
     defines: list[tuple[str, int | float]] = [
         ("DIM_TEXELS", -(-width // 4)),
@@ -65,7 +66,7 @@ def _table(inputs: Mapping[str, Array], params: Params) -> Array:
 
 
 def _check_table(shapes: Shapes, params: Params) -> int:
-    """Require tables of one width; how many tokens there are."""
+    """Require tables of one width; returns the number of tokens."""
     cols = shapes.by_name["output"][1]
     shapes.expect("wte", None, cols)
     shapes.expect("wpe", None, cols)
@@ -84,30 +85,22 @@ def embed_token(
     scale: float = 1.0,
     kernels: KernelOptions,
 ) -> DrawSpec:
-    """``out = scale · wte[token] + wpe[position]`` of one token, [1, D] in blocks.
+    """``out = scale · wte[token] + wpe[position]`` for one token, [1, D] in blocks.
 
-    wte [V, D] is a table of rows or a packed matrix, wpe [S, D] a table of rows or None. Run values: token, or -1 for
-    the best candidate in slot position - 1 of picks (see :mod:`glinfer.ops.fused.sample`); position.
+    wte [V, D] is a table of rows or a packed matrix, wpe [S, D] a table of rows or None. Run values: position; token,
+    or -1 for the best candidate in slot position - 1 of picks (see :mod:`glinfer.ops.fused.sample`).
     """
-    if not isinstance(picks.layout, BlockLayout) or not isinstance(out.layout, BlockLayout):
-        raise PlanError(f"draw {name}: expected candidates and output in blocks")
     inputs, defines = table_defines(name, wte, wpe, out.shape[1], scale)
-    return DrawSpec(
-        name=name,
-        kind=name,
-        op="embed_token",
-        inputs=(*inputs, ("picks", picks.name)),
-        outputs=(out.name,),
-        size=(1, out.shape[1]),
-        defines=(
-            *defines,
-            *picks.layout.defines("PICKS"),
-            *out.layout.defines("OUT"),
-            ("LOOKUP_TEXTURE", int(kernels.lookup_texture)),
-            ("QUAD", 0),
-        ),
+    return block_draw(
+        name,
+        name,
+        "embed_token",
+        (*inputs, ("picks", picks.name)),
+        (out.name,),
+        (1, out.shape[1]),
+        (*defines, *block_layout(name, picks).defines("PICKS"), *block_layout(name, out).defines("OUT")),
+        kernels=kernels,
         per_run=(("token", "token"), ("position", "position")),
-        cover=kernels.cover,
     )
 
 
@@ -144,33 +137,25 @@ def embed_rows(
     scale: float = 1.0,
     kernels: KernelOptions,
 ) -> DrawSpec:
-    """``out[r] = scale · wte[token] + wpe[position]`` of the rows of the first ``slots`` slots, as the table rows says.
+    """``out[r] = scale · wte[token] + wpe[position]`` for the rows of the first ``slots`` slots.
 
-    The tables are those of :func:`embed_token`; see :mod:`glinfer.ops.fused.rows`. Where the token is CHOSEN it is the
-    best candidate in slot r of ``picks`` [rows, 64].
+    wte and wpe are as in :func:`embed_token`. The table ``rows`` gives token and position (see
+    :mod:`glinfer.ops.fused.rows`); the token CHOSEN stands for the best candidate in slot r of ``picks`` [rows, 64].
     """
     inputs, defines = table_defines(name, wte, wpe, out.cols, scale)
     if picks is not None:
-        if not isinstance(picks.layout, BlockLayout):
-            raise PlanError(f"draw {name}: expected candidates in blocks")
-        inputs, defines = [*inputs, ("picks", picks.name)], [*defines, *picks.layout.defines("PICKS")]
-    return DrawSpec(
-        name=name,
-        kind=name,
-        op="embed_rows",
-        inputs=(("rows", rows.name), *inputs),
-        outputs=out.names,
-        size=(slots, out.cols),
-        defines=(
-            *table_layout(rows).defines("ROWS"),
-            *defines,
-            *out.layout.defines("OUT"),
-            ("ROWS", len(out.tensors)),
-            ("LOOKUP_TEXTURE", int(kernels.lookup_texture)),
-            ("QUAD", 0),
-        ),
-        cover=kernels.cover,
-        largest_cell=kernels.largest_cell,
+        inputs.append(("picks", picks.name))
+        defines += block_layout(name, picks).defines("PICKS")
+    return block_draw(
+        name,
+        name,
+        "embed_rows",
+        (("rows", rows.name), *inputs),
+        out.names,
+        (slots, out.cols),
+        (*table_layout(rows).defines("ROWS"), *defines, *out.layout.defines("OUT"), ("ROWS", len(out.tensors))),
+        kernels=kernels,
+        cells=True,
     )
 
 
@@ -190,7 +175,7 @@ def _oracle_rows(inputs: Mapping[str, Array], params: Params, size: tuple[int, i
     found = _table(inputs, params)[tokens]
     if params["POSITIONS"]:
         (wpe,) = float64(inputs, ["wpe"])
-        # Rows that only fill up the last slot may have positions behind the last one, and are worth nothing.
+        # Padding rows of the last slot may have positions beyond the table; their results are ignored.
         found = found + wpe[np.minimum(table[:, POSITION], len(wpe) - 1)]
     return deinterleaved(found, int(params["ROWS"]))
 

@@ -42,7 +42,7 @@ def gemm(
     parts: int = 1,
     adds: bool = False,
 ) -> DrawSpec:
-    """``out[r] = activation(norm[r] · weight @ (gain · x[r]) + bias) + residual[r]`` of the rows of ``slots`` slots.
+    """``out[r] = activation(norm[r] · weight @ (gain · x[r]) + bias) + residual[r]`` for the rows of ``slots`` slots.
 
     Each row is computed as :func:`glinfer.ops.fused.gemv.gemv` computes one vector; ``parts`` and ``adds`` mean the
     same. x and residual are interleaved as out is, or x is one tensor with a row a slot. With ``norm_eps`` norm is

@@ -32,15 +32,15 @@ def gemv(
     parts: int = 1,
     adds: bool = False,
 ) -> DrawSpec:
-    """``out[first] = activation(norm · weight @ (gain · x) + bias) + residual``, of one vector.
+    """``out[first] = activation(norm · weight @ (gain · x) + bias) + residual`` for one vector.
 
-    x [1, IN] and residual [1, OUT] in blocks, the matrix packed, out [slots, OUT] in blocks, of which slot ``first`` is
-    written. With ``norm_eps`` norm is 1 / sqrt(mean(x²) + eps), which is RMSNorm (Zhang and Sennrich 2019), and
-    LayerNorm where x has mean zero or the constants have the weights' sums. Of a gated matrix
-    ``out = activation(gate) · up``. With ``turning`` queries and keys are turned; run value: position.
+    x [1, IN], residual [1, OUT] and out [slots, OUT] lie in blocks; slot ``first`` of out is written. With ``norm_eps``
+    norm is 1 / sqrt(mean(x²) + eps): RMSNorm (Zhang and Sennrich 2019), or LayerNorm if x has mean zero or the
+    constants hold the weights' sums. A gated matrix gives ``out = activation(gate) · up``. With ``turning`` queries and
+    keys are turned by the run value position.
 
-    With ``adds`` the product is added by blending to what out holds, so that out is its own residual; ``parts``
-    instances may then share the inputs out, without norm or activation.
+    With ``adds`` blending adds the product to what out holds, so that out is its own residual; then ``parts`` instances
+    may share the inputs, without norm or activation.
     """
     if not isinstance(x.layout, BlockLayout) or not isinstance(out.layout, BlockLayout):
         raise PlanError(f"draw {name}: expected vectors in blocks")

@@ -6,9 +6,9 @@ from collections.abc import Mapping
 
 import numpy as np
 
-from glinfer.errors import PlanError
-from glinfer.gl.layouts.blocks import BlockLayout, blocks_for
+from glinfer.gl.layouts.blocks import blocks_for
 from glinfer.gl.layouts.matrix import Extent
+from glinfer.ops.fused.draws import block_draw, block_layout
 from glinfer.ops.fused.rows import RowInterleaved, check_same, gathered, optional_names
 from glinfer.ops.kernels import KernelOptions
 from glinfer.ops.spec import Array, DrawSpec, Op, Params, Shapes, TensorSpec, register
@@ -29,39 +29,29 @@ def row_norms(
 ) -> DrawSpec:
     """1 / sqrt(mean(x[r]²) + eps) of each row of the first ``slots`` slots: RMSNorm's factor (Zhang and Sennrich 2019).
 
-    out [slots, :func:`norm_floats`] in blocks: four rows a quad, once for each of its members. With ``centred`` it is
-    LayerNorm's, of the variance in place of the mean square, and quads 2 and 3 have the means. ``grouped`` adds up in
-    the order of a product over groups of 32 inputs.
+    out [slots, :func:`norm_floats`] in blocks holds four rows a quad, once for each member of the quad. With
+    ``centred`` it is LayerNorm's factor, of the variance instead of the mean square, and quads 2 and 3 hold the means.
+    ``grouped`` sums in the order of a product over groups of 32 inputs.
     """
-    if not isinstance(out.layout, BlockLayout):
-        raise PlanError(f"draw {name}: {out.name} does not lie in blocks")
-    return DrawSpec(
-        name=name,
-        kind=kind,
-        op="row_norms",
-        inputs=x.inputs(),
-        outputs=(out.name,),
-        size=(slots, out.shape[1]),
-        defines=(
-            *x.layout.defines("X"),
-            *out.layout.defines("OUT"),
-            ("ROWS", len(x.tensors)),
-            ("STEPS", 4 * blocks_for(x.cols)),
-            ("DIM", x.cols),
-            ("EPS", eps),
-            ("CENTRED", int(centred)),
-            ("GROUPED", int(grouped)),
-            *_groups(x.cols, grouped, kernels.quad),
-            ("QUAD", int(kernels.quad)),
-            ("LOOKUP_TEXTURE", int(kernels.lookup_texture)),
-        ),
-        cover=kernels.cover,
-        largest_cell=kernels.largest_cell,
+    defines = (
+        *x.layout.defines("X"),
+        *block_layout(name, out).defines("OUT"),
+        ("ROWS", len(x.tensors)),
+        ("STEPS", 4 * blocks_for(x.cols)),
+        ("DIM", x.cols),
+        ("EPS", eps),
+        ("CENTRED", int(centred)),
+        ("GROUPED", int(grouped)),
+        *_groups(x.cols, grouped, kernels.quad),
+    )
+    size = slots, out.shape[1]
+    return block_draw(
+        name, kind, "row_norms", x.inputs(), (out.name,), size, defines, kernels=kernels, quad=True, cells=True
     )
 
 
 def _groups(cols: int, grouped: bool, quad: bool) -> list[tuple[str, int]]:
-    """Groups of 32 inputs, and how many turns of four inputs each fragment takes."""
+    """The defines of groups: groups of 32 inputs, and the turns of four inputs that each fragment takes."""
     if not grouped:
         return []
     groups = -(-cols // GROUP)
@@ -69,7 +59,7 @@ def _groups(cols: int, grouped: bool, quad: bool) -> list[tuple[str, int]]:
 
 
 def norm_floats(rows: int, *, centred: bool = False) -> int:
-    """Columns of the norms of so many rows a slot, and with ``centred`` of their means."""
+    """Columns of the norms of ``rows`` rows a slot, and with ``centred`` of their means."""
     quads = -(-rows // 4)
     return 16 * (2 + quads if centred else quads)
 

@@ -1,14 +1,14 @@
-"""Passes over many rows at once: how rows are dealt to targets, and what a run says of each of them.
+"""Passes over many rows at once: the interleaved layout of rows, and the table that describes each row of a run.
 
-A pass with T targets computes T rows in every fragment, which is what makes a matrix product quick: whatever it fetches
-of the weights serves all of them. Row ``T · slot + n`` of a matrix lies in slot ``slot`` of its tensor n.
+A pass with T render targets computes T rows in every fragment, so that each weight it fetches serves T rows; that makes
+a matrix product fast. Row ``T · slot + n`` of a matrix lies in slot ``slot`` of its tensor n.
 
-What differs from row to row is the table ``rows``, uint32 [rows, 8]:
+The table ``rows``, uint32 [rows, 8], holds what differs from row to row:
 
 ===== ==========================================================================
 word  holds
 ===== ==========================================================================
-0     the token, or :data:`CHOSEN` for the one that the run before chose for this row
+0     the token, or :data:`CHOSEN` for the token that the run before chose for this row
 1     its position in its sequence
 2     the cache slot at which its sequence begins
 3     the token whose likelihood is asked for
@@ -34,30 +34,30 @@ from glinfer.ops.spec import Array, Params, Shapes, TensorSpec
 ROW_WORDS = 8
 CHOSEN = 2**32 - 1
 TARGETS = (1, 2, 4, 8)
-"""How many rows at once shaders/common/each_row.glsl knows."""
+"""Numbers of rows that shaders/common/each_row.glsl computes at once."""
 TOKEN, POSITION, BASE, WANTED, NOISE_KEY, INVERSE_TEMPERATURE, NOISE, SOURCE = range(8)
 
 Table = npt.NDArray[np.uint32]
 
 
 def row_table(rows: int) -> Table:
-    """An empty table for so many rows."""
+    """An empty table of ``rows`` rows."""
     return np.zeros((rows, ROW_WORDS), dtype=np.uint32)
 
 
 def input_names(count: int, letter: str = "x") -> tuple[str, ...]:
-    """The samplers of a matrix that is dealt to ``count`` tensors: x0, x1, …"""
+    """The samplers of a matrix interleaved over ``count`` tensors: x0, x1, …"""
     return tuple(f"{letter}{number}" for number in range(count))
 
 
 @dataclass(frozen=True)
 class RowInterleaved:
-    """A matrix [slots · len(tensors), cols] whose rows are dealt to tensors [slots, cols] in blocks."""
+    """A matrix [slots · T, cols] in T tensors [slots, cols] in blocks: row T·s + n is row s of tensor n."""
 
     tensors: tuple[TensorSpec, ...]
 
     def __post_init__(self) -> None:
-        """Refuse what the shaders do not know."""
+        """Refuse a number of tensors, or layouts, that the shaders cannot read."""
         if len(self.tensors) not in TARGETS:
             raise PlanError(f"found {len(self.tensors)} tensors for one matrix; expected one of {TARGETS}")
         if len({tensor.layout for tensor in self.tensors}) != 1 or not isinstance(self.tensors[0].layout, BlockLayout):
@@ -65,7 +65,7 @@ class RowInterleaved:
 
     @property
     def layout(self) -> BlockLayout:
-        """Of each of the tensors."""
+        """The layout of every tensor."""
         layout = self.tensors[0].layout
         assert isinstance(layout, BlockLayout)
         return layout
@@ -94,7 +94,7 @@ def table_layout(rows: TensorSpec) -> RowLayout:
     """The layout of the table of rows.
 
     Raises:
-        PlanError: it has another.
+        PlanError: the tensor is no such table.
     """
     if not isinstance(rows.layout, RowLayout) or rows.shape[1] != ROW_WORDS:
         raise PlanError(f"{rows.name} is no table of rows with {ROW_WORDS} words each")
@@ -102,17 +102,17 @@ def table_layout(rows: TensorSpec) -> RowLayout:
 
 
 def gathered(inputs: Mapping[str, Array], count: int, letter: str = "x") -> Array:
-    """For an oracle: the matrix, float64 [slots · count, cols], out of its ``count`` tensors."""
+    """For an oracle: the matrix, float64 [slots · count, cols], from its ``count`` tensors."""
     return interleaved([np.asarray(inputs[name], dtype=np.float64) for name in input_names(count, letter)])
 
 
 def interleaved(parts: Sequence[Array]) -> Array:
-    """The matrix [slots · len(parts), cols] whose rows are dealt to ``parts`` [slots, cols]."""
+    """The matrix [slots · len(parts), cols] whose rows take turns in ``parts`` [slots, cols]."""
     return np.asarray(np.stack(parts, axis=1).reshape(-1, parts[0].shape[1]))
 
 
 def deinterleaved(matrix: Array, count: int) -> Array:
-    """For an oracle: the reverse, [count, slots, cols], or the matrix itself for one tensor."""
+    """For an oracle: the ``count`` tensors [count, slots, cols] of a matrix, or the matrix itself for one tensor."""
     if count == 1:
         return matrix
     return np.asarray(matrix.reshape(-1, count, matrix.shape[1]).transpose(1, 0, 2))

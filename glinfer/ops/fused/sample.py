@@ -1,4 +1,4 @@
-"""Choosing the next token on the GPU: the best candidates of a row of logits, with or without noise."""
+"""The choice of the next token on the GPU: the best candidates of a row of logits, with or without noise."""
 
 from __future__ import annotations
 
@@ -6,9 +6,9 @@ from collections.abc import Mapping
 
 import numpy as np
 
-from glinfer.errors import PlanError
-from glinfer.gl.layouts.blocks import BLOCK_FLOATS, BLOCK_TEXELS, BlockLayout
+from glinfer.gl.layouts.blocks import BLOCK_FLOATS, BLOCK_TEXELS
 from glinfer.gl.layouts.matrix import Extent
+from glinfer.ops.fused.draws import block_draw, block_layout
 from glinfer.ops.fused.rows import (
     INVERSE_TEMPERATURE,
     NOISE,
@@ -25,38 +25,25 @@ from glinfer.ops.spec import Array, DrawSpec, Op, Params, Shapes, TensorSpec, re
 
 
 def pick(
-    name: str,
-    logits: TensorSpec,
-    out: TensorSpec,
-    *,
-    vocab: int,
-    first: Extent = 0,
-    kernels: KernelOptions,
+    name: str, logits: TensorSpec, out: TensorSpec, *, vocab: int, first: Extent = 0, kernels: KernelOptions
 ) -> DrawSpec:
-    """The 16 candidates (score, id, 0, 0) of each lane of a block, into slot ``first`` of out [slots, 64].
+    """The 16 candidates (score, id, 0, 0), one for each lane of a block, into slot ``first`` of out [slots, 64].
 
-    logits [1, vocab] in blocks. Lane n sees the texels n, n + 16, … of the logits. Run values: noise (0 or 1),
+    logits [1, vocab] lie in blocks, and lane n sees their texels n, n + 16, … Run values: noise (0 or 1),
     inverse_temperature, noise_key.
     """
-    if not isinstance(logits.layout, BlockLayout) or not isinstance(out.layout, BlockLayout):
-        raise PlanError(f"draw {name}: expected logits and candidates in blocks")
-    return DrawSpec(
-        name=name,
-        kind="pick",
-        op="pick",
-        inputs=(("logits", logits.name),),
-        outputs=(out.name,),
-        size=(1, out.shape[1]),
-        defines=(
-            *logits.layout.defines("LOGITS"),
-            *out.layout.defines("OUT"),
-            ("VOCAB", vocab),
-            ("LOOKUP_TEXTURE", int(kernels.lookup_texture)),
-            ("QUAD", 0),
-        ),
+    places = *block_layout(name, logits).defines("LOGITS"), *block_layout(name, out).defines("OUT")
+    return block_draw(
+        name,
+        "pick",
+        "pick",
+        (("logits", logits.name),),
+        (out.name,),
+        (1, out.shape[1]),
+        (*places, ("VOCAB", vocab)),
+        kernels=kernels,
         per_run=(("noise", "noise"), ("inverse_temperature", "inverse_temperature"), ("noise_key", "noise_key")),
         first=first,
-        cover=kernels.cover,
     )
 
 
@@ -65,14 +52,14 @@ NO_SCORE = np.float32(-3.4e38)
 
 
 def best_candidates(candidates: Array) -> tuple[Array, Array]:
-    """Ids and scores [n] of the best of the candidates [n, 64] that picks left; of equal scores the lowest id."""
+    """Ids and scores [n] of the best of the candidates [n, 64] that picks wrote; of equal scores the lowest id."""
     scores, ids = candidates[:, ::4], candidates[:, 1::4]
     best = scores.max(axis=1)
     return np.where(scores == best[:, None], ids, np.inf).min(axis=1), best
 
 
 def best_candidate(candidates: Array) -> int:
-    """The id of the best of the candidates [64] that one pick left."""
+    """The id of the best of the candidates [64] that one pick wrote."""
     return int(best_candidates(candidates.reshape(1, -1))[0][0])
 
 
@@ -95,7 +82,7 @@ def _candidates(logits: Array, noise: bool, inverse_temperature: float, noise_ke
     ids = np.arange(scores.size)
     lane = (ids // 4) % BLOCK_TEXELS
     found = np.zeros((BLOCK_TEXELS, 4))
-    found[:, 0] = np.float32(-3.4e38)
+    found[:, 0] = NO_SCORE
     for number in range(BLOCK_TEXELS):
         mine = ids[lane == number]
         if mine.size:
@@ -117,28 +104,16 @@ def pick_rows(
     count: Extent,
     kernels: KernelOptions,
 ) -> DrawSpec:
-    """:func:`pick` for the first ``count`` rows, each into its slot of out [rows, 64]; the table rows says how."""
-    if not isinstance(out.layout, BlockLayout):
-        raise PlanError(f"draw {name}: expected candidates in blocks")
-    return DrawSpec(
-        name=name,
-        kind="pick",
-        op="pick_rows",
-        inputs=(*logits.inputs(), ("rows", rows.name)),
-        outputs=(out.name,),
-        size=(count, out.shape[1]),
-        defines=(
-            *logits.layout.defines("LOGITS"),
-            *table_layout(rows).defines("ROWS"),
-            *out.layout.defines("OUT"),
-            ("ROWS", len(logits.tensors)),
-            ("VOCAB", vocab),
-            ("LOOKUP_TEXTURE", int(kernels.lookup_texture)),
-            ("QUAD", 0),
-        ),
-        cover=kernels.cover,
-        shader="pick",
+    """:func:`pick` for the first ``count`` rows, each into its slot of out [rows, 64], as the table ``rows`` says."""
+    defines = (
+        *logits.layout.defines("LOGITS"),
+        *table_layout(rows).defines("ROWS"),
+        *block_layout(name, out).defines("OUT"),
+        ("ROWS", len(logits.tensors)),
+        ("VOCAB", vocab),
     )
+    inputs, size = (*logits.inputs(), ("rows", rows.name)), (count, out.shape[1])
+    return block_draw(name, "pick", "pick_rows", inputs, (out.name,), size, defines, kernels=kernels, shader="pick")
 
 
 def _check_rows(shapes: Shapes, params: Params) -> None:

@@ -1,4 +1,4 @@
-"""How likely the tokens are that really came: log-probabilities without reading the logits back."""
+"""Log-probabilities of given tokens, without reading the logits back."""
 
 from __future__ import annotations
 
@@ -9,6 +9,7 @@ import numpy.typing as npt
 
 from glinfer.gl.layouts.blocks import BLOCK_FLOATS, BLOCK_TEXELS
 from glinfer.gl.layouts.matrix import Extent
+from glinfer.ops.fused.draws import block_draw
 from glinfer.ops.fused.rows import (
     WANTED,
     RowInterleaved,
@@ -18,10 +19,9 @@ from glinfer.ops.fused.rows import (
     optional_names,
     table_layout,
 )
+from glinfer.ops.fused.sample import NO_SCORE
 from glinfer.ops.kernels import KernelOptions
 from glinfer.ops.spec import Array, DrawSpec, Op, Params, Shapes, TensorSpec, register
-
-LEAST = np.float32(-3.4e38)
 
 
 def score_rows(
@@ -34,33 +34,23 @@ def score_rows(
     slots: Extent,
     kernels: KernelOptions,
 ) -> DrawSpec:
-    """Of each row of logits [rows, vocab] what :func:`log_probabilities` needs, 16 parts of 4 numbers.
+    """The 16 parts of 4 numbers that :func:`log_probabilities` needs of each row of logits [rows, vocab].
 
-    The table rows says whose likelihood is asked for; out [rows, 64] is dealt as the logits are.
+    The table ``rows`` names each row's wanted token; out [rows, 64] is interleaved as the logits are.
     """
-    return DrawSpec(
-        name=name,
-        kind="score",
-        op="score_rows",
-        inputs=(*logits.inputs(), ("rows", rows.name)),
-        outputs=out.names,
-        size=(slots, out.cols),
-        defines=(
-            *logits.layout.defines("X"),
-            *table_layout(rows).defines("ROWS"),
-            *out.layout.defines("OUT"),
-            ("ROWS", len(out.tensors)),
-            ("VOCAB", vocab),
-            ("LOOKUP_TEXTURE", int(kernels.lookup_texture)),
-            ("QUAD", 0),
-        ),
-        cover=kernels.cover,
-        largest_cell=kernels.largest_cell,
+    defines = (
+        *logits.layout.defines("X"),
+        *table_layout(rows).defines("ROWS"),
+        *out.layout.defines("OUT"),
+        ("ROWS", len(out.tensors)),
+        ("VOCAB", vocab),
     )
+    inputs, size = (*logits.inputs(), ("rows", rows.name)), (slots, out.cols)
+    return block_draw(name, "score", "score_rows", inputs, out.names, size, defines, kernels=kernels, cells=True)
 
 
 def log_probabilities(parts: Array) -> tuple[npt.NDArray[np.float64], npt.NDArray[np.intp]]:
-    """(log-probability of the wanted token, likeliest token) of each row, out of what a pass has left [rows, 64]."""
+    """(log-probability of the wanted token, likeliest token) of each row, from a pass's parts [rows, 64]."""
     wide = parts.reshape(len(parts), BLOCK_TEXELS, 4).astype(np.float64)
     largest, total, likeliest, wanted = (wide[:, :, number] for number in range(4))
     top = largest.max(axis=1)
@@ -77,7 +67,7 @@ def _check(shapes: Shapes, params: Params) -> None:
 def _oracle(inputs: Mapping[str, Array], params: Params, size: tuple[int, int]) -> Array:
     count = size[0] * int(params["ROWS"])
     logits, wanted = gathered(inputs, int(params["ROWS"]))[:count], inputs["rows"][:count, WANTED]
-    parts = np.tile(np.array([LEAST, 0.0, 0.0, LEAST]), (count, BLOCK_TEXELS, 1))
+    parts = np.tile(np.array([NO_SCORE, 0.0, 0.0, NO_SCORE]), (count, BLOCK_TEXELS, 1))
     ids = np.arange(logits.shape[1])
     for lane in range(BLOCK_TEXELS):
         mine = ids[(ids // 4) % BLOCK_TEXELS == lane]

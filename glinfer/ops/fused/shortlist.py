@@ -1,8 +1,8 @@
 """A shortlist of each row of logits: its likeliest tokens, and bounds on all others, in a few kilobytes.
 
-The vocabulary is cut into pieces with a stride, because neighbours are often alike, such as the digits. The shader
-leaves the four largest logits of each piece. A token that is not on the list has no larger logit than the fourth of its
-piece, so each token above the largest fourth has its true rank.
+The vocabulary is cut into pieces with a stride, because neighbours such as the digits are often alike. The shader
+writes the four largest logits of each piece. A token that is not on the list has at most the fourth logit of its piece,
+so every token above the largest fourth logit has its true rank.
 """
 
 from __future__ import annotations
@@ -36,15 +36,15 @@ Floats = npt.NDArray[np.float32]
 Ids = npt.NDArray[np.int64]
 
 TOKENS_PER_PIECE = 4
-"""Tokens of one piece that are on the list: the lanes of a texel."""
-_PIECES, _FEWEST = 512, 64
+"""Listed tokens of one piece: the channels of a texel."""
+_PIECES, _MIN_PIECES = 512, 64
 # Two steps share a float32, which holds whole numbers up to 2**24.
 _STEPS = 4096
 
 
 def pieces_for(vocab: int) -> int:
-    """How many pieces a vocabulary is cut into, a power of two: 512 unless it is very small or very large."""
-    pieces = _FEWEST
+    """Pieces of a vocabulary, a power of two: 512 unless it is very small or very large."""
+    pieces = _MIN_PIECES
     while (pieces < _PIECES and pieces < vocab) or pieces * _STEPS < vocab:
         pieces *= 2
     return pieces
@@ -61,9 +61,9 @@ def shortlist(
     count: Extent,
     kernels: KernelOptions,
 ) -> DrawSpec:
-    """The shortlists of ``count`` rows of logits [rows, vocab], which the table rows names.
+    """The shortlists of ``count`` rows of logits [rows, vocab], which the table ``rows`` names.
 
-    Both outputs are [rows of the table, 4 · pieces] in flat texels, a piece a texel; :class:`Shortlist` reads them.
+    Both outputs are [rows of the table, 4 · pieces] in flat texels, one for each piece; :class:`Shortlist` reads them.
     """
     if not isinstance(best.layout, FlatLayout) or not isinstance(facts.layout, FlatLayout):
         raise PlanError(f"draw {name}: expected outputs with four elements a texel")
@@ -89,12 +89,12 @@ def shortlist(
 
 @dataclass(frozen=True)
 class Shortlist:
-    """What the pass has left of one row: the likeliest tokens of each piece, and bounds on all others.
+    """The shortlist of one row: the likeliest tokens of each piece, and bounds on all others.
 
     Attributes:
         vocab: tokens of the whole row.
         best: float32 [pieces, 4], the largest logits of each piece, largest first; NO_SCORE where there is none.
-        facts: float32 [pieces, 4], see shaders/shortlist.frag.
+        facts: float32 [pieces, 4], as shaders/shortlist.frag describes them.
     """
 
     vocab: int
@@ -103,12 +103,12 @@ class Shortlist:
 
     @property
     def pieces(self) -> int:
-        """How many pieces the vocabulary is cut into; token t is in piece t mod pieces."""
+        """Pieces of the vocabulary; token t is in piece t mod pieces."""
         return len(self.best)
 
     @property
     def sound(self) -> bool:
-        """Whether no logit is NaN or +inf, and one at least can be compared."""
+        """Whether no logit is NaN or +inf, and at least one can be compared."""
         return bool(self.facts[:, 2].min() >= 0.0 and NO_SCORE < self.best[:, 0].max() < np.inf)
 
     def tokens(self) -> tuple[Ids, Floats]:
@@ -121,19 +121,19 @@ class Shortlist:
 
     @property
     def bounds(self) -> Floats:
-        """Of each piece, the largest logit that a token may have which is not on the list, [pieces]."""
+        """The largest logit that an unlisted token of each piece may have, [pieces]."""
         if self.vocab <= TOKENS_PER_PIECE * self.pieces:  # all that can be compared are on it
             return np.full(self.pieces, NO_SCORE)
         return self.best[:, TOKENS_PER_PIECE - 1]
 
     @property
     def rest(self) -> Floats:
-        """The weight of each piece's other tokens at the row's temperature, relative to that of its bound, [pieces]."""
+        """The weight of each piece's unlisted tokens at the row's temperature, relative to its bound's, [pieces]."""
         return self.facts[:, 2]
 
     @property
     def drawn(self) -> Floats:
-        """The largest score with noise of all tokens of each piece, [pieces]."""
+        """The largest noisy score of all tokens of each piece, [pieces]."""
         return self.facts[:, 3]
 
 

@@ -1,20 +1,19 @@
-"""Attention of many new tokens over a cache, several rows in a fragment, and putting their keys and values there.
+"""Attention of many new tokens over a cache, several rows in a fragment, and the store of keys and values there.
 
-The rows of one slot follow each other in one sequence (:mod:`glinfer.ops.fused.rows`): row n of a slot has position p +
-n, where p is that of its first row, and the sequence's keys begin at a cache slot that is a multiple of 16.
+The rows of one slot follow each other in one sequence (:mod:`glinfer.ops.fused.rows`): row n of a slot has position
+p + n, where p is the position of its first row. The sequence's keys begin at a cache slot that is a multiple of 16.
 """
 
 from __future__ import annotations
 
 from collections.abc import Mapping
+from typing import Any
 
 import numpy as np
 
-from glinfer.ops.flat.product import MASKED
 from glinfer.ops.fused.cached import (
     SLOT_TOKENS,
     Heads,
-    block_layout,
     check_cache,
     heads_in,
     keys_of,
@@ -23,6 +22,7 @@ from glinfer.ops.fused.cached import (
     scores_of,
     values_of,
 )
+from glinfer.ops.fused.draws import block_draw, block_layout
 from glinfer.ops.fused.rows import (
     BASE,
     POSITION,
@@ -34,28 +34,34 @@ from glinfer.ops.fused.rows import (
     table_layout,
 )
 from glinfer.ops.kernels import KernelOptions
+from glinfer.ops.published.attention import MASKED
 from glinfer.ops.spec import Array, DrawSpec, Op, Params, Shapes, TensorSpec, float64, register
 
 
-def _common(
+def _tile_draw(
     name: str,
+    kind: str,
+    op: str,
+    slots: str,
     x: RowInterleaved,
     cache: TensorSpec,
     rows: TensorSpec,
     out: RowInterleaved,
     heads: Heads,
     kernels: KernelOptions,
-) -> tuple[tuple[str, int | float], ...]:
-    return (
+    vertex: str = "",
+) -> DrawSpec:
+    defines = (
         *heads.defines(name, CACHE=cache),
         ("CACHE_SLOTS", cache.shape[0]),
         *x.layout.defines("X"),
         *table_layout(rows).defines("ROWS"),
         *out.layout.defines("OUT"),
         ("ROWS", len(out.tensors)),
-        ("QUAD", int(kernels.quad)),
-        ("LOOKUP_TEXTURE", int(kernels.lookup_texture)),
     )
+    inputs, per_run = (*x.inputs(), ("cache", cache.name), ("rows", rows.name)), (("row_slots", "row_slots"),)
+    further: dict[str, Any] = {"quad": True, "cells": True, "per_run": per_run, "vertex": vertex}
+    return block_draw(name, kind, op, inputs, out.names, (slots, out.cols), defines, kernels=kernels, **further)
 
 
 def tile_scores(
@@ -70,23 +76,12 @@ def tile_scores(
 ) -> DrawSpec:
     """``out[r, t] = scale · q[r] · k[t]`` for each head and every token t that the row sees; -1e30 for others.
 
-    queries [rows, heads.cols] = k | v | q, dealt; cache [slots, same]; out
-    [groups · slots, heads · 64], dealt: group g of 64 tokens of the rows of slot s in slot ``row_slots · g + s``.
-    Run values: row_slots, how many slots of rows there are; score_slots = groups · row_slots.
+    queries [rows, heads.cols] = k | v | q and cache [slots, heads.cols]; out [groups · slots, heads · 64] has group g
+    of 64 tokens of the rows of slot s in slot ``row_slots · g + s``. Run values: row_slots, the slots of rows;
+    score_slots = groups · row_slots.
     """
-    return DrawSpec(
-        name=name,
-        kind="attn.scores",
-        op="tile_scores",
-        inputs=(*queries.inputs(), ("cache", cache.name), ("rows", rows.name)),
-        outputs=out.names,
-        size=("score_slots", out.cols),
-        defines=_common(name, queries, cache, rows, out, heads, kernels),
-        per_run=(("row_slots", "row_slots"),),
-        cover=kernels.cover,
-        largest_cell=kernels.largest_cell,
-        vertex="common/causal.vert",
-    )
+    tensors, vertex = (queries, cache, rows, out, heads), "common/causal.vert"
+    return _tile_draw(name, "attn.scores", "tile_scores", "score_slots", *tensors, kernels, vertex)
 
 
 def tile_values(
@@ -99,71 +94,42 @@ def tile_values(
     *,
     kernels: KernelOptions,
 ) -> DrawSpec:
-    """``out[r] = softmax(scores[r]) @ v`` for each head, out [rows, heads · head_floats], dealt; see tile_scores."""
-    return DrawSpec(
-        name=name,
-        kind="attn.values",
-        op="tile_values",
-        inputs=(*scores.inputs(), ("cache", cache.name), ("rows", rows.name)),
-        outputs=out.names,
-        size=("row_slots", out.cols),
-        defines=_common(name, scores, cache, rows, out, heads, kernels),
-        per_run=(("row_slots", "row_slots"),),
-        cover=kernels.cover,
-        largest_cell=kernels.largest_cell,
-    )
+    """``out[r] = softmax(scores[r]) @ v`` for each head, out [rows, heads · head_floats]; see :func:`tile_scores`."""
+    tensors = scores, cache, rows, out, heads
+    return _tile_draw(name, "attn.values", "tile_values", "row_slots", *tensors, kernels)
 
 
 def store_rows(
     name: str, x: RowInterleaved, rows: TensorSpec, cache: TensorSpec, *, together: bool, kernels: KernelOptions
 ) -> DrawSpec:
-    """``cache[base + position] = x[r]`` for each row, base and position as the table rows says. Run value: rows.
+    """``cache[base + position] = x[r]`` for each row, with base and position from the table ``rows``. Run value: rows.
 
-    ``together`` says that the rows' slots follow each other, from the run value strip_first on; then what the cache
-    keeps aside is left out.
+    ``together`` says that the rows' slots follow each other, from the run value strip_first on; then the blocks that
+    the cache keeps aside are not written.
     """
     layout = block_layout(name, cache)
     strip = together and layout.in_one_line
     cols = layout.kept_cols if strip and layout.aside else cache.shape[1]
-    return DrawSpec(
-        name=name,
-        kind="attn.store",
-        op="store_rows",
-        inputs=(*x.inputs(), ("rows", rows.name)),
-        outputs=(cache.name,),
-        size=("rows", cols),
-        defines=(
-            *x.layout.defines("X"),
-            *table_layout(rows).defines("ROWS"),
-            *block_layout(name, cache).defines("OUT"),
-            ("ROWS", len(x.tensors)),
-            ("STRIP", int(strip)),
-            ("QUAD", 0),
-            ("LOOKUP_TEXTURE", int(kernels.lookup_texture)),
-        ),
-        cover="strip" if strip else kernels.cover,
-        vertex="" if strip else "common/rows.vert",
+    defines = (
+        *x.layout.defines("X"),
+        *table_layout(rows).defines("ROWS"),
+        *layout.defines("OUT"),
+        ("ROWS", len(x.tensors)),
+        ("STRIP", int(strip)),
+    )
+    further: dict[str, Any] = {"cover": "strip"} if strip else {"vertex": "common/rows.vert"}
+    inputs = *x.inputs(), ("rows", rows.name)
+    return block_draw(
+        name, "attn.store", "store_rows", inputs, (cache.name,), ("rows", cols), defines, kernels=kernels, **further
     )
 
 
 def take_row(name: str, x: RowInterleaved, out: TensorSpec, *, kernels: KernelOptions) -> DrawSpec:
-    """``out = x[last_row]`` by itself, [1, D] in blocks. Run value: last_row."""
-    return DrawSpec(
-        name=name,
-        kind="take",
-        op="take_row",
-        inputs=x.inputs(),
-        outputs=(out.name,),
-        size=(1, out.shape[1]),
-        defines=(
-            *x.layout.defines("X"),
-            *block_layout(name, out).defines("OUT"),
-            ("ROWS", len(x.tensors)),
-            ("QUAD", 0),
-            ("LOOKUP_TEXTURE", int(kernels.lookup_texture)),
-        ),
-        per_run=(("row", "last_row"),),
-        cover=kernels.cover,
+    """``out = x[last_row]``, [1, D] in blocks. Run value: last_row."""
+    defines = *x.layout.defines("X"), *block_layout(name, out).defines("OUT"), ("ROWS", len(x.tensors))
+    size, per_run = (1, out.shape[1]), (("row", "last_row"),)
+    return block_draw(
+        name, "take", "take_row", x.inputs(), (out.name,), size, defines, kernels=kernels, per_run=per_run
     )
 
 
@@ -190,7 +156,7 @@ def _check_store(shapes: Shapes, params: Params) -> None:
 
 
 def _rows_of(inputs: Mapping[str, Array], params: Params) -> list[tuple[int, int, int]]:
-    """(row, position, base) of every row of a run, as the shaders see them: from the first row of each slot."""
+    """(row, position, base) of every row of a run; as in the shaders, the first row of each slot gives all of them."""
     count, table = int(params["ROWS"]), inputs["rows"].astype(np.intp)
     firsts = table[: int(params["row_slots"]) * count : count]
     return [

@@ -1,4 +1,4 @@
-"""Queries and keys normalised head by head and turned by their positions, where a family has norms of heads."""
+"""Normalises queries and keys head by head and turns them by their positions, where a family has norms of heads."""
 
 from __future__ import annotations
 
@@ -10,6 +10,7 @@ from glinfer.errors import PlanError
 from glinfer.gl.layouts.blocks import RowLayout
 from glinfer.gl.layouts.matrix import Extent
 from glinfer.ops.fused.dense import Turning, target_defines, turned_rows
+from glinfer.ops.fused.draws import block_draw
 from glinfer.ops.fused.rows import (
     POSITION,
     RowInterleaved,
@@ -37,46 +38,42 @@ def turn_heads(
     first: Extent = 0,
     kernels: KernelOptions,
 ) -> DrawSpec:
-    """``out[r] = turned(x[r] / sqrt(mean(x[r]²) + eps) · gains)`` of each head of keys and queries; values stay.
+    """``out[r] = turned(x[r] / sqrt(mean(x[r]²) + eps) · gains)`` for each head of keys and queries; values stay.
 
     x and out [rows, k | v | q], gains [2, head_floats] for keys and for queries: RMSNorm (Zhang and Sennrich 2019) over
-    ``head_dim`` elements. With the table ``rows``, of the rows of the first ``slots`` slots, at their positions;
-    without, of one row, written into slot ``first`` of out. Run value: position.
+    ``head_dim`` elements. With the table ``rows`` the rows of the first ``slots`` slots are turned by their positions;
+    without it one row, by the run value position, and written into slot ``first`` of out.
     """
     alone = rows is None
     if not isinstance(gains.layout, RowLayout):
         raise PlanError(f"draw {name}: expected a table of gains")
-    place: list[tuple[str, int]] = [] if rows is None else table_layout(rows).defines("ROWS")
-    return DrawSpec(
-        name=name,
-        kind="attn.turn",
-        op="turn_heads",
-        inputs=(
-            *x.inputs(),
-            ("gains", gains.name),
-            ("rope", turning.table.name),
-            *(() if rows is None else (("rows", rows.name),)),
-        ),
-        outputs=out.names,
-        size=(1 if alone else slots, out.cols),
-        defines=(
-            *x.layout.defines("X"),
-            *gains.layout.defines("GAINS"),
-            *turning.defines(name),
-            *place,
-            *target_defines(out.layout),
-            ("ROWS", len(out.tensors)),
-            ("ALONE", int(alone)),
-            ("TEXELS", out.cols // 4),
-            ("HEAD_DIM", head_dim),
-            ("EPS", eps),
-            ("QUAD", 0),
-            ("LOOKUP_TEXTURE", int(kernels.lookup_texture)),
-        ),
+    inputs = [*x.inputs(), ("gains", gains.name), ("rope", turning.table.name)]
+    defines = [
+        *x.layout.defines("X"),
+        *gains.layout.defines("GAINS"),
+        *turning.defines(name),
+        *target_defines(out.layout),
+        ("ROWS", len(out.tensors)),
+        ("ALONE", int(alone)),
+        ("TEXELS", out.cols // 4),
+        ("HEAD_DIM", head_dim),
+        ("EPS", eps),
+    ]
+    if rows is not None:
+        inputs.append(("rows", rows.name))
+        defines += table_layout(rows).defines("ROWS")
+    return block_draw(
+        name,
+        "attn.turn",
+        "turn_heads",
+        inputs,
+        out.names,
+        (1 if alone else slots, out.cols),
+        defines,
+        kernels=kernels,
+        cells=not alone,
         per_run=(("position", "position"),) if alone else (),
         first=first,
-        cover=kernels.cover,
-        largest_cell=0 if alone else kernels.largest_cell,
     )
 
 

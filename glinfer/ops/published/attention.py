@@ -1,4 +1,4 @@
-"""Causal self-attention of one head at a time, as Gab's published passes have it."""
+"""Causal self-attention, one head at a time."""
 
 from __future__ import annotations
 
@@ -9,7 +9,8 @@ import numpy as np
 
 from glinfer.ops.spec import Array, DrawSpec, Op, Params, Shapes, TensorSpec, float64, register
 
-MASKED = -1e30  # as in shaders/attention_scores.frag
+MASKED = -1e30
+"""The score of an unseen key: far below any other, and finite, so that a softmax gives it an exact 0, never NaN."""
 
 
 def attention_scores(

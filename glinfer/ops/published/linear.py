@@ -1,4 +1,4 @@
-"""Matrix products with their epilogues: bias, activation, residual."""
+"""Matrix products with bias, activation and residual."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from glinfer.errors import PlanError
 from glinfer.ops.spec import Array, DrawSpec, Op, Params, Shapes, TensorSpec, float64, register
 
 ACTIVATIONS = {"none": 0, "gelu_new": 1, "gelu": 2, "silu": 3}
-"""Activation names as Hugging Face has them, to the number that shaders/common/activation.glsl knows."""
+"""Hugging Face's names of activations, and the number that shaders/common/activation.glsl knows each by."""
 
 
 def linear(

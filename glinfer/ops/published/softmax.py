@@ -10,17 +10,11 @@ from glinfer.ops.spec import Array, DrawSpec, Op, Params, Shapes, TensorSpec, fl
 
 
 def softmax(
-    name: str,
-    kind: str,
-    x: TensorSpec,
-    out: TensorSpec,
-    *,
-    causal_square: bool = False,
-    rows_in_use: bool = False,
+    name: str, kind: str, x: TensorSpec, out: TensorSpec, *, causal_square: bool = False, rows_in_use: bool = False
 ) -> DrawSpec:
     """Stable softmax of each row of x [R, C].
 
-    Of all rows; with ``rows_in_use`` of the first ``rows``; with ``causal_square`` of the first rows × rows.
+    It covers all rows; with ``rows_in_use`` the first ``rows``; with ``causal_square`` the first rows × rows.
     """
     height = "rows" if causal_square or rows_in_use else x.shape[0]
     return DrawSpec(

@@ -18,7 +18,7 @@ from tokenizers import Regex, pre_tokenizers
 
 from glinfer.errors import FormatError
 from glinfer.formats.json_files import quoted
-from glinfer.formats.limits import (
+from glinfer.limits import (
     MAX_AROUND_PIECES,
     MAX_STEP_CHARACTERS,
     MAX_STEPS,

@@ -25,7 +25,7 @@ from glinfer.errors import FormatError
 from glinfer.formats.files import AnyPath
 from glinfer.formats.gguf.file import read_gguf_file
 from glinfer.formats.json_files import quoted
-from glinfer.formats.limits import MAX_TOKEN_CHARACTERS, MAX_VOCABULARY_CHARACTERS
+from glinfer.limits import MAX_TOKEN_CHARACTERS, MAX_VOCABULARY_CHARACTERS
 from glinfer.text.tokenizers.gguf_words import BEGIN_WITH_BOS, EXPRESSIONS, WHOLE_WORDS
 from glinfer.text.tokenizers.huggingface import HfModel, _from_byte_level, library_errors
 

@@ -24,7 +24,7 @@ from glinfer.errors import FormatError, GlinferError, InputError
 from glinfer.formats.files import AnyPath, inside, is_directory, opened, shown, words_of
 from glinfer.formats.gguf.vocabulary import byte_letters
 from glinfer.formats.json_files import check_values, is_unicode, quoted, read_json
-from glinfer.formats.limits import MAX_TOKENIZER_BYTES, MAX_TOKENIZER_CONFIG_BYTES, MAX_TOKENIZER_VALUES
+from glinfer.limits import MAX_TOKENIZER_BYTES, MAX_TOKENIZER_CONFIG_BYTES, MAX_TOKENIZER_VALUES
 from glinfer.text.tokenizers.check import check_kind, check_tokenizer
 
 TOKENIZER_FILE = "tokenizer.json"

@@ -10,7 +10,7 @@ from __future__ import annotations
 import re
 from dataclasses import dataclass
 
-from glinfer.formats.limits import MAX_EXPRESSION_CHARACTERS, MAX_EXPRESSION_DEPTH
+from glinfer.limits import MAX_EXPRESSION_CHARACTERS, MAX_EXPRESSION_DEPTH
 
 _COUNTED = re.compile(r"\{(\d{0,9})(?:(,)(\d{0,9}))?\}")
 _OPENING = re.compile(r"\?(?:[imx\-]*:|=|!|>|<=|<!|<[A-Za-z_]\w*>)")

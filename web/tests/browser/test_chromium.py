@@ -1,4 +1,4 @@
-"""Exported sites in a real browser: the same tokens, logits and draw calls as Python's, and nothing complains."""
+"""ExportedSite sites in a real browser: the same tokens, logits and draw calls as Python's, and nothing complains."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from goldens import ModelWriter, gab_records
 import glinfer
 from glinfer.config import ModelConfig
 from glinfer.engine.model import Model
-from glinfer.export.site import Exported, export_web
+from glinfer.export.site import ExportedSite, export_web
 from glinfer.formats import Checkpoint, random_checkpoint, save_checkpoint
 from glinfer.formats.packed import PackedTensor
 from qa.kernels.cases.embedding import random_blocks
@@ -132,7 +132,7 @@ def test_the_golden_of_the_full_size_model(run_site: Drive, golden_model: ModelW
     check_goldens(run_site, golden_model("full"), tmp_path / "site", "usual")
 
 
-def compare_with_python(run_site: Drive, made: Exported, path: Path, prompt: list[int], **options: str) -> None:
+def compare_with_python(run_site: Drive, made: ExportedSite, path: Path, prompt: list[int], **options: str) -> None:
     """12 greedy tokens, and the logits of the first, of a site within WebGL2's minimum and of the same model here."""
     with glinfer.load(path, **options) as model:
         ids, logits = expected_of(model, prompt, 12)

@@ -11,7 +11,8 @@ import pytest
 
 import glinfer
 from glinfer.formats import load_checkpoint
-from glinfer.inspect.look.run import Wanted, look
+from glinfer.inspect.look.options import LookOptions
+from glinfer.inspect.look.output import look
 
 pytestmark = [pytest.mark.gl, pytest.mark.web]
 
@@ -23,7 +24,7 @@ BLOCKS = (0, 1, 4)
 def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
     target = tmp_path_factory.mktemp("look") / "inside & out"
     checkpoint = load_checkpoint("shakespeare")
-    wanted = Wanted.of(checkpoint.config, layers=",".join(map(str, BLOCKS)))
+    wanted = LookOptions.of(checkpoint.config, layers=",".join(map(str, BLOCKS)))
     with glinfer.load("shakespeare", plan="reference") as model:
         look(checkpoint, target, wanted, model=model, prompt="To be, or not\nto be", about={"name": "<i>Bard</i>"})
     return target
@@ -96,8 +97,8 @@ def test_addresses_phones_dark_screens_and_no_script(found: dict[str, Any]) -> N
     steps = found["steps"]
     assert steps["phone"]["files"] == [*HIDDEN[:2], HIDDEN[3]]
     assert not steps["phone"]["wide"]
-    assert steps["phone"]["paper"] == "rgb(22, 23, 26)"
-    assert steps["opened"]["paper"] == "rgb(251, 250, 247)"
+    assert steps["phone"]["paper"] == "rgb(15, 20, 25)"
+    assert steps["opened"]["paper"] == "rgb(246, 247, 249)"
     assert steps["odd"]["files"] == steps["opened"]["files"]
     assert steps["odd"]["layer"] == "all"
     assert steps["without"] == len(found["images"])

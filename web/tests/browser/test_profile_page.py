@@ -10,8 +10,8 @@ from typing import Any
 import pytest
 
 import glinfer
+from glinfer.inspect.profile.measure import profile
 from glinfer.inspect.profile.page import profile_page, write_page
-from glinfer.inspect.profile.run import profile
 
 pytestmark = [pytest.mark.gl, pytest.mark.web]
 

@@ -1,8 +1,7 @@
-"""What the demo runs when no model is given: Gab's full shape with seeded random weights.
+"""A model of Gab's full shape with seeded random weights, for demos and benchmarks without a trained model.
 
-The weights are noise, and so is the text; everything else (draws, textures, speed) is as with a trained
-model. The tokenizer is a byte-level BPE learned from Python's own documentation, with Gab's control tokens
-first, so that it has as many entries as the model.
+Its text is noise; draws, textures and speed equal those of a trained model. The tokenizer is a byte-level BPE learned
+from Python's own documentation after Gab's control tokens, with as many entries as the model has.
 """
 
 from __future__ import annotations
@@ -22,19 +21,19 @@ _CONTROL = ("<|end|>", "<|user|>", "<|assistant|>", "<|think|>")
 
 
 def demo_folder() -> Path:
-    """Where the demo keeps its files: ``demo`` in :func:`glinfer.formats.files.cache_folder`.
+    """Return the folder of the demo's files: ``demo`` in :func:`glinfer.formats.files.cache_folder`.
 
     Raises:
-        InputError: this user has no such folder.
+        InputError: this user has no cache folder.
     """
     return cache_folder() / "demo"
 
 
 def write_demo(folder: Path, config: ModelConfig | None = None) -> tuple[Path, Path]:
-    """Write ``random.gab`` and ``random.bpe`` into ``folder`` unless they are there; returns both paths.
+    """Write ``random.gab`` and ``random.bpe`` into ``folder`` unless they exist; returns both paths.
 
     Raises:
-        InputError: the folder cannot be made, or there can be no tokenizer of the model's size.
+        InputError: the folder cannot be made, or no tokenizer of the model's size can be learned.
         FormatError: a file cannot be written.
     """
     config = config or ModelConfig.from_options("")
@@ -51,10 +50,10 @@ def write_demo(folder: Path, config: ModelConfig | None = None) -> tuple[Path, P
 
 
 def demo_tokenizer(size: int = DEFAULT_SHAPE["vocab"]) -> BpeModel:
-    """A byte-level BPE of ``size`` entries: bytes, control tokens, then merges learned from documentation.
+    """Learn a byte-level BPE of ``size`` entries: bytes, control tokens, then merges from documentation.
 
     Raises:
-        InputError: the documentation does not yield so many.
+        InputError: the documentation yields fewer entries.
     """
     learned = learn_bpe(topics.values(), size, _CONTROL)
     if len(learned.vocabulary) != size:

@@ -1,9 +1,33 @@
-"""Limits for what files may ask for: above every known model, low enough to refuse absurd sizes before memory is taken.
+"""Upper bounds on input and memory that glinfer refuses to exceed.
 
-``*_BYTES`` count bytes, ``*_CHARACTERS`` characters, all others what their name says.
+Those for files are above every known model, and low enough to refuse absurd sizes before memory is taken.
 """
 
-from glinfer.config import MAX_FIELD
+# Commands
+MAX_LOOK_TOKENS = 512
+"""Tokens of a text that ``glinfer look`` draws."""
+MAX_LOOK_BYTES = 256_000_000
+"""Captured tensors that ``glinfer look`` holds in memory at a time."""
+MAX_PROFILE_RUNS = 10_000
+"""Plain runs of one profile."""
+MAX_PROFILE_BYTES = 256 << 20
+"""Size of a JSON report given to ``glinfer profile --compare``."""
+MAX_DIFF_LOGITS = 1 << 28
+"""Logits that ``glinfer diff`` keeps of each side, 1 GiB."""
+MAX_TUNE_SECONDS = 86400
+"""Time for one search of ``glinfer tune``."""
+MAX_PROMPT_LINE_BYTES = 16_000_000
+"""Size of one prompt in a batch file."""
+MAX_RESULT_LINE_BYTES = 2 * MAX_PROMPT_LINE_BYTES
+"""Size of one result in a batch file; a million tokens take some 12 million bytes."""
+MAX_SINGLE_FILE_BYTES = 350_000_000
+"""Weights in a single-file site: a browser's string holds 512 MiB, and base64 adds a third."""
+PIECE_ELEMENTS = 1 << 22
+"""Numbers of one tensor that are widened to float64 at a time, 32 MB."""
+
+# Configurations
+MAX_CONFIG_NUMBER = 1 << 24
+"""Every whole number: far above any model, far below what would overflow a 32-bit texel index."""
 
 # JSON files
 MAX_JSON_VALUES = 1 << 20
@@ -31,7 +55,7 @@ MAX_OWN_HEADER_BYTES = 100_000_000
 """For files that glinfer saved, the limit of the format itself."""
 
 # Manifests and GGUF files
-MAX_TENSOR_EDGE = MAX_FIELD
+MAX_TENSOR_EDGE = MAX_CONFIG_NUMBER
 MAX_FILE_OFFSET = 1 << 46
 MAX_GGUF_ENTRIES = 1 << 16
 """Pieces of metadata, or tensors; the largest models have some thousands."""
@@ -43,7 +67,7 @@ MAX_GGUF_DIMENSIONS = 4
 # Vocabularies
 MAX_TOKENS = 1 << 19
 """Twice the tokens of the largest known vocabulary."""
-MAX_TOKEN_ID = MAX_FIELD
+MAX_TOKEN_ID = MAX_CONFIG_NUMBER
 """The tokenizers library counts up to the highest id when it copies itself."""
 MAX_MERGES_FILE_BYTES = 1 << 24
 """The ``tokenizer.json`` of a second-generation Gab with 10 000 tokens has 103 000."""

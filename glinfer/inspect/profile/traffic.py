@@ -1,10 +1,9 @@
-"""What draws read and write, and what textures take, in bytes: from the plan alone, without OpenGL.
+"""Memory traffic of draws and sizes of textures in bytes, computed from the plan without OpenGL.
 
-What a draw **reads** is the texels in use of each of its inputs, each once: weights whole, of embedding tables the rows
-that are looked up, of caches the tokens that are held, of activations what was written last. A shader fetches most of
-them more than once, which counts once: it is what has to come out of memory at least, not what goes through the
-texture units. What a draw **writes** is the texels that it covers, each once; where blending adds to a target, that is
-read too.
+A draw **reads** each texel in use of its inputs once: whole weights, looked-up rows of embedding tables, cached tokens,
+and activations as last written. Repeated fetches of a texel count once: this is the least that memory has to deliver,
+not what goes through the texture units. A draw **writes** each texel that it covers once; a target that blending adds
+to is read as well.
 """
 
 from __future__ import annotations
@@ -31,7 +30,7 @@ _TABLES = (TABLE, POSITIONS, ROPE)
 
 @dataclass(frozen=True)
 class Read:
-    """What a draw reads of one input."""
+    """Bytes that a draw reads of one input."""
 
     sampler: str
     tensor: str
@@ -40,21 +39,21 @@ class Read:
 
 
 @dataclass(frozen=True)
-class Traffic:
-    """Of one draw in one run: what it reads of each input and of targets that it adds to, and bytes written."""
+class DrawTraffic:
+    """Traffic of one draw in one run: bytes read of each input and of targets that it adds to, and bytes written."""
 
     reads: tuple[Read, ...]
     written: int
 
     @property
     def read(self) -> int:
-        """Bytes read in all."""
+        """Total of bytes read."""
         return sum(read.bytes for read in self.reads)
 
 
 @dataclass(frozen=True)
 class TextureUse:
-    """One texture: the tensor in it, its kind and the part of the model that it belongs to, its size in texels."""
+    """One texture: its tensor, the kind, the part of the model that it belongs to, and its size in texels."""
 
     name: str
     kind: str
@@ -65,20 +64,20 @@ class TextureUse:
     bytes: int
 
 
-def traffic(plan: Plan, values: Values, max_texture_size: int) -> list[Traffic]:
-    """What each draw of a plan reads and writes in a run with these values."""
+def draw_traffic(plan: Plan, values: Values, max_texture_size: int) -> list[DrawTraffic]:
+    """Count what each draw of a plan reads and writes in a run with these values."""
     flow = _Flow(plan, values, max_texture_size)
     return [flow.take(spec) for spec in plan.draws]
 
 
 class _Flow:
-    """Walks the draws of a plan in order, and knows how much of each tensor is in use."""
+    """Walks the draws of a plan in order and tracks how much of each tensor is in use."""
 
     def __init__(self, plan: Plan, values: Values, max_texture_size: int) -> None:
         self.plan, self.values, self.edge = plan, values, max_texture_size
         self.in_use: dict[str, int] = {}
 
-    def take(self, spec: DrawSpec) -> Traffic:
+    def take(self, spec: DrawSpec) -> DrawTraffic:
         params = spec.params(self.values)
         special = _SPECIAL[spec.op](self, spec, params) if spec.op in _SPECIAL else {}
         written = self.covered(spec)
@@ -92,13 +91,13 @@ class _Flow:
             if spec.adds and not spec.clears:
                 reads.append(Read("", name, self.plan.table[name].format, written))
             self.in_use[self.plan.root(name)] = written
-        return Traffic(tuple(reads), written * len(spec.outputs))
+        return DrawTraffic(tuple(reads), written * len(spec.outputs))
 
     def layout(self, name: str) -> TexelLayout:
         return self.plan.table[name].layout_within(self.edge)
 
     def used(self, name: str) -> int:
-        """What a draw reads of a tensor of which nothing else is known."""
+        """Return the bytes that a draw reads of a tensor by default."""
         tensor, root = self.plan.table[name], self.plan.root(name)
         if tensor.kind == "input":
             return self.rows(name, int(self.values.get("rows", tensor.shape[0])))
@@ -107,7 +106,7 @@ class _Flow:
         return self.layout(name).nbytes
 
     def rows(self, name: str, count: int, share: float = 1.0) -> int:
-        """Bytes of so many rows of a tensor, or of a share of their columns."""
+        """Return the bytes of ``count`` rows of a tensor, or of a share of their columns."""
         layout = self.layout(name)
         count = min(count, layout.rows)
         texel = layout.format.bytes_per_texel
@@ -124,7 +123,7 @@ class _Flow:
         return round(count * each * share)
 
     def covered(self, spec: DrawSpec) -> int:
-        """Bytes of one target that a draw writes."""
+        """Return the bytes of one target that a draw writes."""
         name = spec.outputs[0]
         layout, (rows, cols) = self.layout(name), spec.extent(self.values)
         if spec.cover == "triangle":
@@ -136,7 +135,7 @@ class _Flow:
         return self.rows(name, rows)
 
     def tokens(self, spec: DrawSpec) -> int:
-        """Rows of a table that are looked up: one for each row that is in use."""
+        """Return the number of table rows that are looked up, one for each row in use."""
         return int(self.values.get("rows", spec.extent(self.values)[0]))
 
 
@@ -144,7 +143,7 @@ Special = Callable[[_Flow, DrawSpec, Params], dict[str, int]]
 
 
 def _looked_up(*samplers: str) -> Special:
-    """Tables of which one row is read for each token."""
+    """Read one row of these tables for each token."""
 
     def found(flow: _Flow, spec: DrawSpec, params: Params) -> dict[str, int]:
         bound = dict(spec.inputs)
@@ -158,7 +157,7 @@ def _embed_token(flow: _Flow, spec: DrawSpec, params: Params) -> dict[str, int]:
 
 
 def _cached_scores(flow: _Flow, spec: DrawSpec, params: Params) -> dict[str, int]:
-    """Of a cache, the keys of all tokens that the last one sees, and its queries."""
+    """Read the cached keys of all tokens that the last one sees, and its queries."""
     return {"cache": _seen(params) + _FLOAT_BYTES * heads_in(params).width}
 
 
@@ -167,7 +166,7 @@ def _cached_values(flow: _Flow, spec: DrawSpec, params: Params) -> dict[str, int
 
 
 def _seen(params: Params) -> int:
-    """Bytes of the keys, or of the values, of all tokens that the one at ``position`` sees."""
+    """Return the bytes of keys, or of values, of all tokens that the one at ``position`` sees."""
     heads, tokens = heads_in(params), int(params["position"]) + 1
     return _FLOAT_BYTES * heads.kv_floats * (min(tokens, heads.window) if heads.window else tokens)
 
@@ -191,7 +190,7 @@ def _attend(flow: _Flow, spec: DrawSpec, params: Params) -> dict[str, int]:
 
 
 def _heads(*samplers: str) -> Special:
-    """Matrices with all heads side by side, of which the columns of one are read."""
+    """Read the columns of one head in matrices with all heads side by side."""
 
     def found(flow: _Flow, spec: DrawSpec, params: Params) -> dict[str, int]:
         share = int(params["HEAD_DIM"]) / int(params["DIM"])
@@ -232,11 +231,11 @@ _SPECIAL: Mapping[str, Special] = {
     "concat_head": _concat_head,
     "linear": _linear,
 }
-"""Ops that do not read the whole of what is in use of some input: bytes by sampler, for those inputs."""
+"""Ops that read only part of some inputs: functions to bytes by sampler, for those inputs."""
 
 
 def part_of(name: str, kind: str) -> str:
-    """The part of the model that a tensor belongs to, such as ``block 3``; its kind alone decides that of some."""
+    """Name the part of the model that a tensor belongs to, such as ``block 3``, or ``scratch`` by its kind."""
     if kind == "activation":
         return "scratch"
     if kind == "input":
@@ -248,7 +247,7 @@ def part_of(name: str, kind: str) -> str:
 
 
 def textures_of(*sessions: Session) -> list[TextureUse]:
-    """Every texture of some sessions, each once though several use it."""
+    """List the textures of sessions, shared ones once."""
     found: dict[int, TextureUse] = {}
     for session in sessions:
         for tensor in session.plan.tensors:
@@ -268,7 +267,7 @@ def textures_of(*sessions: Session) -> list[TextureUse]:
     return list(found.values())
 
 
-def least_seconds(reads: Iterable[Read], bytes_per_second: Mapping[str, float]) -> float:
-    """How long fetching some inputs takes at these rates by format; a format without one counts as the slowest."""
+def min_seconds(reads: Iterable[Read], bytes_per_second: Mapping[str, float]) -> float:
+    """Return the time to fetch inputs at these rates by format; a format without a rate counts as the slowest."""
     slowest = min(bytes_per_second.values())
     return sum(read.bytes / bytes_per_second.get(read.format, slowest) for read in reads)

@@ -1,0 +1,115 @@
+"""Options of ``glinfer look``: kinds of pictures, layers, and the tokens to run."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from fnmatch import fnmatchcase
+from typing import Protocol
+
+import numpy as np
+import numpy.typing as npt
+
+from glinfer.config import ModelConfig
+from glinfer.engine.ids import check_ids
+from glinfer.errors import InputError
+from glinfer.limits import MAX_LOOK_TOKENS
+from glinfer.text.tokenizer import Tokenizer
+
+Floats = npt.NDArray[np.floating]
+
+ATTENTION, HIDDEN, LENS, WEIGHTS = KINDS = ("attention", "hidden", "lens", "weights")
+"""Kinds of pictures."""
+DEFAULT_TOP = 8
+"""Likeliest tokens that are listed by default."""
+
+
+class CapturableModel(Protocol):
+    """The part of :class:`glinfer.engine.model.Model` that ``look`` uses."""
+
+    @property
+    def config(self) -> ModelConfig:
+        """The model's shape."""
+
+    @property
+    def tokenizer(self) -> Tokenizer | None:
+        """Its tokenizer, if there is one."""
+
+    def require_tokenizer(self) -> Tokenizer:
+        """Return the tokenizer, or raise an InputError."""
+
+    def names(self) -> Sequence[str]:
+        """List the tensors that its plan can capture, in the order of computation."""
+
+    def capture(self, patterns: str | Sequence[str], prompt: str | Sequence[int]) -> Mapping[str, Floats]:
+        """Run a prompt and return the float32 tensors whose names match a pattern."""
+
+
+@dataclass(frozen=True)
+class LookOptions:
+    """Selection of pictures.
+
+    Attributes:
+        what: some of :data:`KINDS`.
+        layers: the blocks to draw.
+        top: how many of the likeliest tokens are listed.
+    """
+
+    what: tuple[str, ...]
+    layers: tuple[int, ...]
+    top: int = DEFAULT_TOP
+
+    @classmethod
+    def of(
+        cls, config: ModelConfig, what: str | None = None, layers: str | None = None, top: int = DEFAULT_TOP
+    ) -> LookOptions:
+        """Parse command-line values: kinds by comma, and blocks as numbers, ranges or patterns, ``0,3-5,1*``.
+
+        Raises:
+            InputError: a kind or block does not exist, or ``top`` is less than 1.
+        """
+        kinds = [part.strip() for part in (what or ",".join(KINDS)).split(",") if part.strip()]
+        for kind in kinds:
+            if kind not in KINDS:
+                raise InputError(f"there is nothing called {kind!r} to look at; expected some of {','.join(KINDS)}")
+        if top < 1:
+            raise InputError(f"the number of likeliest tokens is {top}; expected at least 1")
+        chosen = tuple(kind for kind in KINDS if kind in kinds)
+        if not chosen:
+            raise InputError(f"nothing to look at was named; expected some of {','.join(KINDS)}")
+        return cls(chosen, _layers(layers, config.num_hidden_layers), min(top, config.vocab_size))
+
+    @property
+    def runs(self) -> bool:
+        """Whether the model has to run, which needs a text."""
+        return self.what != (WEIGHTS,)
+
+
+def _layers(text: str | None, count: int) -> tuple[int, ...]:
+    chosen: set[int] = set()
+    for part in filter(None, map(str.strip, ("*" if text is None else text).split(","))):
+        first, dash, last = part.partition("-")
+        if first.isdecimal() and last.isdecimal() and dash and "[" not in part:
+            found = set(range(max(0, int(first)), min(count, int(last) + 1)))
+        else:
+            found = {number for number in range(count) if fnmatchcase(str(number), part)}
+        if not found:
+            raise InputError(f"no block is called {part!r}; this model has blocks 0 to {count - 1}")
+        chosen |= found
+    if not chosen:
+        raise InputError(f"no block was named; this model has blocks 0 to {count - 1}")
+    return tuple(sorted(chosen))
+
+
+def prompt_ids(model: CapturableModel, prompt: str | Sequence[int]) -> list[int]:
+    """Tokenize and check a prompt.
+
+    Raises:
+        InputError: a text without a tokenizer, tokens that the model cannot run, or more than MAX_LOOK_TOKENS.
+    """
+    ids = list(model.require_tokenizer().encode(prompt) if isinstance(prompt, str) else prompt)
+    if len(ids) > MAX_LOOK_TOKENS:
+        raise InputError(
+            f"the text has {len(ids)} tokens; 'glinfer look' draws up to {MAX_LOOK_TOKENS}; give a shorter one"
+        )
+    return check_ids(ids, model.config)

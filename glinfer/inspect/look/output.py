@@ -1,0 +1,179 @@
+"""``glinfer look`` fills a folder with pictures of one run of a model, ``look.json`` and a page to browse them.
+
+The folder changes only when everything is drawn; files of other origin in it stay.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import json
+import os
+import re
+import secrets
+import shutil
+from collections.abc import Iterator, Mapping, Sequence
+from os import PathLike
+from pathlib import Path
+from typing import Any
+
+from glinfer.engine.progress import Progress, no_progress
+from glinfer.errors import FormatError, InputError
+from glinfer.formats import Checkpoint
+from glinfer.formats.files import reason, shown
+from glinfer.inspect.look.options import CapturableModel, LookOptions, prompt_ids
+from glinfer.inspect.pages import rendered, require_matplotlib
+from glinfer.inspect.report import plain
+from glinfer.models.choice import USUAL_TEXTURE_SIZE
+
+FORMAT, VERSION = "glinfer-look", 1
+"""``format`` and ``version`` in ``look.json``."""
+DATA, PAGE = "look.json", "index.html"
+_OWN_PICTURE = re.compile(r"[a-z]+/[a-z0-9-]+\.png")
+
+
+def look(
+    checkpoint: Checkpoint,
+    folder: str | PathLike[str],
+    options: LookOptions,
+    *,
+    model: CapturableModel | None = None,
+    prompt: str | Sequence[int] | None = None,
+    about: Mapping[str, Any] | None = None,
+    max_texture_size: int = USUAL_TEXTURE_SIZE,
+    force: bool = False,
+    on_progress: Progress = no_progress,
+) -> dict[str, Any]:
+    """Draw pictures into a folder, with a page; returns the contents of ``look.json``.
+
+    Args:
+        checkpoint: the model's weights.
+        folder: new, empty, or the output of an earlier run.
+        options: which pictures to draw.
+        model: the same model with its reference plan; may be left out when only weights are drawn.
+        prompt: text or at most MAX_LOOK_TOKENS ids; may be left out when only weights are drawn.
+        about: further facts on the model for the page and ``look.json``, such as its name and the renderer.
+        max_texture_size: of the renderer; decides the layout of weights.
+        force: write into a folder with other files, which stay unless they have a picture's name.
+        on_progress: receives (drawn pictures, pictures).
+
+    Raises:
+        InputError: matplotlib is missing, the folder is refused, or the text cannot be run.
+        FormatError: a file cannot be written.
+    """
+    check_drawing()
+    target = check_folder(folder, force=force)
+    ids: list[int] = []
+    if options.runs:
+        if model is None or prompt is None:
+            raise InputError("a text to run is needed for everything but --what weights; give one, or --ids")
+        ids = prompt_ids(model, prompt)
+    from glinfer.inspect.figures import plain_style
+    from glinfer.inspect.look.drawing import Drawing
+
+    with filling(target) as new, plain_style():
+        drawing = Drawing(checkpoint, options, ids, None if model is None else model.tokenizer, new, on_progress)
+        if options.runs and model is not None:
+            drawing.run(model, ids)
+        drawing.weights(max_texture_size)
+        facts = {
+            "name": Path(checkpoint.source).name,
+            "source": checkpoint.source,
+            "config": checkpoint.config.to_dict(),
+            "parameters": checkpoint.parameter_count,
+            "renderer": None,
+            **(about or {}),
+        }
+        text = prompt if isinstance(prompt, str) and options.runs else None
+        found = {"format": FORMAT, "version": VERSION, "model": facts, "text": text, **drawing.document()}
+        document: dict[str, Any] = plain(found)
+        (new / DATA).write_text(json.dumps(document, ensure_ascii=False, allow_nan=False, indent=1), encoding="utf-8")
+        (new / PAGE).write_text(page(document), encoding="utf-8")
+    return document
+
+
+def page(document: Mapping[str, Any]) -> str:
+    """Render the page for the contents of ``look.json``; style and script are in it, pictures beside it."""
+    return rendered("look.html.j2", scripts=["look.js"], styles=["look.css"], **document)
+
+
+def check_drawing() -> None:
+    """Check that pictures can be drawn.
+
+    Raises:
+        InputError: matplotlib is not installed.
+    """
+    require_matplotlib("glinfer look draws with matplotlib, which is not installed")
+
+
+def check_folder(folder: str | PathLike[str], *, force: bool = False) -> Path:
+    """Check that a folder may be made or filled; returns its real path.
+
+    Raises:
+        InputError: it is a file, or has files that no earlier run wrote, and ``force`` is not set.
+    """
+    target = Path(os.path.realpath(folder))
+    try:
+        if not os.path.lexists(target):
+            return target
+        if not target.is_dir():
+            raise InputError(f"{shown(folder)}: found a file; expected a folder to write into, or a new name")
+        if force or not any(target.iterdir()) or earlier_pictures(target) is not None:
+            return target
+    except OSError as error:
+        raise InputError(f"{shown(folder)}: cannot look into this folder: {reason(error)}") from None
+    raise InputError(
+        f"{shown(folder)}: this folder has files that are no earlier output of 'glinfer look'; name a new or empty "
+        "folder, or give --force to write between them"
+    )
+
+
+def earlier_pictures(folder: Path) -> list[str] | None:
+    """List the pictures of an earlier run by its ``look.json``; None without one."""
+    try:
+        found = json.loads((folder / DATA).read_text(encoding="utf-8"))
+    except (OSError, ValueError, RecursionError):
+        return None
+    if not isinstance(found, dict) or found.get("format") != FORMAT:
+        return None
+    pictures = found.get("pictures")
+    names = [each.get("file") for each in pictures if isinstance(each, dict)] if isinstance(pictures, list) else []
+    # The file may come from anybody: only names that this module could have written are ever removed.
+    return [name for name in names if isinstance(name, str) and _OWN_PICTURE.fullmatch(name)]
+
+
+@contextlib.contextmanager
+def filling(target: Path) -> Iterator[Path]:
+    """Yield a temporary folder, and move its files into ``target`` (made if missing) when the block ends.
+
+    Files are renamed one by one, the page last; stale pictures of an earlier run are removed. When the block fails,
+    ``target`` stays unchanged.
+
+    Raises:
+        FormatError: the operating system reports an error inside the block (a full disk, say).
+    """
+    made = not target.exists()
+    new = target / f".glinfer-{secrets.token_hex(8)}.tmp"
+    try:
+        new.mkdir(parents=True)
+        yield new
+        stale = set(earlier_pictures(target) or ())
+        files = sorted((path for path in new.rglob("*") if path.is_file()), key=lambda path: path.name in (DATA, PAGE))
+        for path in files:
+            into = target / path.relative_to(new)
+            into.parent.mkdir(exist_ok=True)
+            path.replace(into)
+            stale.discard(path.relative_to(new).as_posix())
+        for name in stale:
+            (target / name).unlink(missing_ok=True)
+            with contextlib.suppress(OSError):  # not empty, or missing
+                (target / name).parent.rmdir()
+        made = False
+    except OSError as error:
+        raise FormatError(
+            f"{shown(target)}: cannot write it: {reason(error)}; check the folder, its permissions and the free space"
+        ) from None
+    finally:
+        shutil.rmtree(new, ignore_errors=True)
+        if made:
+            with contextlib.suppress(OSError):
+                target.rmdir()

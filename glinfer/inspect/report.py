@@ -1,0 +1,94 @@
+"""The base of all reports: frozen dataclasses that become plain JSON values, and tables of their rows."""
+
+from __future__ import annotations
+
+import dataclasses
+import math
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any, ClassVar
+
+import numpy as np
+
+
+class Report:
+    """A dataclass with a JSON form: its fields but for ``hidden``, and the properties named in ``derived``."""
+
+    hidden: ClassVar[tuple[str, ...]] = ()
+    derived: ClassVar[tuple[str, ...]] = ()
+
+    def to_json(self) -> dict[str, Any]:
+        """Return plain JSON values, see :func:`plain`."""
+        fields = [field.name for field in dataclasses.fields(self) if field.name not in self.hidden]  # type: ignore[arg-type]
+        return {name: plain(getattr(self, name)) for name in (*fields, *self.derived)}
+
+
+def plain(value: Any) -> Any:
+    """Convert to JSON values: reports and dataclasses to mappings, tuples to lists, NaN and infinities to None."""
+    if isinstance(value, Report):
+        return value.to_json()
+    if hasattr(value, "to_dict"):  # a model's configuration leaves out what does not apply to its family
+        return value.to_dict()
+    if dataclasses.is_dataclass(value) and not isinstance(value, type):
+        return {field.name: plain(getattr(value, field.name)) for field in dataclasses.fields(value)}
+    if isinstance(value, Mapping):
+        return {str(name): plain(each) for name, each in value.items()}
+    if isinstance(value, (list, tuple)):
+        return [plain(each) for each in value]
+    return None if isinstance(value, float) and not math.isfinite(value) else value
+
+
+@dataclass(frozen=True)
+class Spread:
+    """Median, quartiles and extremes of repeated measurements, in milliseconds."""
+
+    median: float
+    lower_quartile: float
+    upper_quartile: float
+    fastest: float
+    slowest: float
+    samples: int
+
+    @classmethod
+    def of(cls, times: Sequence[float]) -> Spread:
+        """Summarise one measurement or more."""
+        lower, median, upper = (float(value) for value in np.quantile(times, (0.25, 0.5, 0.75)))
+        return cls(median, lower, upper, min(times), max(times), len(times))
+
+
+@dataclass(frozen=True)
+class Column:
+    """Heading of a table's column; numbers are aligned right and sorted by value."""
+
+    name: str
+    right: bool = True
+
+
+@dataclass(frozen=True)
+class Cell:
+    """Text of a table's cell, and the number that it is sorted by."""
+
+    text: str
+    value: float = 0.0
+
+
+@dataclass(frozen=True)
+class Table:
+    """Rows of cells under columns, shown on a terminal and on a page; ``total`` is a last row that stays in place."""
+
+    title: str
+    columns: Sequence[Column]
+    rows: Sequence[Sequence[Cell]]
+    total: Sequence[Cell] = ()
+    caption: str = ""
+    folded: bool = False
+
+
+def columns(*names: str, texts: Sequence[str] = ()) -> list[Column]:
+    """Make columns of numbers, but for those in ``texts``."""
+    return [Column(name, right=name not in texts) for name in names]
+
+
+def megabytes(count: int) -> str:
+    """Format bytes for people."""
+    return f"{count / 1e6:,.1f} MB" if count >= 100_000 else f"{count:,} B"

@@ -1,0 +1,337 @@
+"""Tuning: a short measured search for the fastest kernel options of a model on a renderer.
+
+Coordinate descent (:mod:`glinfer.inspect.tune.search`) from the default: one option after the other is changed, each
+change is measured against the best so far, in turns, and kept where it wins; the search ends when a whole round brings
+nothing, or the time is up. Options of a single token's passes come first, by the time of a token; then those of passes
+over many rows, by the time of a prompt, which share the weights and caches of the former. A candidate wins only if its
+logits equal those of the plainest options, which share nothing between fragments; this finds drivers with inexact
+derivatives.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+import time
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+
+import numpy as np
+
+from glinfer.config import ModelConfig
+from glinfer.engine.cached import CachedSession
+from glinfer.engine.prefill import MAX_SINGLE_TOKENS, Prefill
+from glinfer.engine.progress import Progress, no_progress
+from glinfer.errors import InputError
+from glinfer.formats import Checkpoint
+from glinfer.gl.context import Device
+from glinfer.inspect.draws import example_ids
+from glinfer.inspect.tune.search import Change, Search, Trial, descend
+from glinfer.limits import MAX_TUNE_SECONDS
+from glinfer.models.fast.token import LOGITS, PICKS, fast_plan
+from glinfer.models.options import PlanOptions
+from glinfer.models.session import Session
+from glinfer.models.transforms.fold import FoldedWeights
+from glinfer.models.transforms.recipe import Formats
+from glinfer.models.tuning import Tuned, TuningKey, default_for, runs_on
+from glinfer.ops.kernels import KernelOptions
+from glinfer.ops.spec import Array
+
+PLAINEST = KernelOptions(quad=False)
+"""Options whose results all others must reproduce."""
+
+MOVES: Mapping[str, Sequence[Change]] = {
+    "placement": [{"cover": cover, "tiles": tiles} for cover in ("points", "quads") for tiles in (1, 4, 8, 16)],
+    "unroll": [{"unroll": steps} for steps in (1, 2, 4, 8)],
+    "quad": [{"quad": True}, {"quad": False}],
+    "part_steps": [{"part_steps": steps} for steps in (0, 4, 8, 16)],
+    "split_values": [{"split_values": True}, {"split_values": False}],
+    "flush_every": [{"flush_every": draws} for draws in (0, 3, 6, 12)],
+    "lookup_texture": [{"lookup_texture": True}, {"lookup_texture": False}],
+    "mantissa": [{"mantissa": True}, {"mantissa": False}],
+    "fused": [{"fused": True}, {"fused": False}],
+    "pitch": [{"pitch": texels} for texels in (64, 16, 32)],
+    "rows_per_draw": [{"rows_per_draw": rows} for rows in (8, 4, 2)],
+    "row_tiles": [{"row_tiles": tiles} for tiles in (1, 2, 4, 8)],
+    "largest_cell": [{"largest_cell": blocks} for blocks in (4, 2, 1)],
+    "blends": [{"blends": True}, {"blends": False}],
+    "chunk": [{"chunk": tokens} for tokens in (512, 256, 1024, 128)],
+}
+"""Options in the order in which they are tried, with their values."""
+
+_CONTEXT = 128  # position of the timed token
+_DECODE_SHARE = 2 / 3  # share of the time for a single token's passes
+ROW_FIELDS = ("rows_per_draw", "row_tiles", "largest_cell", "blends", "chunk")
+"""Options of passes over many rows, see :class:`glinfer.ops.kernels.KernelOptions`."""
+PROMPT, LONG_PROMPT = 512, 1024
+"""Tokens of the timed prompt, within the context; the long one is for ``chunk``, which no shorter prompt can judge."""
+
+
+@dataclass(frozen=True)
+class PromptTimes:
+    """Milliseconds from a prompt to the next token's logits: tuned, and with the default options for many rows."""
+
+    tokens: int
+    milliseconds: float
+    default_milliseconds: float
+
+
+@dataclass(frozen=True)
+class TuneReport:
+    """Result of a search; ``finished`` is False where the time ran out.
+
+    ``prompt`` is None where the passes over many rows were not searched.
+    """
+
+    key: TuningKey
+    weights: str
+    tuned: Tuned
+    trials: tuple[Trial, ...]
+    seconds: float
+    finished: bool
+    renderer: str
+    prompt: PromptTimes | None = None
+
+
+def tune(
+    device: Device,
+    checkpoint: Checkpoint,
+    weights: str,
+    *,
+    seconds: float,
+    shader_root: Path | None = None,
+    on_progress: Progress = no_progress,
+) -> TuneReport:
+    """Search for the fastest kernel options of a model on a device.
+
+    Args:
+        device: the renderer.
+        checkpoint: the model.
+        weights: a key of :data:`glinfer.quant.formats.WEIGHT_FORMATS`.
+        seconds: approximate time limit, two thirds of it for single tokens; a trial that has begun is finished.
+        shader_root: another folder of shader files, for trying out changed shaders.
+        on_progress: receives (elapsed milliseconds, time limit in milliseconds).
+
+    Raises:
+        InputError: the time limit is 0 or less, or a day or more.
+        PlanError: the model does not fit the renderer.
+    """
+    if not 0 < seconds < MAX_TUNE_SECONDS:
+        raise InputError(f"found {seconds} seconds to tune in; expected more than 0, and less than a day")
+    started = time.perf_counter()
+
+    def told(may_go_on: Callable[[], bool]) -> Callable[[], bool]:
+        def ask() -> bool:
+            elapsed, limit = round(1000 * (time.perf_counter() - started)), round(1000 * seconds)
+            on_progress(min(elapsed, limit), limit)
+            return may_go_on()
+
+        return ask
+
+    # All candidates upload the same arrays.
+    folded, formats = dict(FoldedWeights(checkpoint, weights)), checkpoint.formats()
+
+    def bind(kernels: KernelOptions) -> TokenCandidate:
+        return TokenCandidate(device, checkpoint.config, weights, folded, kernels, shader_root, formats)
+
+    search = Search(bind, default_for(device, weights), PLAINEST, started + _DECODE_SHARE * seconds)
+    try:
+        _, trials, finished = descend(search.start, moves_for(device, weights), search.try_out, told(search.may_go_on))
+        milliseconds, before = search.confirm()
+        kernels, prompt = search.best.kernels, None
+        moves, deadline = row_moves_for(device, checkpoint.config), started + seconds
+        if any(moves) and time.perf_counter() < deadline:
+            root = search.best.session
+            rows = PromptSearch(checkpoint.config, root, weights, kernels, PLAINEST, deadline, formats)
+            try:
+                _, more, ended = descend(rows.start, moves, rows.try_out, told(rows.may_go_on))
+                prompt = PromptTimes(rows.prompt, *rows.confirm())
+            finally:
+                rows.release()
+            kernels, trials, finished = rows.best.kernels, trials + more, finished and ended
+    finally:
+        search.release()
+    return TuneReport(
+        key=TuningKey.of(device, checkpoint.config, weights),
+        weights=weights,
+        tuned=Tuned(kernels, milliseconds, before),
+        trials=tuple(trials),
+        seconds=time.perf_counter() - started,
+        finished=finished,
+        renderer=device.description,
+        prompt=prompt,
+    )
+
+
+class TokenCandidate:
+    """A model bound with some kernel options, which can be checked and timed by a token."""
+
+    def __init__(
+        self,
+        device: Device,
+        config: ModelConfig,
+        weights: str,
+        folded: Mapping[str, Array],
+        kernels: KernelOptions,
+        shader_root: Path | None = None,
+        formats: Formats | None = None,
+    ) -> None:
+        """Bind it.
+
+        Raises:
+            PlanError: the kernels do not fit this model or device.
+            ShaderError: the driver does not compile them.
+        """
+        self.kernels = kernels
+        edge = device.limits.max_texture_size
+        plan = fast_plan(PlanOptions(config, weights=weights, formats=formats, kernels=kernels, max_texture_size=edge))
+        self.session = Session(plan, folded, device, shader_root=shader_root)
+        self.last = min(config.max_position_embeddings, _CONTEXT) - 1
+        self.vocab = config.vocab_size
+
+    def values(self, position: int) -> dict[str, int | float]:
+        """Return the run values of a token at a position."""
+        return {**self.session.plan.values_for(position + 1), "token": (7919 * position + 1) % self.vocab}
+
+    def logits(self) -> Array:
+        """Return logits [positions, vocab] on both sides of a slot of scores, and at the end."""
+        found = []
+        # Unwritten cache entries are zero for every candidate, so a few tokens suffice.
+        for position in sorted({0, 1, 2, 62, 63, 64, 65, self.last - 1, self.last}):
+            if 0 <= position <= self.last:
+                self.session.run(self.values(position), flush_every=self.kernels.flush_every)
+                found.append(self.session.read(LOGITS)[0])
+        return np.stack(found)
+
+    def milliseconds(self, tokens: int) -> float:
+        """Return the mean time of ``tokens`` tokens, each with the next choice read back."""
+        values = self.values(self.last)
+        started = time.perf_counter()
+        for _ in range(tokens):
+            self.session.run(values, flush_every=self.kernels.flush_every)
+            self.session.read_rows(PICKS, self.last)
+        return 1000.0 * (time.perf_counter() - started) / tokens
+
+    def release(self) -> None:
+        """Release all OpenGL objects."""
+        self.session.release()
+
+
+class PromptCandidate:
+    """A chunk plan bound over a session of the fast plan, which can be checked and timed by a prompt."""
+
+    def __init__(
+        self, config: ModelConfig, root: Session, weights: str, kernels: KernelOptions, formats: Formats | None = None
+    ) -> None:
+        """Bind it.
+
+        Raises:
+            PlanError: the kernels do not fit this model or device.
+            ShaderError: the driver does not compile them.
+        """
+        self.kernels = kernels
+        self._ids = [int(token) for token in example_ids(config, min(LONG_PROMPT, config.max_position_embeddings))]
+        prefill = Prefill(PlanOptions(config, weights, kernels, root.device.limits.max_texture_size, formats))
+        self._scratch = prefill.into(root).session  # compiles; further sessions share its textures
+        self._session = CachedSession(prefill, root, owns=False)
+
+    def prefill(self, tokens: int) -> Array:
+        """Run the first tokens of the prompt into an empty cache; returns the logits [vocab] after them."""
+        self._session.rewind(len(self._session))
+        self._session.prefill(self._ids[:tokens])
+        return self._session.logits()
+
+    def logits(self) -> Array:
+        """Return the logits [1, vocab] after the prompt that is timed."""
+        return self.prefill(PROMPT)[None]
+
+    def milliseconds(self, count: int, tokens: int = PROMPT) -> float:
+        """Return the mean time of ``count`` prompts of ``tokens`` tokens."""
+        started = time.perf_counter()
+        for _ in range(count):
+            self.prefill(tokens)
+        return 1000.0 * (time.perf_counter() - started) / count
+
+    def release(self) -> None:
+        """Release its own OpenGL objects; weights and caches belong to the root."""
+        self._session.close()
+        self._scratch.release()
+
+
+class PromptSearch(Search[PromptCandidate]):
+    """Searches :data:`ROW_FIELDS`; a prompt takes long, so each candidate is measured fewer times."""
+
+    rounds = 3
+    patience = 1
+    counts = (1, 8)
+
+    def __init__(
+        self,
+        config: ModelConfig,
+        root: Session,
+        weights: str,
+        kernels: KernelOptions,
+        plainest: KernelOptions,
+        deadline: float,
+        formats: Formats | None = None,
+    ) -> None:
+        """Start from ``kernels``, those of the root; compare with the plainest chunk plan.
+
+        Raises:
+            PlanError: even the plainest does not fit.
+        """
+        self._context, self._tokens = config.max_position_embeddings, PROMPT
+        plain = dataclasses.replace(kernels, **{name: getattr(plainest, name) for name in ROW_FIELDS})
+
+        def bind(kernels: KernelOptions) -> PromptCandidate:
+            return PromptCandidate(config, root, weights, kernels, formats)
+
+        super().__init__(bind, kernels, plain, deadline)
+
+    @property
+    def prompt(self) -> int:
+        """Tokens of the prompt that :meth:`confirm` times."""
+        return min(PROMPT, self._context)
+
+    def measure(self, candidate: PromptCandidate, count: int) -> float:
+        """Return the mean milliseconds of ``count`` prompts."""
+        return candidate.milliseconds(count, self._tokens)
+
+    def try_out(self, kernels: KernelOptions, change: Change) -> Trial:
+        """Measure a candidate, which replaces the best where it wins."""
+        rows, before = (min(each.chunk, self._context) for each in (kernels, self.best.kernels))
+        if "chunk" in change and rows == before:
+            return Trial(dict(change), None, f"the same within a context of {self._context}")
+        self._tokens = LONG_PROMPT if "chunk" in change else PROMPT
+        try:
+            return super().try_out(kernels, change)
+        finally:
+            self._tokens = PROMPT
+
+
+def can_search(config: ModelConfig) -> bool:
+    """Check that a context is long enough for a chunk."""
+    return config.max_position_embeddings > MAX_SINGLE_TOKENS
+
+
+def moves_for(device: Device, weights: str) -> list[Sequence[Change]]:
+    """List the options of single-token passes that apply to a device and a weight format."""
+    whole_numbers = weights.startswith("q")
+    return [
+        _runnable(device, changes)
+        for name, changes in MOVES.items()
+        if name not in ROW_FIELDS and (whole_numbers or name != "mantissa")
+    ]
+
+
+def row_moves_for(device: Device, config: ModelConfig) -> list[Sequence[Change]]:
+    """List the options of passes over many rows that apply to a device and a model's shape."""
+    if not can_search(config):
+        return []
+    found = [_runnable(device, changes) for name, changes in MOVES.items() if name in ROW_FIELDS]
+    context = config.max_position_embeddings
+    return [[change for change in changes if change.get("chunk", 0) <= context] for changes in found]
+
+
+def _runnable(device: Device, changes: Sequence[Change]) -> list[Change]:
+    return [change for change in changes if runs_on(device, dataclasses.replace(PLAINEST, **change))]
