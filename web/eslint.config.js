@@ -13,5 +13,5 @@ export default [
       "prefer-const": "error",
     },
   },
-  { files: ["tests/**/*.js", "eslint.config.js"], languageOptions: { globals: globals.node } },
+  { files: ["tests/**/*.{js,mjs}", "tools/*.{js,mjs}", "eslint.config.js"], languageOptions: { globals: globals.node } },
 ];
