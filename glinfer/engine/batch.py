@@ -217,9 +217,8 @@ class Batch:
             table[drawn, NOISE] = 1
             table[drawn, NOISE_KEY] = noise_keys([each.folded_seed for each in samplers], steps)
             table[drawn, INVERSE_TEMPERATURE] = heat.view(np.uint32)
-        groups = score_slots(max(lengths))
         self.session.write(ROWS, table)
-        values = {"rows": self.slots, "groups": groups, "score_slots": groups * self._rows}
+        values = {"rows": self.slots, "score_slots": score_slots(max(lengths)) * self._rows}
         self.session.run(values, flush_every=self.kernels.flush_every)
 
     def choices(self, step: Step) -> dict[int, int]:

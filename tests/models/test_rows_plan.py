@@ -268,7 +268,6 @@ def test_the_values_of_a_run_are_within_their_ranges(make: Callable[..., Plan]) 
         (chunk_of, "strip_first", [0, 127], [-1, 128, None]),
         (chunk_of, "last_row", [0, 19], [-1, 20, None]),
         (batch_of, "rows", [3], [1, 2, 4, None]),
-        (batch_of, "groups", [1, 2], [0, 3, None]),
         (batch_of, "score_slots", [4, 8], [3, 9, None]),
     ],
 )
@@ -860,7 +859,7 @@ def test_a_batch_gives_each_sequence_what_it_gives_alone(model: Model, kernels: 
         for row, start in enumerate(starts):
             table[row, [TOKEN, POSITION, BASE, NOISE]] = ids[row][start + step], start + step, 128 * row, 0
         groups = score_slots(starts[0] + step + 1)
-        values = {"rows": 3, "groups": groups, "score_slots": groups * len(table)}
+        values = {"rows": 3, "score_slots": groups * len(table)}
         found = final_tensors(plan, model.arrays, {ROWS: table}, values, caches)
         logits = interleaved([found[f"{LOGITS}.{target}"] for target in range(kernels.rows_per_draw)])
         for row, start in enumerate(starts):

@@ -330,7 +330,7 @@ def batch_table(session: Session, turn: int) -> tuple[Array, dict[str, int]]:
         table[row, NOISE], table[row, NOISE_KEY] = CHOICES[row][0], noise_key(row, turn)
         table[row, INVERSE_TEMPERATURE] = np.float32(CHOICES[row][1]).view(np.uint32)
     groups = score_slots(PLACES[0] + turn + 1)
-    return table, {"rows": 3, "groups": groups, "score_slots": groups * len(table)}
+    return table, {"rows": 3, "score_slots": groups * len(table)}
 
 
 def batched(device: Device, kernels: KernelOptions, subject: Subject = Q8) -> Session:

@@ -88,7 +88,7 @@ def batch_plan(options: PlanOptions, *, sequences: int, capacity: int) -> Plan:
 
     Sequence s has the cache slots from ``s · capacity`` on, and row s of the table ``rows``, which is written before
     each run; its token may be the one that the run before chose. Run values: ``rows``, always ``sequences``;
-    ``groups``, the most groups of 64 tokens that one sequence has; ``score_slots`` = groups times the table's rows.
+    ``score_slots`` = the most groups of 64 tokens that one sequence has, times the table's rows.
 
     Args:
         options: the options of all fast plans.
@@ -306,7 +306,6 @@ class _BatchBuilder(_RowsBuilder):
         groups = score_slots(min(capacity, config.max_position_embeddings))
         values = [
             RunValue("rows", sequences, sequences),
-            RunValue("groups", 1, groups, lambda tokens: groups),
             RunValue("score_slots", rows, groups * rows, lambda tokens: groups * rows),
         ]
         super().__init__("batch", values, options, sequences, sequences * capacity, capacity)
