@@ -15,7 +15,8 @@ import pytest
 from block_draw import every_form as every_block_form
 from family_forms import family_forms
 from flat_ops import flat_ops
-from one_draw import OneDraw, concat_draw, every_form, values_draw
+from one_draw import OneDraw
+from published_draw import concat_draw, every_form, values_draw
 from row_forms import row_forms
 from tiers import tiered
 

@@ -1,29 +1,24 @@
 """Plans of one draw over tensors in blocks, with random contents: what the tests of the fast plan's shaders run.
 
-Whatever a shader has no business to read is NaN: texels between blocks, slots that were never written, columns of a
-cache that belong to another pass, tokens that no window reaches; only rows of a cache after the position hold numbers,
-huge ones, as an earlier and longer run would leave them. The target is full of NaN as well, so that what a draw leaves
-unwritten shows, and what it writes beside its own slots.
+Slots that were never written, columns of a cache that belong to another pass and tokens that no window reaches are NaN;
+only rows of a cache after the position hold numbers, huge ones, as an earlier and longer run would leave them.
 """
 
 from __future__ import annotations
 
 import dataclasses
-from collections.abc import Callable, Mapping
-from dataclasses import dataclass, field
+from collections.abc import Callable
+from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
+from one_draw import OUT, STALE, Array, BlockDraw, Case, normal
 
-from glinfer.gl.context import Device
 from glinfer.gl.layouts.blocks import BLOCK_FLOATS, BlockLayout, RowLayout, blocks_for
 from glinfer.gl.layouts.grouped import GroupedLayout
 from glinfer.gl.layouts.matrix import TexelLayout
 from glinfer.gl.layouts.packing import ConstantLayout, GemvLayout
 from glinfer.inspect.tune.kernels import ROW_FIELDS
-from glinfer.models.oracle import run_draw
-from glinfer.models.plan import Plan, PlanBuilder
-from glinfer.models.session import Session
 from glinfer.ops.fused.cached import MASKED, SLOT_TOKENS, Heads, cached_scores, cached_values, score_slots
 from glinfer.ops.fused.dense import Matrix, Turning, shared_parts
 from glinfer.ops.fused.embed import embed_token
@@ -32,7 +27,7 @@ from glinfer.ops.fused.rows import RowInterleaved
 from glinfer.ops.fused.sample import pick
 from glinfer.ops.fused.turn import turn_heads
 from glinfer.ops.kernels import KernelOptions
-from glinfer.ops.spec import DrawSpec, RunValue, TensorSpec
+from glinfer.ops.spec import TensorSpec
 from glinfer.quant.formats import GROUP_FORMS, WIDE, WORD_FORMATS, block_format
 from glinfer.quant.ggml import table_of, words_of
 from glinfer.quant.groups import wide_values, wide_words
@@ -40,10 +35,6 @@ from glinfer.quant.words import FILE_INTEGERS, decode, encode, integer_words
 from qa.kernels.cases.embedding import random_blocks
 from qa.kernels.cases.embedding import whole_blocks as blocks_of_type
 
-Array = np.ndarray[Any, Any]
-Values = Mapping[str, int | float]
-OUT = "out"
-STALE = 3e38
 FLOATS_AND_ROWS = ("f32", "f16", "bf16", "q16", "q8", "i16", "i8")
 BLOCKS = (*GROUP_FORMS, WIDE)
 """Formats of products: packed by output, and sorted by groups of 32 inputs."""
@@ -63,117 +54,6 @@ KERNELS: dict[str, KernelOptions] = {
     "small points": KernelOptions(tiles=2, pitch=32, lookup_texture=True, split_values=True),
 }
 """Every field of KernelOptions in two values or more, and all combinations that renderers get by default."""
-
-
-@dataclass
-class Case:
-    """One run: its run values, and the inputs that are others than the draw's own."""
-
-    values: Values
-    arrays: Mapping[str, Array] = field(default_factory=dict)
-
-
-@dataclass
-class BlockDraw:
-    """A plan of one draw into ``out``, with arrays for everything it reads, and what changes from run to run.
-
-    ``alter`` is given the arrays of one run to change some of them as its run values ask.
-    """
-
-    ranges: Mapping[str, tuple[float, float]] = field(default_factory=dict)
-    edge: int = 2048
-    arrays: dict[str, Array] = field(default_factory=dict)
-    alter: Callable[[dict[str, Array], Values], None] = lambda arrays, values: None
-
-    def __post_init__(self) -> None:
-        values = [RunValue(name, low, high) for name, (low, high) in self.ranges.items()]
-        self.builder = PlanBuilder("one draw", 1, values)
-
-    def blocks(self, name: str, array: Array, kernels: KernelOptions) -> TensorSpec:
-        """An input, a vector in blocks."""
-        self.arrays[name] = array
-        return self.builder.laid_out(name, "input", self.tiled(array.shape, kernels))
-
-    def cache(self, name: str, array: Array) -> TensorSpec:
-        """An input, many vectors, the same block of all of them together."""
-        self.arrays[name] = array
-        return self.builder.laid_out(name, "input", BlockLayout.by_block(array.shape, self.edge))
-
-    def weight(self, name: str, array: Array, layout: TexelLayout) -> TensorSpec:
-        self.arrays[name] = array
-        return self.builder.laid_out(name, "weight", layout)
-
-    def tiled(self, shape: tuple[int, ...], kernels: KernelOptions) -> BlockLayout:
-        return BlockLayout.of((shape[0], shape[1]), self.edge, tiles=kernels.tiles, pitch=kernels.pitch)
-
-    def out(self, layout: BlockLayout) -> TensorSpec:
-        return self.builder.laid_out(OUT, "cache", layout)
-
-    def draw(self, spec: DrawSpec) -> BlockDraw:
-        self.builder.draw(spec)
-        return self
-
-    @property
-    def plan(self) -> Plan:
-        return self.builder.build()
-
-    @property
-    def spec(self) -> DrawSpec:
-        return self.plan.draws[0]
-
-    def given(self, case: Case) -> dict[str, Array]:
-        """The arrays of one run."""
-        arrays = {name: array.copy() for name, array in {**self.arrays, **case.arrays}.items()}
-        self.alter(arrays, case.values)
-        return arrays
-
-    def expected(self, case: Case) -> Array:
-        """What float64 gives."""
-        return run_draw(self.spec, self.given(case), case.values)
-
-    def run(self, device: Device, *cases: Case, **options: Any) -> list[Array]:
-        """What the GPU writes in each run, one after the other in one session: the rows and columns of its extent."""
-        session = Session(self.plan, self.arrays, device, **options)
-        found = [self._run(session, case) for case in cases]
-        session.release()
-        return found
-
-    def _run(self, session: Session, case: Case) -> Array:
-        spec, target, values = self.spec, session.texture(OUT), case.values
-        layout = target.layout
-        assert isinstance(layout, BlockLayout)
-        arrays = self.given(case)
-        for tensor in self.plan.of_kind("input"):
-            texture = session.texture(tensor.name)
-            texture.gl.write(poisoned(texture.layout, arrays[tensor.name]))
-        target.fill(np.nan)
-        if spec.adds and not spec.clears:
-            target.gl.write(poisoned(layout, arrays[OUT]))
-        assert session.run(values) == 1
-        texels = target.framebuffer.read(0, layout.width, layout.height)
-        (rows, cols), first = spec.extent(values), spec.first_row(values)
-        x, y = layout.places(rows, first)
-        floats = texels[y, x].reshape(rows, -1)
-        assert np.array_equal(floats[:, cols:], np.zeros_like(floats[:, cols:])), "the padding of a vector is zero"
-        if not spec.adds:
-            texels[y, x] = np.nan
-            assert np.isnan(texels).all(), "something beside the pass's own slots was written"
-        return np.array(floats[:, :cols])
-
-
-def poisoned(layout: TexelLayout, matrix: Array) -> Array:
-    """Texels of a matrix in blocks, NaN wherever no block lies."""
-    assert isinstance(layout, BlockLayout)
-    texels = np.full((layout.height, layout.width, 4), np.nan, dtype=np.float32)
-    x, y = layout.places(layout.rows)
-    packed = layout.pack(matrix)
-    texels[y, x] = packed[y, x]
-    return texels
-
-
-def normal(seed: int, *shape: int, scale: float = 1.0) -> Array:
-    """Random numbers around 0."""
-    return (np.random.default_rng(seed).standard_normal(shape) * scale).astype(np.float32)
 
 
 def whole_blocks(weights: str, inputs: int) -> int:
@@ -202,16 +82,14 @@ def random_words(weights: str, outputs: int, inputs: int) -> Array:
 
 
 def matrix_of(
-    declare: Callable[[str, Array, TexelLayout], TensorSpec],
+    one: BlockDraw,
     weights: str,
-    kernels: KernelOptions,
     outputs: int,
     inputs: int,
     *,
     gain: bool = False,
     centred: bool = False,
     gated: bool = False,
-    edge: int = 2048,
 ) -> Matrix:
     """A packed matrix ``w``, its constants ``c`` and the gain ``g`` of its inputs.
 
@@ -219,29 +97,30 @@ def matrix_of(
     sums of centred ones are those of the weights times the gain.
     """
     rows, scales = 2 * BLOCK_FLOATS * blocks_for(outputs) if gated else outputs, None
+    quad, edge = one.kernels.quad, one.edge
     unused = gated & (np.arange(rows) // (2 * BLOCK_FLOATS) * BLOCK_FLOATS + np.arange(rows) % BLOCK_FLOATS >= outputs)
     layout: TexelLayout
     if weights in BLOCKS:
         words = random_words(weights, rows, inputs)
         words[unused] = 0
-        layout = GroupedLayout.of(rows, inputs, weights, kernels.quad, edge)
+        layout = GroupedLayout.of(rows, inputs, weights, quad, edge)
     else:
         floats = large_and_small(rows, inputs)
         floats[unused] = 0
         words, scales = encode_or_keep(floats, weights)
-        layout = GemvLayout.of(rows, inputs, weights, kernels.quad, edge)
+        layout = GemvLayout.of(rows, inputs, weights, quad, edge)
     factors = np.random.default_rng(10).uniform(-1.5, 2.0, (1, inputs)).astype(np.float32)
-    gains = declare("g", factors, RowLayout.of(factors.shape, "rgba32f", edge)) if gain else None
+    gains = one.row_weight("g", factors) if gain else None
     parts = [normal(5, rows, 1)]
     parts[0][unused] = 0
-    weight = declare("w", words, layout)
-    consts = ConstantLayout.of(rows, scales is not None, kernels.quad, edge, sums=centred)
+    weight = one.weight("w", words, layout)
+    consts = ConstantLayout.of(rows, scales is not None, quad, edge, sums=centred)
     if centred:
         numbers = weight_numbers(words, scales, weights, inputs) * (factors if gain else 1)
         parts.insert(0, numbers.sum(axis=1, keepdims=True).astype(np.float32))
     if scales is not None:
         parts.insert(0, scales)
-    return Matrix(weight, declare("c", np.concatenate(parts, axis=1), consts), inputs, gains, gated)
+    return Matrix(weight, one.weight("c", np.concatenate(parts, axis=1), consts), inputs, gains, gated)
 
 
 def encode_or_keep(floats: Array, weights: str) -> tuple[Array, Array | None]:
@@ -262,11 +141,22 @@ def weight_numbers(words: Array, scales: Array | None, weights: str, inputs: int
     return decode(words, scales, weights, inputs)
 
 
-def rope_of(heads: Heads, edge: int = 2048) -> tuple[Array, RowLayout]:
-    """A table of rotary positions for heads, and its layout."""
+def turning_of(one: BlockDraw, heads: Heads) -> Turning:
+    """Rotary positions for heads."""
     angles = np.random.default_rng(11).uniform(-4, 4, (POSITIONS, heads.floats // 2))
     table = np.stack([np.cos(angles), np.sin(angles)], axis=-1).reshape(POSITIONS, -1).astype(np.float32)
-    return table, RowLayout.of(table.shape, "rgba32f", edge)
+    return Turning(one.row_weight("rope", table), heads.kv_floats, heads.queries_at)
+
+
+def head_gains(one: BlockDraw, heads: Heads, head_dim: int) -> TensorSpec:
+    """Gains of the norms of queries and keys, zeros behind each head."""
+    gains = np.zeros((2, heads.floats), dtype=np.float32)
+    gains[:, :head_dim] = 1 + normal(3, 2, head_dim, scale=0.3)
+    return one.row_weight("gains", gains)
+
+
+def heads_of(heads: int, head_dim: int, kv: int, window: int) -> Heads:
+    return Heads(heads, kv or heads, -(-head_dim // 16) * 16, float(head_dim) ** -0.5, window)
 
 
 def gemv_draw(
@@ -288,29 +178,24 @@ def gemv_draw(
 ) -> BlockDraw:
     """A product. With ``slots``, into a cache; with ``adds``, in parts; with ``turn``, of a row of such heads."""
     outputs = turn.cols if turn else outputs
-    one = BlockDraw({"position": (0, (slots or (POSITIONS if turn else 1)) - 1)}, edge)
-    x = one.blocks("x", normal(1, 1, inputs) + np.float32(0.25), kernels)
-    added = one.blocks("r", normal(6, 1, outputs), kernels) if residual else None
+    one = BlockDraw(kernels, {"position": (0, (slots or (POSITIONS if turn else 1)) - 1)}, edge)
+    x = one.blocks("x", normal(1, 1, inputs) + np.float32(0.25))
+    added = one.blocks("r", normal(6, 1, outputs)) if residual else None
     if adds:
         one.arrays[OUT] = normal(7, 1, outputs)
     aside = turn.aside if turn else 0
     in_cache = BlockLayout.by_block((max(slots, 1), outputs), edge, aside=aside, every=max(slots, 1))
-    matrix = matrix_of(
-        one.weight, weights, kernels, outputs, inputs, gain=gain, centred=centred, gated=gated, edge=edge
-    )
-    turning = None
-    if turn is not None:
-        turning = Turning(one.weight("rope", *rope_of(turn, edge)), turn.kv_floats, turn.queries_at)
+    matrix = matrix_of(one, weights, outputs, inputs, gain=gain, centred=centred, gated=gated)
     return one.draw(
         gemv(
             "draw",
             "draw",
             x,
             matrix,
-            one.out(in_cache if slots else one.tiled((1, outputs), kernels)),
+            one.out(in_cache if slots else one.layout(1, outputs)),
             first="position" if slots else 0,
             norm_eps=1e-5 if norm else None,
-            turning=turning,
+            turning=turning_of(one, turn) if turn else None,
             residual=added,
             activation=activation,
             kernels=kernels,
@@ -334,20 +219,16 @@ def turn_draw(
     kernels: KernelOptions, heads: Heads, head_dim: int, *, slots: int = 0, aside: bool = False, edge: int = 2048
 ) -> BlockDraw:
     """Keys and queries of one row normalised and turned, into a cache with ``slots``."""
-    one = BlockDraw({"position": (0, (slots or POSITIONS) - 1)}, edge)
-    row = np.nan_to_num(in_heads(1, 1, heads, head_dim))
-    x = one.blocks("x", row, kernels)
-    gains = np.zeros((2, heads.floats), dtype=np.float32)
-    gains[:, :head_dim] = 1 + normal(3, 2, head_dim, scale=0.3)
-    table = Turning(one.weight("rope", *rope_of(heads, edge)), heads.kv_floats, heads.queries_at)
+    one = BlockDraw(kernels, {"position": (0, (slots or POSITIONS) - 1)}, edge)
+    x = one.blocks("x", np.nan_to_num(in_heads(1, 1, heads, head_dim)))
     kept = BlockLayout.by_block((max(slots, 1), heads.cols), edge, aside=heads.aside * aside, every=max(slots, 1))
     return one.draw(
         turn_heads(
             "draw",
             RowInterleaved((x,)),
-            one.weight("gains", gains, RowLayout.of(gains.shape, "rgba32f", edge)),
-            table,
-            RowInterleaved((one.out(kept if slots else one.tiled((1, heads.cols), kernels)),)),
+            head_gains(one, heads, head_dim),
+            turning_of(one, heads),
+            RowInterleaved((one.out(kept if slots else one.layout(1, heads.cols)),)),
             head_dim=head_dim,
             eps=1e-5,
             rows=None,
@@ -373,12 +254,12 @@ class Cached:
     keys: bool
     aside: bool
 
-    def __call__(self, arrays: dict[str, Array], values: Values) -> None:
+    def __call__(self, arrays: dict[str, Array], case: Case) -> None:
         """What other passes read; what is after the position, and what no window reaches.
 
         In the cache there are huge numbers of an earlier run after the position, in the scores nothing ever written.
         """
-        position, cache, heads = int(values["position"]), arrays["cache"], self.heads
+        position, cache, heads = int(case.values["position"]), arrays["cache"], self.heads
         first = unseen(position, heads.window)
         cache[position + 1 :] = np.where(cache[position + 1 :] < 0, -STALE, STALE)
         cache[:first] = np.nan
@@ -397,36 +278,8 @@ class Cached:
         arrays["scores"][score_slots(position + 1) :] = np.nan
 
 
-def _cached(
-    heads: int, head_dim: int, context: int, kv: int, window: int, keys: bool, aside: bool
-) -> tuple[BlockDraw, TensorSpec, Heads]:
-    slots = score_slots(context)
-    one = BlockDraw({"position": (0, context - 1), "score_slots": (1, slots)})
-    made = Heads(heads, kv or heads, -(-head_dim // 16) * 16, float(head_dim) ** -0.5, window)
-    one.alter = Cached(made, keys, aside)
-    one.arrays["cache"] = in_heads(1, slots * SLOT_TOKENS, made, head_dim)
-    every = slots * SLOT_TOKENS
-    layout = BlockLayout.by_block((every, made.cols), one.edge, aside=made.aside * aside, every=every)
-    return one, one.builder.laid_out("cache", "input", layout), made
-
-
-def scores_draw(
-    kernels: KernelOptions,
-    heads: int,
-    head_dim: int,
-    context: int,
-    *,
-    kv: int = 0,
-    window: int = 0,
-    aside: bool = False,
-) -> BlockDraw:
-    """The scores of one query against a cache of ``context`` positions."""
-    one, cache, made = _cached(heads, head_dim, context, kv, window, True, aside)
-    out = one.out(one.tiled((score_slots(context), heads * BLOCK_FLOATS), kernels))
-    return one.draw(cached_scores("draw", cache, out, made, kernels=kernels))
-
-
-def values_draw(
+def _attention(
+    keys: bool,
     kernels: KernelOptions,
     heads: int,
     head_dim: int,
@@ -437,11 +290,26 @@ def values_draw(
     aside: bool = False,
     spread: float = 3.0,
 ) -> BlockDraw:
-    """The weighted sums over a cache of ``context`` positions."""
-    one, cache, made = _cached(heads, head_dim, context, kv, window, False, aside)
-    scores = one.blocks("scores", normal(2, score_slots(context), heads * BLOCK_FLOATS, scale=spread), kernels)
-    out = one.out(one.tiled((1, made.width), kernels))
+    """The scores of one query against the ``keys`` of a cache of ``context`` positions, or the sums of its values."""
+    slots, made = score_slots(context), heads_of(heads, head_dim, kv, window)
+    one, every = BlockDraw(kernels, {"position": (0, context - 1), "score_slots": (1, slots)}), slots * SLOT_TOKENS
+    one.alter = Cached(made, keys, aside)
+    layout = BlockLayout.by_block((every, made.cols), one.edge, aside=made.aside * aside, every=every)
+    cache, width = one.whole("cache", in_heads(1, every, made, head_dim), layout), heads * BLOCK_FLOATS
+    if keys:
+        return one.draw(cached_scores("draw", cache, one.out(one.layout(slots, width)), made, kernels=kernels))
+    scores, out = one.blocks("scores", normal(2, slots, width, scale=spread)), one.out(one.layout(1, made.width))
     return one.draw(cached_values("draw", scores, cache, out, made, kernels=kernels))
+
+
+def scores_draw(kernels: KernelOptions, heads: int, head_dim: int, context: int, **options: Any) -> BlockDraw:
+    """The scores of one query against a cache of ``context`` positions."""
+    return _attention(True, kernels, heads, head_dim, context, **options)
+
+
+def values_draw(kernels: KernelOptions, heads: int, head_dim: int, context: int, **options: Any) -> BlockDraw:
+    """The weighted sums over a cache of ``context`` positions."""
+    return _attention(False, kernels, heads, head_dim, context, **options)
 
 
 def at(position: int, **arrays: Array) -> Case:
@@ -450,15 +318,7 @@ def at(position: int, **arrays: Array) -> Case:
 
 
 def tables_of(
-    declare: Callable[[str, Array, TexelLayout], TensorSpec],
-    vocab: int,
-    context: int,
-    dim: int,
-    *,
-    quad: bool,
-    weights: str = "f32",
-    positions: bool = True,
-    edge: int = 2048,
+    one: BlockDraw, vocab: int, context: int, dim: int, *, weights: str = "f32", positions: bool = True
 ) -> tuple[TensorSpec, TensorSpec | None]:
     """Tables of embeddings ``wte``, of floats, halves or GGML's blocks, and of positions ``wpe``."""
     tables: list[TensorSpec] = []
@@ -466,12 +326,12 @@ def tables_of(
         layout: TexelLayout
         if name == "wte" and weights in GROUP_FORMS:
             table: Array = words_of(random_blocks(np.random.default_rng(8), weights, vocab, dim), weights)
-            layout = GroupedLayout.of(vocab, dim, weights, quad, edge)
+            layout = GroupedLayout.of(vocab, dim, weights, one.kernels.quad, one.edge)
         else:
             halves = weights == "f16"
             table = normal(seed, rows, dim).astype(np.float16 if halves else np.float32)
-            layout = RowLayout.of(table.shape, "rgba16f" if halves else "rgba32f", edge)
-        tables.append(declare(name, table, layout))
+            layout = RowLayout.of(table.shape, "rgba16f" if halves else "rgba32f", one.edge)
+        tables.append(one.weight(name, table, layout))
     return tables[0], tables[1] if positions else None
 
 
@@ -487,24 +347,22 @@ def embed_draw(
     edge: int = 2048,
 ) -> BlockDraw:
     """One token's embedding; the candidates of each position are random, with ties."""
-    one = BlockDraw({"token": (-1, vocab - 1), "position": (0, context - 1)}, edge)
-    tables = tables_of(
-        one.weight, vocab, context, dim, quad=kernels.quad, weights=weights, positions=positions, edge=edge
-    )
+    one = BlockDraw(kernels, {"token": (-1, vocab - 1), "position": (0, context - 1)}, edge)
+    tables = tables_of(one, vocab, context, dim, weights=weights, positions=positions)
     candidates = np.zeros((context, 16, 4), dtype=np.float32)
     random = np.random.default_rng(9)
     candidates[..., 0] = random.integers(-3, 3, (context, 16))
     candidates[..., 1] = random.integers(0, vocab, (context, 16))
     picks = one.cache("picks", candidates.reshape(context, 64))
-    out = one.out(one.tiled((1, dim), kernels))
+    out = one.out(one.layout(1, dim))
     return one.draw(embed_token("draw", *tables, picks, out, scale=scale, kernels=kernels))
 
 
 def pick_draw(kernels: KernelOptions, vocab: int, scale: float = 3.0) -> BlockDraw:
     """The choice of a token, into one of three slots."""
     ranges = {"noise": (0.0, 1.0), "inverse_temperature": (0.0, 1e9), "noise_key": (0, 2**32 - 1)}
-    one = BlockDraw({**ranges, "position": (0, 2)})
-    logits = one.blocks("logits", normal(1, 1, vocab, scale=scale), kernels)
+    one = BlockDraw(kernels, {**ranges, "position": (0, 2)})
+    logits = one.blocks("logits", normal(1, 1, vocab, scale=scale))
     out = one.out(BlockLayout.by_block((3, BLOCK_FLOATS), 2048))
     return one.draw(pick("draw", logits, out, vocab=vocab, first="position", kernels=kernels))
 

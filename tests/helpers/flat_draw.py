@@ -1,20 +1,44 @@
-"""Plans of one draw over tensors of four elements a texel, and what tests of such draws look at."""
+"""Plans over tensors of four elements a texel, and what tests of such draws and tensors look at."""
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
-from typing import Any
+from collections.abc import Callable, Iterable, Iterator, Mapping
+from contextlib import contextmanager
+from functools import partial
 
 import numpy as np
+from one_draw import Array, Case, OneDraw, Values
 
-from glinfer.models.oracle import run_draw
-from glinfer.models.plan import PlanBuilder
+from glinfer.gl.context import Device as Context
+from glinfer.models.oracle import relative_error, run_plan
 from glinfer.models.session import Session
 from glinfer.ops.spec import DrawSpec, RunValue, TensorSpec
 from glinfer.tensors.device import Device
 from glinfer.tensors.tensor import TEXTURE_FORMATS, Tensor
+from qa.kernels.cases.case import KernelCase
 
-Array = np.ndarray[Any, Any]
+
+class FlatDraw(OneDraw):
+    """A plan of one draw, or of more, with given run values, on one device."""
+
+    def __init__(self, context: Context, values: Values, max_rows: int = 1, largest: int = 99) -> None:
+        self.context, self.case = context, Case(values)
+        super().__init__(
+            [RunValue(name, type(at)(0), type(at)(largest), lambda _, at=at: at) for name, at in values.items()],
+            max_rows,
+        )
+        self.scratch = partial(self.flat, "activation", "rgba32f")
+
+    def flat(self, kind: str, format_name: str, name: str, rows: int, cols: int) -> TensorSpec:
+        return self.builder.flat(name, kind, rows, cols, format_name, self.context.limits.max_texture_size)
+
+    def vector(self, name: str, array: Array) -> TensorSpec:
+        """An input of which everything is in use."""
+        self.arrays[name] = array
+        return self.flat("input", TEXTURE_FORMATS[array.dtype.name], name, *array.shape)
+
+    def spoil(self, session: Session, arrays: Mapping[str, Array]) -> list[Array]:
+        return []
 
 
 def drawn(
@@ -23,34 +47,60 @@ def drawn(
     arrays: Mapping[str, Array],
     out: tuple[int, int],
     form: str = "rgba32f",
-    values: Mapping[str, int | float] | None = None,
+    values: Values | None = None,
 ) -> tuple[Array, Array]:
     """What one draw of a plan writes to the rows of its extent, and what its oracle says.
 
     ``build`` is given the specs of the arrays in their order, then that of the target; ``values`` are run values.
     """
-    values = values or {}
-    run_values = [
-        RunValue(name, type(value)(0), type(value)(99), lambda _, v=value: v) for name, value in values.items()
-    ]
-    builder = PlanBuilder("one draw", 1, run_values)
-    size = dev.context.limits.max_texture_size
+    one = FlatDraw(dev.context, values or {})
+    specs = [one.vector(name, array) for name, array in arrays.items()]
+    one.draw(build(*specs, one.flat("activation", form, "out", *out)))
+    return one.run(dev.context, one.case, programs=dev.programs)[0], one.expected(one.case)
 
-    def input_of(name: str, array: Array) -> TensorSpec:
-        return builder.flat(name, "input", *array.shape, TEXTURE_FORMATS[array.dtype.name], size)
 
-    specs = [input_of(name, array) for name, array in arrays.items()]
-    builder.draw(build(*specs, builder.flat("out", "activation", *out, form, size)))
-    plan = builder.build()
-    session = Session(plan, {}, dev.context, programs=dev.programs)
-    try:
-        for name, array in arrays.items():
-            session.write(name, array)
-        session.run(values)
-        expected = run_draw(plan.draws[0], arrays, values)
-        return session.read("out", *expected.shape), expected
-    finally:
-        session.release()
+class RowsPlan(FlatDraw):
+    """A plan over ``rows`` of at most ``max_rows`` rows; those not in use are NaN, so that reading one gives NaN."""
+
+    def __init__(self, context: Context, rows: int, max_rows: int, values: Values | None = None) -> None:
+        super().__init__(context, {"rows": rows, **(values or {})}, max_rows, 2000)
+        self.rows = rows
+
+    def matrix(self, name: str, array: Array) -> TensorSpec:
+        """An input of max_rows rows, NaN behind those in use."""
+        array = array.copy()
+        array[self.rows :] = np.nan
+        return self.vector(name, array)
+
+    def whole_numbers(self, name: str, rows: int, cols: int) -> TensorSpec:
+        """An output of int32."""
+        return self.flat("activation", "rgba32i", name, rows, cols)
+
+    def errors(self) -> dict[str, float]:
+        """Run it; the largest relative error of each draw by its name, of statistics of the worst of the four."""
+        found, values = {}, self.case.values
+        with self._ran() as session:
+            inputs = {name: array if len(array) == 1 else array[: self.rows] for name, array in self.arrays.items()}
+            for draw, written in run_plan(session.plan, {}, inputs, values):
+                errors = []
+                for name, expected in zip(draw.outputs, written if len(draw.outputs) > 1 else [written], strict=True):
+                    texels = session.read(name, *draw.extent(values))
+                    step = 4 if draw.op in ("row_stats", "merge_stats") else 1
+                    errors += [relative_error(texels[:, n::step], expected[:, n::step]) for n in range(step)]
+                found[draw.name] = max(errors)
+        return found
+
+    def result(self, name: str) -> Array:
+        """Run it; the rows in use of one tensor."""
+        with self._ran() as session:
+            return session.read(name, self.rows)
+
+    @contextmanager
+    def _ran(self) -> Iterator[Session]:
+        with self.session(self.context, self.case) as session:
+            self.bind(session, self.arrays)
+            session.run(self.case.values)
+            yield session
 
 
 def padding(tensor: Tensor) -> Array:
@@ -68,3 +118,32 @@ def holds(tensor: Tensor, expected: Array) -> bool:
     """Whether a new tensor has these bits, and zeros behind them; it is released."""
     with tensor:
         return same_bits(tensor.numpy(), np.asarray(expected, order="C")) and not padding(tensor).any()
+
+
+def worst(dev: Device, case: KernelCase, rows: int, cols: int, form: str) -> float:
+    """The largest relative error of a kernel's case, which leaves no tensor behind."""
+    found = case.check(dev, np.random.default_rng(rows * cols), rows, cols, form)
+    assert all(y.shape == expected.shape for y, expected in found)
+    assert dev.memory().tensors == 0
+    return max(relative_error(y, expected) for y, expected in found)
+
+
+def check_sizes(dev: Device, rng: np.random.Generator, case: KernelCase, sizes: Iterable[tuple[int, int]]) -> None:
+    """A kernel's case in every size and form."""
+    for size in sizes:
+        for form in case.forms:
+            for found, expected in case.check(dev, rng, *size, form):
+                assert found.dtype == np.float32
+                assert found.shape == expected.shape
+                assert relative_error(found, expected) <= case.tolerance, (size, form)
+    assert dev.memory().tensors == 0
+
+
+def check_timed(dev: Device, rng: np.random.Generator, cases: Iterable[KernelCase]) -> None:
+    """What is timed of a kernel releases its results."""
+    for case in cases:
+        once = case.timed(dev, rng)
+        held = dev.memory().tensors
+        once()
+        assert dev.memory().tensors == held
+        del once

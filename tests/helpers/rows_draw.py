@@ -1,42 +1,26 @@
 """Plans of one draw over many rows, with random contents: what the tests of those passes' shaders run.
 
-Whatever a shader has no business to read is NaN: texels between blocks, slots and rows behind those in use, columns of
-another part, groups of scores that the pass before leaves out, and rows of a cache that no sequence and no window
-reaches. Behind a sequence's last token, as far as whole groups of 16 tokens reach, the cache holds huge numbers, as a
-longer run would leave them. The targets are full of NaN too, and only what a pass promises is looked at: cells may
-reach over blocks behind the last slot, a slot's last rows may belong to nobody, and nothing else may change.
+Slots and rows behind those in use, columns of another part, groups of scores that the pass before leaves out, and rows
+of a cache that no sequence and no window reaches are NaN. Behind a sequence's last token, as far as whole groups of 16
+tokens reach, the cache holds huge numbers, as a longer run would leave them. Cells may reach over blocks behind the
+last slot, and a slot's last rows may belong to nobody.
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass, field
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from functools import partial
 from typing import Any
 
 import numpy as np
-from block_draw import (
-    OUT,
-    POSITIONS,
-    STALE,
-    in_heads,
-    matrix_of,
-    normal,
-    poisoned,
-    rope_of,
-    tables_of,
-    unseen,
-)
+from block_draw import POSITIONS, head_gains, heads_of, in_heads, matrix_of, tables_of, turning_of, unseen
+from one_draw import OUT, STALE, TABLE, Array, BlockDraw, Case, normal
 
-from glinfer.gl.context import Device
-from glinfer.gl.layouts.blocks import BLOCK_FLOATS, BlockLayout, RowLayout, blocks_for
-from glinfer.gl.layouts.matrix import TexelLayout
-from glinfer.gl.replay import Cells
+from glinfer.gl.layouts.blocks import BLOCK_FLOATS, BlockLayout
 from glinfer.models.fast.rows import slots_for
-from glinfer.models.oracle import run_draw, written_rows
-from glinfer.models.plan import Plan, PlanBuilder
-from glinfer.models.session import Session
 from glinfer.ops.fused.cached import MASKED, SLOT_TOKENS, Heads, cached_scores, cached_values, score_slots
-from glinfer.ops.fused.dense import Turning, shared_parts
+from glinfer.ops.fused.dense import shared_parts
 from glinfer.ops.fused.embed import embed_rows
 from glinfer.ops.fused.gemm import gemm
 from glinfer.ops.fused.norms import norm_floats, row_norms
@@ -47,10 +31,8 @@ from glinfer.ops.fused.rows import (
     NOISE,
     NOISE_KEY,
     POSITION,
-    ROW_WORDS,
     TOKEN,
     WANTED,
-    RowInterleaved,
     row_table,
 )
 from glinfer.ops.fused.sample import pick_rows
@@ -58,11 +40,9 @@ from glinfer.ops.fused.score import score_rows
 from glinfer.ops.fused.tiles import store_rows, take_row, tile_scores, tile_values
 from glinfer.ops.fused.turn import turn_heads
 from glinfer.ops.kernels import KernelOptions
-from glinfer.ops.spec import DrawSpec, RunValue, TensorSpec
+from glinfer.ops.spec import TensorSpec
 
-Array = np.ndarray[Any, Any]
-Values = Mapping[str, int | float]
-TABLE, EPS = "rows", 1e-5
+EPS = 1e-5
 
 KERNELS: dict[str, KernelOptions] = {
     "plain": KernelOptions(),
@@ -87,175 +67,25 @@ KERNELS: dict[str, KernelOptions] = {
 """Every field that passes over many rows look at in two values or more, and what renderers get by default."""
 
 
-@dataclass
-class Case:
-    """One run: its run values, which rows are anybody's, and the inputs that are others than the draw's own."""
-
-    values: Values
-    real: Array
-    arrays: Mapping[str, Array] = field(default_factory=dict)
-
-
-@dataclass
-class RowsDraw:
-    """A plan of one draw of ``count`` rows at a time into ``out``, with arrays for everything it reads.
-
-    Arrays are whole matrices by name, also of what is dealt to several tensors. ``alter`` is given those of one run to
-    change some of them as it asks, ``promise`` says which numbers of the result a run must have written.
-    """
-
-    count: int
-    ranges: Mapping[str, tuple[float, float]]
-    edge: int = 2048
-    arrays: dict[str, Array] = field(default_factory=dict)
-    by_row: set[str] = field(default_factory=set)
-    alter: Callable[[dict[str, Array], Case], None] = lambda arrays, case: None
-    promise: Callable[[Case, tuple[int, int]], Array] | None = None
-
-    def __post_init__(self) -> None:
-        values = [RunValue(name, low, high) for name, (low, high) in self.ranges.items()]
-        self.builder, self.parts = PlanBuilder("one draw", 1, values), dict[str, int]()
-
-    def layout(self, shape: tuple[int, int], kernels: KernelOptions) -> BlockLayout:
-        return BlockLayout.of(shape, self.edge, tiles=kernels.tiles, pitch=kernels.pitch)
-
-    def deal(self, name: str, slots: int, cols: int, kernels: KernelOptions, kind: str = "input") -> RowInterleaved:
-        """A matrix without an array of its own."""
-        self.parts[name], layout = self.count, self.layout((slots, cols), kernels)
-        return RowInterleaved(tuple(self.builder.laid_out(f"{name}.{n}", kind, layout) for n in range(self.count)))
-
-    def interleaved(self, name: str, array: Array, kernels: KernelOptions) -> RowInterleaved:
-        """An input whose rows are the run's."""
-        self.arrays[name] = array
-        self.by_row.add(name)
-        return self.deal(name, len(array) // self.count, array.shape[1], kernels)
-
-    def whole(self, name: str, array: Array, layout: TexelLayout, kind: str = "input") -> TensorSpec:
-        self.arrays[name] = array
-        return self.builder.laid_out(name, kind, layout)
-
-    def cache(self, name: str, array: Array) -> TensorSpec:
-        return self.whole(name, array, BlockLayout.by_block(array.shape, self.edge))
-
-    def weight(self, name: str, array: Array, layout: TexelLayout) -> TensorSpec:
-        return self.whole(name, array, layout, "weight")
-
-    def table(self, rows: int) -> TensorSpec:
-        return self.whole(TABLE, row_table(rows), RowLayout.of((rows, ROW_WORDS), "rgba32ui", self.edge))
-
-    def out(self, layout: BlockLayout) -> TensorSpec:
-        return self.builder.laid_out(OUT, "cache", layout)
-
-    def draw(self, spec: DrawSpec) -> RowsDraw:
-        self.builder.draw(spec)
-        return self
-
-    @property
-    def plan(self) -> Plan:
-        return self.builder.build()
-
-    @property
-    def spec(self) -> DrawSpec:
-        return self.plan.draws[0]
-
-    def given(self, case: Case) -> dict[str, Array]:
-        """The arrays of one run by tensor name."""
-        arrays = {name: array.copy() for name, array in {**self.arrays, **case.arrays}.items()}
-        for name in self.by_row:
-            arrays[name][~case.real] = np.nan
-        self.alter(arrays, case)
-        given = {name: array for name, array in arrays.items() if name not in self.parts}
-        for name, array in arrays.items():
-            given.update({f"{name}.{n}": array[n :: self.parts[name]] for n in range(self.parts.get(name, 0))})
-        return given
-
-    def promised(self, case: Case, shape: tuple[int, int]) -> Array:
-        """Which numbers of the result matter: those of real rows, unless the draw has it otherwise."""
-        if self.promise is not None:
-            return self.promise(case, shape)
-        return np.broadcast_to(case.real[: shape[0], None], shape)
-
-    def expected(self, case: Case) -> Array:
-        """What float64 gives: the rows of all targets in turn."""
-        given = self.given(case)
-        if "score_slots" in case.values:  # an oracle takes what the pass before has written, and no more
-            used = {name: given[name][: int(case.values["score_slots"])] for name in given if "scores" in name}
-            given.update(used)
-        with np.errstate(all="ignore"):
-            return in_turn(run_draw(self.spec, given, case.values))
-
-    def run(self, device: Device, *cases: Case) -> list[Array]:
-        """What the GPU writes in each run, one after the other in one session."""
-        session = Session(self.plan, self.given(cases[0]), device)
-        found = [self._run(session, case) for case in cases]
-        session.release()
-        return found
-
-    def _run(self, session: Session, case: Case) -> Array:
-        spec, arrays = self.spec, self.given(case)
-        for tensor in self.plan.of_kind("input"):
-            texture = session.texture(tensor.name)
-            if isinstance(texture.layout, BlockLayout):
-                texture.gl.write(poisoned(texture.layout, arrays[tensor.name]))
-            else:
-                session.write(tensor.name, arrays[tensor.name])
-        before = []
-        for name in spec.outputs:
-            target = session.texture(name)
-            layout = target.layout
-            assert isinstance(layout, BlockLayout)
-            held = arrays.get(name, np.full((layout.rows, layout.cols), np.nan, np.float32))
-            before.append(poisoned(layout, held))
-            target.gl.write(before[-1])
-        assert session.run(case.values) == 1
-        places = written_rows(spec, {name: arrays[name] for _, name in spec.inputs}, case.values)
-        found, cols = [], spec.extent(case.values)[1]
-        for name, held in zip(spec.outputs, before, strict=True):
-            texels = session.texture(name).framebuffer.read(0, layout.width, layout.height)
-            beside = ~self._covered(layout, places, case.values)
-            left = np.zeros_like(held) if spec.clears else held
-            same = texels.view(np.uint32) == left.view(np.uint32)
-            assert same[beside].all(), f"{name}: something that the pass does not write has changed"
-            x, y = layout.places(layout.rows)
-            found.append(texels[y, x].reshape(layout.rows, -1)[places])
-        rows = in_turn(found[0] if len(found) == 1 else np.stack(found))
-        promised = self.promised(case, (len(rows), cols))
-        padding = slice(cols, BLOCK_FLOATS * blocks_for(cols))
-        assert not rows[promised.any(axis=1), padding].any(), "the padding of a vector is zero"
-        return rows[:, :cols]
-
-    def _covered(self, layout: BlockLayout, places: Array, values: Values) -> Array:
-        """[height, width]: the texels that the pass may write."""
-        covered = np.zeros((layout.height, layout.width), dtype=bool)
-        if not self.spec.largest_cell:
-            x, y = layout.places(layout.rows)
-            covered[y[places], x[places]] = True
-            return covered
-        cells = Cells.of(layout, self.spec.extent(values)[0], self.spec.largest_cell)
-        for tile in range(layout.tiles):
-            left, up = tile * layout.pitch, 4 * cells.edge * (cells.each // cells.across)
-            covered[:up, left : left + 4 * cells.edge * cells.across] = True
-        return covered
-
-
-def in_turn(parts: Array) -> Array:
-    """[targets, slots, cols] → [slots · targets, cols], or the matrix itself of one target."""
-    return parts if parts.ndim == 2 else parts.transpose(1, 0, 2).reshape(-1, parts.shape[2])
-
-
-def first_rows(one: RowsDraw, rows: int, /, **arrays: Array) -> Case:
+def first_rows(one: BlockDraw, rows: int, /, **arrays: Array) -> Case:
     """A run over so many rows."""
     real = np.arange(_capacity(one)) < rows
     slots = slots_for(rows, one.count)
-    return Case({"rows": rows, "row_slots": slots}, real, arrays)
+    return Case({"rows": rows, "row_slots": slots}, arrays, real)
 
 
-def _capacity(one: RowsDraw) -> int:
+def _capacity(one: BlockDraw) -> int:
     return max(len(one.arrays[name]) for name in (*one.by_row, *({TABLE} & set(one.arrays))))
 
 
-def _counted(count: int, capacity: int) -> dict[str, tuple[float, float]]:
-    return {"rows": (1, capacity), "row_slots": (1, slots_for(capacity, count))}
+def _over(
+    kernels: KernelOptions, rows: int, edge: int = 2048, **further: tuple[float, float]
+) -> tuple[BlockDraw, int, int]:
+    """A plan over at most so many rows, rounded up to whole slots: the slots, and the rows that they hold."""
+    count = kernels.rows_per_draw
+    slots = slots_for(rows, count)
+    ranges = {"rows": (1, slots * count), "row_slots": (1, slots), **further}
+    return BlockDraw(kernels, ranges, edge, count), slots, slots * count
 
 
 def gemm_draw(
@@ -277,17 +107,16 @@ def gemm_draw(
     parts: bool = False,
     together: bool = False,
     edge: int = 2048,
-) -> RowsDraw:
+) -> BlockDraw:
     """A product for at most so many rows, rounded up to whole slots, with the weights of ``gemv_draw``."""
-    slots, outputs = slots_for(rows, kernels.rows_per_draw), turn.cols if turn else outputs
-    capacity = slots * kernels.rows_per_draw
-    one = RowsDraw(kernels.rows_per_draw, _counted(kernels.rows_per_draw, capacity), edge)
+    one, slots, capacity = _over(kernels, rows, edge)
+    outputs = turn.cols if turn else outputs
     array = normal(1, capacity, inputs) + np.float32(0.25)
     if together:
         one.by_row.add("x")
-        x: Any = one.whole("x", array, one.layout(array.shape, kernels))
+        x: Any = one.blocks("x", array)
     else:
-        x = one.interleaved("x", array, kernels)
+        x = one.interleaved("x", array)
     left = None
     if norms:
         factors = np.random.default_rng(8).uniform(0.5, 2.0, capacity).astype(np.float32)
@@ -295,14 +124,8 @@ def gemm_draw(
         of_rows = norms_of(factors[:, None].repeat(4, axis=1), kernels.rows_per_draw, means if centred else None)
         left = one.cache("norms", of_rows)
         one.alter = _without_norms
-    matrix = matrix_of(
-        one.weight, weights, kernels, outputs, inputs, gain=gain, centred=centred, gated=gated, edge=edge
-    )
-    table, turning = None, None
-    if turn is not None:
-        table = one.table(capacity)
-        one.arrays[TABLE][:, POSITION] = np.random.default_rng(12).integers(0, POSITIONS, capacity)
-        turning = Turning(one.weight("rope", *rope_of(turn, edge)), turn.kv_floats, turn.queries_at)
+    matrix = matrix_of(one, weights, outputs, inputs, gain=gain, centred=centred, gated=gated)
+    table = _at_random(one, capacity) if turn else None
     if adds:
         one.arrays[OUT] = normal(7, capacity, outputs)
         one.by_row.add(OUT)
@@ -312,13 +135,13 @@ def gemm_draw(
             "draw",
             x,
             matrix,
-            one.deal(OUT, slots, outputs, kernels, "cache"),
+            one.deal(OUT, slots, outputs, "cache"),
             slots="row_slots",
             norm_eps=EPS if norm else None,
             norms=left,
-            turning=turning,
+            turning=turning_of(one, turn) if turn else None,
             rows=table,
-            residual=one.interleaved("r", normal(6, capacity, outputs), kernels) if residual else None,
+            residual=one.interleaved("r", normal(6, capacity, outputs)) if residual else None,
             activation=activation,
             kernels=kernels,
             parts=shared_parts(matrix, kernels.part_steps) if parts else 1,
@@ -327,22 +150,25 @@ def gemm_draw(
     )
 
 
-def turn_draw(kernels: KernelOptions, heads: Heads, head_dim: int, rows: int, edge: int = 2048) -> RowsDraw:
-    """Keys and queries of rows normalised and turned, each by its own position."""
-    slots = slots_for(rows, kernels.rows_per_draw)
-    capacity = slots * kernels.rows_per_draw
-    one = RowsDraw(kernels.rows_per_draw, _counted(kernels.rows_per_draw, capacity), edge)
-    x, table = one.interleaved("x", np.nan_to_num(in_heads(1, capacity, heads, head_dim)), kernels), one.table(capacity)
+def _at_random(one: BlockDraw, capacity: int) -> TensorSpec:
+    """The table of rows, each at a position of its own."""
+    table = one.table(capacity)
     one.arrays[TABLE][:, POSITION] = np.random.default_rng(12).integers(0, POSITIONS, capacity)
-    gains = np.zeros((2, heads.floats), dtype=np.float32)
-    gains[:, :head_dim] = 1 + normal(3, 2, head_dim, scale=0.3)
+    return table
+
+
+def turn_draw(kernels: KernelOptions, heads: Heads, head_dim: int, rows: int, edge: int = 2048) -> BlockDraw:
+    """Keys and queries of rows normalised and turned, each by its own position."""
+    one, slots, capacity = _over(kernels, rows, edge)
+    x = one.interleaved("x", np.nan_to_num(in_heads(1, capacity, heads, head_dim)))
+    table = _at_random(one, capacity)
     return one.draw(
         turn_heads(
             "draw",
             x,
-            one.weight("gains", gains, RowLayout.of(gains.shape, "rgba32f", edge)),
-            Turning(one.weight("rope", *rope_of(heads, edge)), heads.kv_floats, heads.queries_at),
-            one.deal(OUT, slots, heads.cols, kernels, "cache"),
+            head_gains(one, heads, head_dim),
+            turning_of(one, heads),
+            one.deal(OUT, slots, heads.cols, "cache"),
             head_dim=head_dim,
             eps=EPS,
             rows=table,
@@ -387,26 +213,14 @@ def promised_norms(real: Array, count: int, *, centred: bool = False) -> Array:
 
 def norms_draw(
     kernels: KernelOptions, cols: int, rows: int, *, centred: bool = False, grouped: bool = False
-) -> RowsDraw:
+) -> BlockDraw:
     """What a product behind a norm takes, of at most so many rows."""
-    slots = slots_for(rows, kernels.rows_per_draw)
-    one = RowsDraw(kernels.rows_per_draw, _counted(kernels.rows_per_draw, slots * kernels.rows_per_draw))
-    x = one.interleaved("x", normal(1, slots * kernels.rows_per_draw, cols) + np.float32(0.25), kernels)
+    one, slots, capacity = _over(kernels, rows)
+    x = one.interleaved("x", normal(1, capacity, cols) + np.float32(0.25))
     out = one.out(BlockLayout.by_block((slots, norm_floats(kernels.rows_per_draw, centred=centred)), one.edge))
     one.promise = lambda case, shape: promised_norms(case.real, kernels.rows_per_draw, centred=centred)[: shape[0]]
-    return one.draw(
-        row_norms(
-            "draw",
-            "draw",
-            x,
-            out,
-            slots="row_slots",
-            eps=EPS,
-            centred=centred,
-            grouped=grouped,
-            kernels=kernels,
-        )
-    )
+    options: dict[str, Any] = {"slots": "row_slots", "eps": EPS, "centred": centred, "grouped": grouped}
+    return one.draw(row_norms("draw", "draw", x, out, kernels=kernels, **options))
 
 
 def embed_draw(
@@ -421,17 +235,14 @@ def embed_draw(
     positions: bool = True,
     chosen: bool = False,
     edge: int = 2048,
-) -> RowsDraw:
+) -> BlockDraw:
     """The embeddings of random tokens at random positions; with ``chosen`` every other one was chosen before."""
-    slots = slots_for(rows, kernels.rows_per_draw)
-    one = RowsDraw(kernels.rows_per_draw, _counted(kernels.rows_per_draw, slots * kernels.rows_per_draw), edge)
-    table, random = one.table(slots * kernels.rows_per_draw), np.random.default_rng(9)
-    one.arrays[TABLE][:, TOKEN] = random.integers(0, vocab, slots * kernels.rows_per_draw)
-    one.arrays[TABLE][:, POSITION] = random.integers(0, context, slots * kernels.rows_per_draw)
-    tables = tables_of(
-        one.weight, vocab, context, dim, quad=kernels.quad, weights=weights, positions=positions, edge=edge
-    )
-    out, picks = one.deal(OUT, slots, dim, kernels, "cache"), None
+    one, slots, capacity = _over(kernels, rows, edge)
+    table, random = one.table(capacity), np.random.default_rng(9)
+    one.arrays[TABLE][:, TOKEN] = random.integers(0, vocab, capacity)
+    one.arrays[TABLE][:, POSITION] = random.integers(0, context, capacity)
+    tables = tables_of(one, vocab, context, dim, weights=weights, positions=positions)
+    out, picks = one.deal(OUT, slots, dim, "cache"), None
     if chosen:
         candidates = np.zeros((len(one.arrays[TABLE]), BLOCK_FLOATS // 4, 4), np.float32)
         candidates[..., 0] = random.integers(0, 5, candidates.shape[:2])  # with equal scores among them
@@ -452,57 +263,51 @@ def store_draw(
     aside: int = 0,
     every: int = 1,
     edge: int = 2048,
-) -> RowsDraw:
+) -> BlockDraw:
     """Rows into a cache that is full of known numbers; the last ``aside`` blocks are kept once for ``every`` slots."""
-    slots = slots_for(rows, kernels.rows_per_draw)
-    capacity = slots * kernels.rows_per_draw
-    one = RowsDraw(
-        kernels.rows_per_draw, {**_counted(kernels.rows_per_draw, capacity), "strip_first": (0, cache_slots - 1)}, edge
-    )
-    x, table = one.interleaved("x", normal(1, capacity, cols), kernels), one.table(capacity)
+    one, _, capacity = _over(kernels, rows, edge, strip_first=(0, cache_slots - 1))
+    x, table = one.interleaved("x", normal(1, capacity, cols)), one.table(capacity)
     cache = one.out(BlockLayout.by_block((cache_slots, cols), edge, aside=aside, every=every))
     one.arrays[OUT] = normal(2, cache_slots, cols)
     return one.draw(store_rows("draw", x, table, cache, together=together, kernels=kernels))
 
 
-def stored(one: RowsDraw, places: Sequence[tuple[int, int]]) -> Case:
+def stored(one: BlockDraw, places: Sequence[tuple[int, int]]) -> Case:
     """A run that puts row after row to (base, position)."""
     case = first_rows(one, len(places))
     table = one.arrays[TABLE].copy()
     table[: len(places), [BASE, POSITION]] = places
-    return Case({**case.values, "strip_first": sum(places[0])}, case.real, {TABLE: table})
+    return Case({**case.values, "strip_first": sum(places[0])}, {TABLE: table}, case.real)
 
 
-def take_draw(kernels: KernelOptions, cols: int, rows: int) -> RowsDraw:
+def take_draw(kernels: KernelOptions, cols: int, rows: int) -> BlockDraw:
     """One of many rows by itself."""
-    slots = slots_for(rows, kernels.rows_per_draw)
-    one = RowsDraw(kernels.rows_per_draw, {"last_row": (0, slots * kernels.rows_per_draw - 1)})
-    x = one.interleaved("x", normal(1, slots * kernels.rows_per_draw, cols), kernels)
+    count = kernels.rows_per_draw
+    capacity = slots_for(rows, count) * count
+    one = BlockDraw(kernels, {"last_row": (0, capacity - 1)}, count=count)
+    x = one.interleaved("x", normal(1, capacity, cols))
     one.promise = lambda case, shape: np.ones(shape, dtype=bool)
-    return one.draw(take_row("draw", x, one.out(one.layout((1, cols), kernels)), kernels=kernels))
+    return one.draw(take_row("draw", x, one.out(one.layout(1, cols)), kernels=kernels))
 
 
-def taken(one: RowsDraw, row: int) -> Case:
+def taken(one: BlockDraw, row: int) -> Case:
     """A run that takes one row, which is the only one that is anybody's."""
-    return Case({"last_row": row}, np.arange(len(one.arrays["x"])) == row)
+    return Case({"last_row": row}, real=np.arange(len(one.arrays["x"])) == row)
 
 
-def score_draw(kernels: KernelOptions, vocab: int, rows: int, scale: float = 3.0) -> RowsDraw:
+def score_draw(kernels: KernelOptions, vocab: int, rows: int, scale: float = 3.0) -> BlockDraw:
     """The parts of the likelihoods of random tokens."""
-    slots = slots_for(rows, kernels.rows_per_draw)
-    capacity = slots * kernels.rows_per_draw
-    one = RowsDraw(kernels.rows_per_draw, _counted(kernels.rows_per_draw, capacity))
-    logits, table = one.interleaved("x", normal(1, capacity, vocab, scale=scale), kernels), one.table(capacity)
+    one, slots, capacity = _over(kernels, rows)
+    logits, table = one.interleaved("x", normal(1, capacity, vocab, scale=scale)), one.table(capacity)
     one.arrays[TABLE][:, WANTED] = np.random.default_rng(2).integers(0, vocab, capacity)
-    out = one.deal(OUT, slots, BLOCK_FLOATS, kernels, "cache")
+    out = one.deal(OUT, slots, BLOCK_FLOATS, "cache")
     return one.draw(score_rows("draw", logits, table, out, vocab=vocab, slots="row_slots", kernels=kernels))
 
 
-def pick_draw(kernels: KernelOptions, vocab: int, rows: int, scale: float = 3.0) -> RowsDraw:
+def pick_draw(kernels: KernelOptions, vocab: int, rows: int, scale: float = 3.0) -> BlockDraw:
     """The candidates of rows, every other one with noise, at temperatures and keys of their own."""
-    capacity = slots_for(rows, kernels.rows_per_draw) * kernels.rows_per_draw
-    one, random = RowsDraw(kernels.rows_per_draw, _counted(kernels.rows_per_draw, capacity)), np.random.default_rng(2)
-    logits, table = one.interleaved("x", normal(1, capacity, vocab, scale=scale), kernels), one.table(capacity)
+    (one, _, capacity), random = _over(kernels, rows), np.random.default_rng(2)
+    logits, table = one.interleaved("x", normal(1, capacity, vocab, scale=scale)), one.table(capacity)
     inverse = random.uniform(0.5, 3.0, capacity).astype(np.float32)
     one.arrays[TABLE][:, NOISE_KEY] = random.integers(0, 2**32, capacity, dtype=np.uint32)
     one.arrays[TABLE][:, INVERSE_TEMPERATURE] = inverse.view(np.uint32)
@@ -527,7 +332,7 @@ class Run:
 class Attention:
     """Heads in a cache, and a draw over it; what a run of several sequences holds."""
 
-    one: RowsDraw
+    one: BlockDraw
     heads: Heads
     cache: Array
     table: TensorSpec
@@ -545,8 +350,8 @@ class Attention:
         groups = max(score_slots(position + 1) for position, _ in table)
         return Case(
             {"rows": len(table), "row_slots": slots, "groups": groups, "score_slots": groups * slots},
-            np.pad(real, (0, capacity - len(real))).astype(bool),
             {TABLE: rows, "cache": self._seen(runs, self.cache if cache is None else cache), **arrays},
+            np.pad(real, (0, capacity - len(real))).astype(bool),
         )
 
     def _seen(self, runs: Sequence[Run], cache: Array) -> Array:
@@ -611,36 +416,48 @@ class Attention:
 
 
 def _attention(
-    heads: int, head_dim: int, rows: int, cache_slots: int, edge: int, count: int, kv: int, window: int
-) -> Attention:
-    capacity = slots_for(rows, count) * count
+    kernels: KernelOptions,
+    heads: int,
+    head_dim: int,
+    rows: int,
+    cache_slots: int,
+    *,
+    kv: int = 0,
+    window: int = 0,
+    edge: int = 2048,
+    count: int = 1,
+) -> tuple[Attention, int]:
+    """Heads and a cache without a draw, for rows ``count`` at a time; the slots of all groups of scores."""
+    capacity, groups = slots_for(rows, count) * count, score_slots(cache_slots)
     slots = capacity // count
-    groups = score_slots(cache_slots)
-    one = RowsDraw(
-        count,
-        {**_counted(count, capacity), "groups": (1, groups), "score_slots": (1, groups * slots)},
-        edge,
-    )
-    made = Heads(heads, kv or heads, -(-head_dim // 16) * 16, float(head_dim) ** -0.5, window)
-    return Attention(one, made, in_heads(1, cache_slots, made, head_dim), one.table(capacity))
+    ranges = {"rows": (1, capacity), "row_slots": (1, slots), "groups": (1, groups), "score_slots": (1, groups * slots)}
+    one, made = BlockDraw(kernels, ranges, edge, count), heads_of(heads, head_dim, kv, window)
+    return Attention(one, made, in_heads(1, cache_slots, made, head_dim), one.table(capacity)), groups * slots
 
 
-def tile_scores_draw(
+def _tile_draw(
+    scores: bool,
     kernels: KernelOptions,
     heads: int,
     head_dim: int,
     rows: int,
     cache_slots: int = 192,
-    *,
-    kv: int = 0,
-    window: int = 0,
-    edge: int = 2048,
+    **options: int,
 ) -> Attention:
-    """Scores of at most so many rows, ``kernels.rows_per_draw`` at a time; their queries are inputs of their own."""
+    """Scores of at most so many rows, whose queries are inputs of their own, or the weighted sums of values.
+
+    For sums the case has to bring ``scores``, see :func:`with_scores`.
+    """
     count = kernels.rows_per_draw
-    made = _attention(heads, head_dim, rows, cache_slots, edge, count, kv, window)
-    one, step, of = made.one, 16 if kernels.quad else 4, made.heads
+    made, slots = _attention(kernels, heads, head_dim, rows, cache_slots, count=count, **options)
+    one, of, width = made.one, made.heads, heads * SLOT_TOKENS
     capacity = len(one.arrays[TABLE])
+    cache = one.cache("cache", made.cache)
+    if not scores:
+        one.alter = _only_values(of)
+        before, out = one.deal("scores", slots, width), one.deal(OUT, capacity // count, of.width, "cache")
+        one.draw(tile_values("draw", before, cache, made.table, out, of, kernels=kernels))
+        return made
     queries = np.full((capacity, of.cols), np.nan, dtype=np.float32)
     queries[:, of.queries_at :] = made.cache[np.arange(capacity) % cache_slots, of.queries_at :]
 
@@ -648,26 +465,19 @@ def tile_scores_draw(
         arrays["cache"][:, of.kv_floats :] = np.nan
 
     def promise(case: Case, shape: tuple[int, int]) -> Array:
-        slots = int(case.values["row_slots"])
-        reached = made.reached(case, step) & case.real[: slots * count, None]
-        whole = np.broadcast_to(reached[:, None], (slots * count, heads, reached.shape[1]))
-        grouped = whole.reshape(slots * count, heads, -1, SLOT_TOKENS).transpose(2, 0, 1, 3)
-        return grouped.reshape(shape)
+        used = int(case.values["row_slots"]) * count
+        reached = made.reached(case, 16 if kernels.quad else 4) & case.real[:used, None]
+        whole = np.broadcast_to(reached[:, None], (used, heads, reached.shape[1]))
+        return whole.reshape(used, heads, -1, SLOT_TOKENS).transpose(2, 0, 1, 3).reshape(shape)
 
     one.alter, one.promise = only_keys, promise
-    groups = score_slots(cache_slots)
-    one.draw(
-        tile_scores(
-            "draw",
-            one.interleaved("q", queries, kernels),
-            one.cache("cache", made.cache),
-            made.table,
-            one.deal(OUT, groups * capacity // count, heads * SLOT_TOKENS, kernels, "cache"),
-            of,
-            kernels=kernels,
-        )
-    )
+    q, out = one.interleaved("q", queries), one.deal(OUT, slots, width, "cache")
+    one.draw(tile_scores("draw", q, cache, made.table, out, of, kernels=kernels))
     return made
+
+
+tile_scores_draw = partial(_tile_draw, True)
+tile_values_draw = partial(_tile_draw, False)
 
 
 def _only_values(heads: Heads) -> Callable[[dict[str, Array], Case], None]:
@@ -677,35 +487,6 @@ def _only_values(heads: Heads) -> Callable[[dict[str, Array], Case], None]:
     return only_values
 
 
-def tile_values_draw(
-    kernels: KernelOptions,
-    heads: int,
-    head_dim: int,
-    rows: int,
-    cache_slots: int = 192,
-    *,
-    kv: int = 0,
-    window: int = 0,
-    edge: int = 2048,
-) -> Attention:
-    """Weighted sums of at most so many rows; the case has to bring ``scores``, see :func:`with_scores`."""
-    made = _attention(heads, head_dim, rows, cache_slots, edge, kernels.rows_per_draw, kv, window)
-    one, slots = made.one, len(made.one.arrays[TABLE]) // kernels.rows_per_draw
-    one.alter = _only_values(made.heads)
-    one.draw(
-        tile_values(
-            "draw",
-            one.deal("scores", score_slots(cache_slots) * slots, heads * SLOT_TOKENS, kernels),
-            one.cache("cache", made.cache),
-            made.table,
-            one.deal(OUT, slots, made.heads.width, kernels, "cache"),
-            made.heads,
-            kernels=kernels,
-        )
-    )
-    return made
-
-
 def row_scores_draw(
     kernels: KernelOptions,
     heads: int,
@@ -713,15 +494,14 @@ def row_scores_draw(
     rows: int,
     cache_slots: int = 192,
     *,
-    kv: int = 0,
-    window: int = 0,
     every: int = 0,
+    **options: int,
 ) -> Attention:
     """Scores of one row of each of exactly so many sequences, the queries in the cache.
 
     With ``every`` each such part of the cache has one query alone.
     """
-    made = _attention(heads, head_dim, rows, cache_slots, 2048, 1, kv, window)
+    made, slots = _attention(kernels, heads, head_dim, rows, cache_slots, **options)
     one, of = made.one, made.heads
 
     def only_own(arrays: dict[str, Array], case: Case) -> None:
@@ -735,29 +515,21 @@ def row_scores_draw(
 
     one.alter = only_own
     one.promise = lambda case, shape: np.ones(shape, dtype=bool)
-    out = one.out(one.layout((score_slots(cache_slots) * rows, heads * SLOT_TOKENS), kernels))
     layout = BlockLayout.by_block(made.cache.shape, one.edge, aside=of.aside if every else 0, every=every or 1)
-    cache = one.whole("cache", made.cache, layout)
+    cache, out = one.whole("cache", made.cache, layout), one.out(one.layout(slots, heads * SLOT_TOKENS))
     one.draw(cached_scores("draw", cache, out, of, kernels=kernels, rows=made.table))
     return made
 
 
 def row_values_draw(
-    kernels: KernelOptions,
-    heads: int,
-    head_dim: int,
-    rows: int,
-    cache_slots: int = 192,
-    *,
-    kv: int = 0,
-    window: int = 0,
+    kernels: KernelOptions, heads: int, head_dim: int, rows: int, cache_slots: int = 192, **options: int
 ) -> Attention:
     """Weighted sums of one row of each of exactly so many sequences."""
-    made = _attention(heads, head_dim, rows, cache_slots, 2048, 1, kv, window)
+    made, slots = _attention(kernels, heads, head_dim, rows, cache_slots, **options)
     one = made.one
     one.alter = _only_values(made.heads)
-    scores = one.deal("scores", score_slots(cache_slots) * rows, heads * SLOT_TOKENS, kernels).tensors[0]
-    out, cache = one.out(one.layout((rows, made.heads.width), kernels)), one.cache("cache", made.cache)
+    scores = one.deal("scores", slots, heads * SLOT_TOKENS).tensors[0]
+    out, cache = one.out(one.layout(rows, made.heads.width)), one.cache("cache", made.cache)
     one.draw(cached_values("draw", scores, cache, out, made.heads, kernels=kernels, rows=made.table))
     return made
 
@@ -765,7 +537,7 @@ def row_values_draw(
 def with_scores(made: Attention, case: Case, scores: Array, step: int) -> Case:
     """The run with scores [rows, heads, tokens] as the pass before leaves them."""
     left = made.left_by_scores(scores, case, step)
-    return Case(case.values, case.real, {**case.arrays, "scores": made.grouped(left, case)})
+    return case.changed(scores=made.grouped(left, case))
 
 
 def random_scores(made: Attention, scale: float = 3.0) -> Array:

@@ -8,7 +8,8 @@ from typing import Any
 import moderngl
 import numpy as np
 import pytest
-from block_draw import KERNELS, STALE, poisoned
+from block_draw import KERNELS
+from one_draw import STALE, poisoned
 from subjects import ODD, Subject, gab, of_family
 from tiers import tiered
 

@@ -9,8 +9,8 @@ import moderngl
 import numpy as np
 import pytest
 from agreement import agree
-from block_draw import STALE, poisoned
-from rows_draw import KERNELS, in_turn, promised_norms
+from one_draw import STALE, in_turn, poisoned
+from rows_draw import KERNELS, promised_norms
 from subjects import EVEN, ODD, Subject, gab, of_family
 from tiers import tiered
 

@@ -14,13 +14,9 @@ from block_draw import (
     GQA,
     KERNELS,
     PADDED,
-    STALE,
-    BlockDraw,
-    Case,
     at,
     embed_draw,
     gemv_draw,
-    normal,
     pick_draw,
     scores_draw,
     turn_draw,
@@ -31,6 +27,7 @@ from block_draw import (
 )
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
+from one_draw import STALE, TOLERANCE, Array, Case, check, normal
 from tiers import tiered
 
 from glinfer.gl.context import Device, Limits, open_device
@@ -43,8 +40,6 @@ from glinfer.quant.formats import GROUP_FORMS as BLOCK_FORMS
 
 pytestmark = pytest.mark.gl
 
-Array = np.ndarray[Any, Any]
-TOLERANCE = 1e-5
 WEIGHTS = FLOATS_AND_ROWS
 PLAIN = KERNELS["plain"]
 every_kernel = tiered("kernels", KERNELS.values(), keep=(1, 3), ids=KERNELS)
@@ -69,17 +64,6 @@ FORMS: list[dict[str, Any]] = [
 ]
 # Inputs that fill no round of 128, and no block of 64; of outputs no whole blocks, and more than one.
 GROUP_SIZES = [(70, 32), (3, 160), (130, 96), (64, 128), (1, 64), (67, 288), (16, 32), (65, 160)]
-
-
-def check(device: Device, one: BlockDraw, *cases: Case, what: str = "", tolerance: float = TOLERANCE) -> list[Array]:
-    found = one.run(device, *cases)
-    for case, result in zip(cases, found, strict=True):
-        expected, name = one.expected(case), f"{what} {dict(case.values)}"
-        assert result.shape == expected.shape
-        assert np.isfinite(result).all(), f"{name}: {np.argwhere(~np.isfinite(result))[:5].tolist()} are not finite"
-        error = relative_error(result, expected)
-        assert error <= tolerance, f"{name}: off by {error:.2e}"
-    return found
 
 
 def test_the_table_of_kernels_varies_every_field() -> None:

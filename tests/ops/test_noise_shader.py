@@ -8,7 +8,8 @@ from typing import Any
 
 import numpy as np
 import pytest
-from block_draw import KERNELS, Case, pick_draw
+from block_draw import KERNELS, pick_draw
+from one_draw import Case
 
 from glinfer.gl.context import Device, open_device
 from glinfer.gl.layouts.matrix import Layout

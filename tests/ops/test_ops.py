@@ -11,15 +11,15 @@ import numpy as np
 import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
-from one_draw import (
-    OUT,
-    OneDraw,
+from one_draw import OUT, TOLERANCE, normal
+from one_draw import check as check_cases
+from published_draw import (
+    PublishedDraw,
     concat_draw,
     embed_draw,
     every_form,
     layer_norm_draw,
     linear_draw,
-    normal,
     scores_draw,
     softmax_draw,
     values_draw,
@@ -39,7 +39,6 @@ from glinfer.ops.published.softmax import softmax
 pytestmark = pytest.mark.gl
 
 Array = np.ndarray[Any, Any]
-TOLERANCE = 1e-5
 ONES = np.ones((1, 1), dtype=np.float32)
 
 # (rows in use, rows, heads, head width, vocabulary or other width, head): all of 1, odd, prime, powers of two,
@@ -55,21 +54,17 @@ def either(request: pytest.FixtureRequest) -> Iterator[Device]:
         yield opened
 
 
-def tightest_edge(one: OneDraw) -> int:
+def tightest_edge(one: PublishedDraw) -> int:
     """The edge of the smallest textures into which the tensors fit, some of them wrapped."""
     return math.isqrt(max(rows * cols for rows, cols in (tensor.shape for tensor in one.plan.tensors)) - 1) + 1
 
 
-def wrap_tightly(device: Device, one: OneDraw) -> None:
+def wrap_tightly(device: Device, one: PublishedDraw) -> None:
     device.limits = dataclasses.replace(device.driver_limits, max_texture_size=tightest_edge(one))
 
 
-def check(device: Device, one: OneDraw, what: str = "") -> Array:
-    found, expected = one.run(device), one.expected()
-    assert found.shape == expected.shape
-    assert np.isfinite(found).all(), f"{what}: {np.argwhere(~np.isfinite(found))[:5].tolist()} not written, or NaN"
-    assert relative_error(found, expected) <= TOLERANCE, what
-    return found
+def check(device: Device, one: PublishedDraw, what: str = "") -> Array:
+    return check_cases(device, one, one.case, what=what)[0]
 
 
 @tiered("shape", NATURAL, keep=(1,), ids=str)
@@ -148,7 +143,7 @@ def test_the_padding_of_a_wrapped_target_is_not_written(device: Device) -> None:
         target = session.texture(OUT)
         assert (target.layout.width, target.layout.height) == (8, 8)
         target.fill(-7.0)
-        session.run(one.values)
+        session.run(one.case.values)
         texels = target.framebuffer.read(0, 8, 8).reshape(-1)
         assert (texels[:cols] >= 0).all()
         assert (texels[cols:] == -7.0).all()
@@ -161,7 +156,7 @@ def test_the_padding_of_a_wrapped_target_is_not_written(device: Device) -> None:
 @pytest.mark.parametrize("biggest", [2048, 6])
 def test_last_row_is_the_last_row_in_use(device: Device, rows: int, biggest: int) -> None:
     device.limits = dataclasses.replace(device.driver_limits, max_texture_size=biggest)
-    one = OneDraw(rows, 5)
+    one = PublishedDraw(rows, 5)
     x = np.arange(1, 6, dtype=np.float32)[:, None].repeat(7, axis=1)
     one.draw(
         linear(
@@ -173,11 +168,11 @@ def test_last_row_is_the_last_row_in_use(device: Device, rows: int, biggest: int
             last_row=True,
         )
     )
-    assert one.run(device).tolist() == [[rows] * 3]
+    assert one.found(device).tolist() == [[rows] * 3]
 
 
 def test_bias_comes_before_the_activation_and_the_residual_after(device: Device) -> None:
-    one = OneDraw(1, 1)
+    one = PublishedDraw(1, 1)
     one.draw(
         linear(
             "draw",
@@ -190,15 +185,15 @@ def test_bias_comes_before_the_activation_and_the_residual_after(device: Device)
             activation="gelu_new",
         )
     )
-    assert one.run(device)[0, 0] == 7.0  # gelu(1 - 101) + 7; any other order gives -93 or a gelu of 7
+    assert one.found(device)[0, 0] == 7.0  # gelu(1 - 101) + 7; any other order gives -93 or a gelu of 7
 
 
 def activated(device: Device, values: Array, activation: str) -> tuple[Array, Array]:
     """An activation alone, of many values at once: by the GPU and in float64."""
-    one = OneDraw(len(values), len(values))
+    one = PublishedDraw(len(values), len(values))
     x = one.input("x", values.astype(np.float32)[:, None])
     one.draw(linear("draw", "draw", x, one.weight("w", ONES), one.out(len(values), 1), activation=activation))
-    return one.run(device)[:, 0], one.expected()[:, 0]
+    return one.found(device)[:, 0], one.wanted()[:, 0]
 
 
 HUGE = np.array([10, 30, 100, 1e3, 1e4, 1e10, 1e13, 1e20, 1e30, 3e38])
@@ -254,7 +249,7 @@ def test_the_two_forms_of_gelu_are_not_the_same(device: Device) -> None:
 
 
 def softmax_of(device: Device, matrix: Array) -> Array:
-    one = OneDraw(len(matrix), len(matrix))
+    one = PublishedDraw(len(matrix), len(matrix))
     x = one.input("x", matrix.astype(np.float32))
     one.draw(softmax("draw", "draw", x, one.out(*matrix.shape)))
     return check(device, one)
@@ -287,7 +282,7 @@ def test_softmax_rows_sum_to_one(device: Device, shape: tuple[int, int]) -> None
 
 @pytest.mark.parametrize("rows", [1, 2, 6])
 def test_an_all_masked_row_of_attention_is_uniform_over_the_rows_in_use(device: Device, rows: int) -> None:
-    one = OneDraw(rows, 6)
+    one = PublishedDraw(rows, 6)
     x = one.input("x", np.full((6, 6), MASKED, dtype=np.float32), (rows, rows))
     one.draw(softmax("draw", "draw", x, one.out(6, 6), causal_square=True))
     assert (check(device, one) == np.float32(1) / np.float32(rows)).all()
@@ -299,22 +294,22 @@ def test_an_all_masked_row_of_attention_is_uniform_over_the_rows_in_use(device: 
 def normalised(device: Device, matrix: Array, eps: float = 1e-5) -> tuple[Array, Array]:
     """LayerNorm with weight 1 and bias 0, by the GPU and in float64."""
     rows, dim = matrix.shape
-    one = OneDraw(rows, rows)
+    one = PublishedDraw(rows, rows)
     x = one.input("x", matrix.astype(np.float32))
     weight = one.weight("w", np.ones(dim, dtype=np.float32))
     bias = one.weight("b", np.zeros(dim, dtype=np.float32))
     one.draw(layer_norm("draw", "draw", x, weight, bias, one.out(rows, dim), eps=eps))
-    return one.run(device), one.expected()
+    return one.found(device), one.wanted()
 
 
 @pytest.mark.parametrize("dim", [1, 3, 15, 64, 513])
 def test_layer_norm_of_a_constant_row_is_its_bias(either: Device, dim: int) -> None:
-    one = OneDraw(9, 9)
+    one = PublishedDraw(9, 9)
     levels = np.array([0, 1, -1, 0.1, 7.7, 1 / 3, 1e4, 1e10, -1e-30], dtype=np.float32)
     x = one.input("x", levels[:, None].repeat(dim, axis=1))
     weight, bias = one.weight("w", normal(1, dim, scale=100.0)), one.weight("b", normal(2, dim))
     one.draw(layer_norm("draw", "draw", x, weight, bias, one.out(9, dim), eps=1e-5))
-    assert np.array_equal(one.run(either), np.tile(one.arrays["b"], (9, 1)))
+    assert np.array_equal(one.found(either), np.tile(one.arrays["b"], (9, 1)))
 
 
 @pytest.mark.parametrize("offset", [0.0, 1.0, -100.0, 1000.0])
@@ -344,7 +339,7 @@ def test_layer_norm_of_one_outlier(device: Device) -> None:
 @pytest.mark.parametrize("biggest", [2048, 9])
 def test_an_id_outside_the_vocabulary_gives_the_position_alone(device: Device, biggest: int) -> None:
     device.limits = dataclasses.replace(device.driver_limits, max_texture_size=biggest)
-    one = OneDraw(11, 11)
+    one = PublishedDraw(11, 11)
     # Times 4 columns, ±2³⁰ + 1 overflows 32 bits to the first element of row 1.
     ids = [0, 6, 7, -1, 8, 2**31 - 1, -(2**31), 300, 2**30 + 1, -(2**30) + 1, 3]
     tokens = one.input("tokens", np.array(ids, dtype=np.int32)[:, None])
@@ -353,8 +348,8 @@ def test_an_id_outside_the_vocabulary_gives_the_position_alone(device: Device, b
     expected = one.arrays["wpe"].copy()
     for row, token in ((0, 0), (1, 6), (10, 3)):
         expected[row] += one.arrays["wte"][token]
-    assert np.array_equal(one.run(device), expected)
-    assert np.allclose(one.expected(), expected, rtol=1e-6)
+    assert np.array_equal(one.found(device), expected)
+    assert np.allclose(one.wanted(), expected, rtol=1e-6)
 
 
 def test_embed_takes_every_id_of_the_vocabulary(device: Device) -> None:

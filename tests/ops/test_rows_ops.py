@@ -14,23 +14,17 @@ from block_draw import (
     BLOCKS,
     FLOATS_AND_ROWS,
     GQA,
-    OUT,
     PADDED,
-    STALE,
-    BlockDraw,
     at,
     gemv_draw,
-    normal,
     whole_blocks,
 )
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
+from one_draw import OUT, STALE, TABLE, TOLERANCE, Array, BlockDraw, Case, check, normal
 from rows_draw import (
     KERNELS,
-    TABLE,
     Attention,
-    Case,
-    RowsDraw,
     Run,
     embed_draw,
     first_rows,
@@ -65,8 +59,6 @@ from glinfer.ops.kernels import KernelOptions
 
 pytestmark = pytest.mark.gl
 
-Array = np.ndarray[Any, Any]
-TOLERANCE = 1e-5
 WEIGHTS = FLOATS_AND_ROWS
 PLAIN = KERNELS["plain"]
 every_kernel = tiered("kernels", KERNELS.values(), keep=(1,), ids=KERNELS)
@@ -107,21 +99,6 @@ SHARED = [
     {"heads": 5, "kv": 1, "head_dim": 64, "window": 0},
 ]
 POSITIONS = (0, 1, 15, 16, 63, 64, 100)
-
-
-def check(device: Device, one: RowsDraw, *cases: Case, what: str = "", tolerance: float = TOLERANCE) -> list[Array]:
-    """Every run against the oracle, where the pass promises something; what it wrote."""
-    found = one.run(device, *cases)
-    for case, result in zip(cases, found, strict=True):
-        expected, name = one.expected(case), f"{what} {dict(case.values)}"
-        assert result.shape == expected.shape
-        promised = one.promised(case, expected.shape)
-        assert promised.any()
-        wrong = promised & ~np.isfinite(result)
-        assert not wrong.any(), f"{name}: {np.argwhere(wrong)[:5].tolist()} are not finite"
-        error = relative_error(result[promised], expected[promised])
-        assert error <= tolerance, f"{name}: off by {error:.2e}"
-    return found
 
 
 def same(found: Array, expected: Array) -> bool:
@@ -418,7 +395,7 @@ def test_embeddings_out_of_blocks_are_those_of_single_tokens(device: Device, wei
         one = embed_draw(kernels, 67, 5, whole_blocks(weights, 96), 19, **shape)
         found, table = check(device, one, first_rows(one, 19), tolerance=3e-7)[0], one.arrays[TABLE]
         alone = block_draw.embed_draw(kernels, 67, 5, whole_blocks(weights, 96), **shape)
-        cases = [block_draw.Case({"token": int(row[TOKEN]), "position": int(row[POSITION])}) for row in table[:19]]
+        cases = [Case({"token": int(row[TOKEN]), "position": int(row[POSITION])}) for row in table[:19]]
         for row, expected in enumerate(alone.run(device, *cases)):
             assert same(found[row], expected[0]), f"row {row}"
 
@@ -699,13 +676,13 @@ def test_what_is_stale_or_others_do_not_change_a_bit(
     assert stale.any()
     for level in (0.0, -STALE, 7.0):
         changed = np.where(stale, np.float32(level), cache)
-        cases.append(Case(cases[0].values, cases[0].real, {**cases[0].arrays, "cache": changed}))
+        cases.append(cases[0].changed(cache=changed))
     own = (np.arange(len(cache)) >= 64)[:, None]
     first = np.arange(len(made.one.arrays[TABLE])) < -(-5 // kernels.rows_per_draw) * kernels.rows_per_draw
     others = {"cache": np.where(own, cache, cache / 3)}
     if "q" in made.one.arrays:
         others["q"] = np.where(first[:, None], made.one.arrays["q"], made.one.arrays["q"] / 3)
-    cases.append(Case(cases[0].values, cases[0].real, {**cases[0].arrays, **others}))
+    cases.append(cases[0].changed(**others))
     promised = made.one.promised(cases[0], made.one.expected(cases[0]).shape)
     found = made.one.run(device, *cases)
     for number, result in enumerate(found[1:4]):
@@ -723,7 +700,7 @@ def test_what_is_stale_is_seen_where_it_counts(device: Device, make: Any, case: 
     good = case(made, PLAIN, Run(16, 18, 3))
     cache = good.arrays["cache"].copy()
     cache[16 + 20] = np.where(np.isnan(cache[16 + 20]), cache[16 + 20], np.float32(STALE))
-    bad = Case(good.values, good.real, {**good.arrays, "cache": cache})
+    bad = good.changed(cache=cache)
     before, after = made.one.run(device, good, bad)
     promised = made.one.promised(good, before.shape)
     assert not same(before[promised], after[promised])
@@ -904,7 +881,7 @@ def test_a_choice_has_the_bits_it_has_alone(device: Device) -> None:
             "noise_key": int(table[row, NOISE_KEY]),
             "position": 0,
         }
-        cases.append(block_draw.Case(values, {"logits": one.arrays["x"][row : row + 1]}))
+        cases.append(Case(values, {"logits": one.arrays["x"][row : row + 1]}))
     for row, expected in enumerate(alone.run(device, *cases)):
         assert same(found[row], expected[0]), f"row {row}"
 

@@ -7,7 +7,7 @@ from typing import Any
 
 import numpy as np
 import pytest
-from flat_draw import drawn, holds, padding
+from flat_draw import check_sizes, check_timed, drawn, holds, padding
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 from tiers import tiered
@@ -33,13 +33,7 @@ def rng() -> np.random.Generator:
 @pytest.mark.slow
 @pytest.mark.parametrize("case", CASES, ids=lambda case: case.kernel)
 def test_a_kernel_is_right(dev: Device, rng: np.random.Generator, case: Any) -> None:
-    for size in ((1, 1), (5, 1), (1, 66), (257, 36)):
-        for form in case.forms:
-            for found, wanted in case.check(dev, rng, *size, form):
-                assert found.dtype == np.float32
-                assert found.shape == wanted.shape
-                assert relative_error(found, wanted) <= case.tolerance, (size, form)
-    assert dev.memory().tensors == 0
+    check_sizes(dev, rng, case, ((1, 1), (5, 1), (1, 66), (257, 36)))
 
 
 @tiered("case", CASES, ids=lambda case: case.kernel, keep=(0, 3))
@@ -51,12 +45,7 @@ def test_a_kernel_with_small_textures(small: Device, rng: np.random.Generator, c
 
 @pytest.mark.slow
 def test_what_is_timed_releases_its_results(dev: Device, rng: np.random.Generator) -> None:
-    for case in CASES:
-        once = case.timed(dev, rng)
-        held = dev.memory().tensors
-        once()
-        assert dev.memory().tensors == held
-        del once
+    check_timed(dev, rng, CASES)
 
 
 @pytest.mark.slow

@@ -7,7 +7,7 @@ from typing import Any
 
 import numpy as np
 import pytest
-from flat_draw import drawn, holds, same_bits
+from flat_draw import check_sizes, check_timed, drawn, holds, same_bits
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
@@ -35,13 +35,7 @@ def rng() -> np.random.Generator:
 @pytest.mark.slow
 @pytest.mark.parametrize("case", CASES, ids=lambda case: case.kernel)
 def test_a_kernel_is_right(dev: Device, rng: np.random.Generator, case: Any) -> None:
-    for size in ((1, 1), (5, 1), (2, 67), (257, 36)):
-        for form in case.forms:
-            for found, expected in case.check(dev, rng, *size, form):
-                assert found.dtype == np.float32
-                assert found.shape == expected.shape
-                assert relative_error(found, expected) <= case.tolerance
-    assert dev.memory().tensors == 0
+    check_sizes(dev, rng, case, ((1, 1), (5, 1), (2, 67), (257, 36)))
 
 
 @pytest.mark.slow
@@ -53,12 +47,7 @@ def test_a_kernel_with_small_textures(small: Device, rng: np.random.Generator, c
 
 @pytest.mark.slow
 def test_what_is_timed_releases_its_results(dev: Device, rng: np.random.Generator) -> None:
-    for case in CASES:
-        once = case.timed(dev, rng)
-        held = dev.memory().tensors
-        once()
-        assert dev.memory().tensors == held
-        del once
+    check_timed(dev, rng, CASES)
 
 
 @st.composite

@@ -7,7 +7,8 @@ from typing import Any
 
 import numpy as np
 import pytest
-from stats_plan import RowsPlan, normal, padding
+from flat_draw import RowsPlan, padding, worst
+from one_draw import normal
 from tiers import tiered
 
 from glinfer.errors import InputError, PlanError
@@ -26,13 +27,6 @@ Array = np.ndarray[Any, Any]
 INF, NAN, LARGEST = np.inf, np.nan, float(np.finfo(np.float32).max)
 # Of one part, of a few, and of so many that draws of their own merge them, once and twice.
 SHAPES = [(1, 1), (5, 3), (130, 512), (3, 514), (40, 1539), (1, 300001)]
-
-
-def worst(device: Device, case: KernelCase, rows: int, cols: int, form: str) -> float:
-    found = case.check(device, np.random.default_rng(rows * cols), rows, cols, form)
-    assert all(y.shape == expected.shape for y, expected in found)
-    assert device.memory().tensors == 0
-    return max(relative_error(y, expected) for y, expected in found)
 
 
 @pytest.mark.slow
