@@ -367,6 +367,18 @@ def pick_draw(kernels: KernelOptions, vocab: int, scale: float = 3.0) -> BlockDr
     return one.draw(pick("draw", logits, out, vocab=vocab, first="position", kernels=kernels))
 
 
+# Outputs and inputs: inputs that fill no round of 128 and no block of 64; outputs of no whole blocks, and of several.
+GROUP_SIZES = [(70, 32), (3, 160), (130, 96), (64, 128), (1, 64), (67, 288), (16, 32), (65, 160)]
+# Heads of keys that as many of queries share, and windows: of one token, less than a group of 16 or 64 tokens, a whole
+# group, and more than the context or cache.
+SHARED = [
+    {"heads": 4, "kv": 2, "head_dim": 16, "window": 20},
+    {"heads": 3, "kv": 1, "head_dim": 24, "window": 1},
+    {"heads": 6, "kv": 3, "head_dim": 80, "window": 64},
+    {"heads": 2, "kv": 2, "head_dim": 33, "window": 7},
+    {"heads": 8, "kv": 2, "head_dim": 16, "window": 300},
+    {"heads": 5, "kv": 1, "head_dim": 64, "window": 0},
+]
 GQA = Heads(4, 2, 16)
 PADDED = Heads(3, 1, 32, window=20)
 """Two heads of queries to each of keys; three to one, of up to 32 elements."""

@@ -12,8 +12,10 @@ from block_draw import (
     BLOCKS,
     FLOATS_AND_ROWS,
     GQA,
+    GROUP_SIZES,
     KERNELS,
     PADDED,
+    SHARED,
     at,
     embed_draw,
     gemv_draw,
@@ -62,8 +64,6 @@ FORMS: list[dict[str, Any]] = [
     {"norm": True, "gain": True, "centred": True, "turn": PADDED},
     {"gated": True, "activation": "gelu", "residual": True},
 ]
-# Inputs that fill no round of 128, and no block of 64; of outputs no whole blocks, and more than one.
-GROUP_SIZES = [(70, 32), (3, 160), (130, 96), (64, 128), (1, 64), (67, 288), (16, 32), (65, 160)]
 
 
 def test_the_table_of_kernels_varies_every_field() -> None:
@@ -243,16 +243,6 @@ def test_heads_are_normalised_and_turned(device: Device, number: int) -> None:
 
 # Heads, their width and the context: one head of one float, narrow heads, several quads, more than a block.
 HEADS = [(1, 1, 1), (3, 5, 70), (1, 16, 129), (8, 8, 64), (2, 64, 140), (1, 80, 200), (5, 17, 129), (4, 32, 66)]
-# Heads of keys that as many of queries share, and windows: of one token, less than a group of 16 or 64 tokens, a whole
-# group, and more than the context.
-SHARED = [
-    {"heads": 4, "kv": 2, "head_dim": 16, "window": 20},
-    {"heads": 3, "kv": 1, "head_dim": 24, "window": 1},
-    {"heads": 6, "kv": 3, "head_dim": 80, "window": 64},
-    {"heads": 2, "kv": 2, "head_dim": 33, "window": 7},
-    {"heads": 8, "kv": 2, "head_dim": 16, "window": 300},
-    {"heads": 5, "kv": 1, "head_dim": 64, "window": 0},
-]
 POSITIONS = (0, 1, 2, 3, 4, 5, 62, 63, 64, 65, 127, 128, 139)
 
 

@@ -10,15 +10,7 @@ import block_draw
 import numpy as np
 import pytest
 from agreement import agree
-from block_draw import (
-    BLOCKS,
-    FLOATS_AND_ROWS,
-    GQA,
-    PADDED,
-    at,
-    gemv_draw,
-    whole_blocks,
-)
+from block_draw import BLOCKS, FLOATS_AND_ROWS, GQA, GROUP_SIZES, PADDED, SHARED, at, gemv_draw, whole_blocks
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 from one_draw import OUT, STALE, TABLE, TOLERANCE, Array, BlockDraw, Case, check, normal
@@ -86,18 +78,7 @@ FORMS: list[dict[str, Any]] = [
 ]
 PLAIN_FORMS = FORMS[:9]
 """Those of models whose weights are folded and whose positions are learned."""
-GROUP_SIZES = [(70, 32), (3, 160), (130, 96), (64, 128), (1, 64), (67, 288), (16, 32), (65, 160)]
 HEADS = [(1, 1), (3, 15), (1, 16), (2, 64), (2, 17), (1, 80), (5, 16), (3, 5)]
-# Heads of keys that as many of queries share, and windows: of one token, less than a group of 16 or 64 tokens, a whole
-# group, and more than the cache.
-SHARED = [
-    {"heads": 4, "kv": 2, "head_dim": 16, "window": 20},
-    {"heads": 3, "kv": 1, "head_dim": 24, "window": 1},
-    {"heads": 6, "kv": 3, "head_dim": 80, "window": 64},
-    {"heads": 2, "kv": 2, "head_dim": 33, "window": 7},
-    {"heads": 8, "kv": 2, "head_dim": 16, "window": 300},
-    {"heads": 5, "kv": 1, "head_dim": 64, "window": 0},
-]
 POSITIONS = (0, 1, 15, 16, 63, 64, 100)
 
 
