@@ -19,7 +19,7 @@ demo: setup-run ## Write text with a model; MODEL=file TOKENIZER=file PROMPT="so
 	@$(BIN)/glinfer demo $${MODEL:+--model "$$MODEL"} $${TOKENIZER:+--tokenizer "$$TOKENIZER"} \
 	    $${PROMPT:+--prompt "$$PROMPT"} $${TOKENS:+--max-tokens "$$TOKENS"}
 
-test: lint ## Check lint, types, and every feature once (6 to 8 minutes on two idle cores, the set-up included)
+test: lint ## Check lint, types, and every feature once (5 minutes on two cores the first time, then 3)
 	$(BIN)/python -m pytest -n auto --maxprocesses 4 --dist worksteal
 
 test-all: setup-all ## Check the rest: every form, format and limit, PyTorch, transformers, llama.cpp, long searches
