@@ -245,6 +245,23 @@ def test_edges_that_are_longer_than_any_texture(run_site: Drive, tmp_path: Path,
     assert max(np.abs(np.array(a) - b).max() for a, b in zip(found["logits"], logits, strict=True)) <= LOGITS_TOLERANCE
 
 
+@pytest.mark.parametrize("plan", ["fast", "reference"])
+def test_activations_far_below_zero_are_zero(run_site: Drive, tmp_path: Path, plan: str) -> None:
+    """Biases of −1e37 in front of GELU give the very logits that biases of −50 give, times weights of 1e3."""
+    config = ModelConfig.from_options("blocks=1,heads=2,dim=16,vocab=300,context=32")
+    found = []
+    for biases in ([-50.0], [-50.0, -1e10, -1e37, -3e38]):
+        checkpoint = random_checkpoint(config, seed=4)
+        checkpoint.tensors["transformer.h.0.mlp.fc_in.bias"][:] = np.resize(np.float32(biases), 64)
+        checkpoint.tensors["transformer.h.0.mlp.fc_out.weight"][:] *= 1e3
+        path = tmp_path / f"{len(biases)}.gab"
+        save_checkpoint(checkpoint, path)
+        made = export_web(path, tmp_path / path.stem, plan=plan, limits="webgl2")
+        found += run_site(made.folder, [{"kind": "logits", "ids": [7, 250, 1]}], query=LIMITS["webgl2"])["results"]
+    assert np.ptp(found[0]["logits"][0]) > 0
+    assert found[0]["logits"] == found[1]["logits"]
+
+
 def test_a_single_file_runs_without_a_server(open_page: Drive, tmp_path: Path) -> None:
     made = export_web("shakespeare", tmp_path / "one", weights="q8", single=True)
     with glinfer.load("shakespeare", weights="q8") as model:
