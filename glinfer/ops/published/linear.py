@@ -92,7 +92,7 @@ _FUNCTIONS = {ACTIVATIONS["gelu_new"]: _gelu_tanh, ACTIVATIONS["gelu"]: _gelu_er
 def activate(x: Array, activation: int) -> Array:
     """The activation of that number in :data:`ACTIVATIONS`, float64.
 
-    At -Inf it is the limit, 0, where the formulas have -Inf · 0; what a float32 can hold otherwise is computed as it is.
+    At -Inf it is the limit, 0, where the formulas have -Inf · 0.
     """
     if activation == ACTIVATIONS["none"]:
         return x
