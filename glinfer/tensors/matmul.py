@@ -243,7 +243,7 @@ class Products(Elementwise, Movement):
         shape = (*x.shape[:-1], *y.shape[:-2], n)
         with (
             self.transpose(y, axes) as moved,
-            moved.reshape(k, y.size // max(k, 1)) as flat,
+            moved.reshape(k, math.prod(y.shape[:-2]) * n) as flat,
             self.matmul(x, flat, dtype=dtype) as found,
         ):
             return self.repack(found, shape, out=out)

@@ -9,6 +9,7 @@ from typing import Any
 
 import numpy as np
 import pytest
+import subnormals
 from goldens import ModelWriter, gab_records
 
 import glinfer
@@ -17,6 +18,10 @@ from glinfer.engine.model import Model
 from glinfer.export.site import ExportedSite, export_web
 from glinfer.formats import Checkpoint, random_checkpoint, save_checkpoint
 from glinfer.formats.packed import PackedTensor
+from glinfer.gl.program import VERTEX_SHADER, load_source
+from glinfer.models.plan import PlanBuilder
+from glinfer.ops.flat.elementwise import arithmetic
+from glinfer.ops.kernels import KernelOptions
 from qa.kernels.cases.embedding import random_blocks
 
 pytestmark = [pytest.mark.gl, pytest.mark.web]
@@ -243,6 +248,28 @@ def test_edges_that_are_longer_than_any_texture(run_site: Drive, tmp_path: Path,
     (found,) = run_site(made.folder, [job], query=LIMITS["webgl2"])["results"]
     assert found["ids"] == ids
     assert max(np.abs(np.array(a) - b).max() for a, b in zip(found["logits"], logits, strict=True)) <= LOGITS_TOLERANCE
+
+
+def test_subnormal_numbers_in_arithmetic(run_site: Drive, tmp_path: Path) -> None:
+    """The browser's renderer does what docs/kernels.md says."""
+    made, jobs = export_web("shakespeare", tmp_path / "site"), []
+    for case in subnormals.CASES.values():
+        builder = PlanBuilder("one draw", 1, ())
+        x, y, out = (builder.flat(name, kind, 1, 4, "rgba32f", 64) for name, kind in (
+            ("x", "input"), ("y", "input"), ("out", "activation")))  # fmt: skip
+        spec = arithmetic("draw", "draw", x, y, out, operation=case.operation, kernels=KernelOptions())
+        sources = [
+            load_source(VERTEX_SHADER, {}, api="es"),
+            load_source("arithmetic.frag", dict(spec.defines), api="es"),
+        ]
+        inputs = {name: np.resize(numbers, 16).tolist() for name, numbers in (("x", case.x), ("y", case.y))}
+        jobs.append({"kind": "draw", "vertex": sources[0].text, "fragment": sources[1].text, "inputs": inputs})
+    ran = run_site(made.folder, jobs)
+    bits = [np.array(found["bits"][:4], np.uint32).view(np.float32) for found in ran["results"]]
+    found = subnormals.outcomes(dict(zip(subnormals.CASES, bits, strict=True)))
+    known = subnormals.renderer_of(ran["renderer"])
+    print(ran["renderer"], found)
+    assert known is None or found == subnormals.BEHAVIOUR[known]
 
 
 @pytest.mark.parametrize("plan", ["fast", "reference"])
