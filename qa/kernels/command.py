@@ -10,6 +10,7 @@ import click
 from glinfer.cli.common import LIMITS, device_options, json_text, out, progress, table
 from glinfer.errors import InputError
 from glinfer.formats.files import replacing
+from glinfer.models.tuning import cores
 from qa.kernels.measure import (
     KernelReport,
     KernelRow,
@@ -54,6 +55,7 @@ def kernels(names: tuple[str, ...], no_times: bool, page: str | None, json_path:
             api=options["api"],
             limits=LIMITS[options["limits"]],
             times=not no_times,
+            processes=cores(),
             on_step=advance,
         )
         if temporary is not None:
