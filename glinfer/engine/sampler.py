@@ -366,3 +366,7 @@ def gpu_chooses(options: SamplingOptions, config: ModelConfig) -> bool:
         and options.min_p == 0.0
         and options.repetition_penalty == 1.0
     )
+
+
+NEUTRAL = SamplingOptions()
+"""Temperature 1 and every filter off: tokens as the model predicts them."""
