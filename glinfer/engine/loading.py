@@ -42,6 +42,7 @@ from glinfer.models.tuning import kernels_for
 from glinfer.ops.kernels import KernelOptions
 from glinfer.ops.spec import Array
 from glinfer.quant.formats import DEFAULT_CACHE
+from glinfer.text.chat import find_chat
 from glinfer.text.stops import default_stops
 from glinfer.text.tokenizer import Tokenizer, find_tokenizer
 
@@ -156,7 +157,8 @@ def load_model(
                 f"Python has no memory left for this model ({error or 'none at all'}); {MEMORY_ADVICE}"
             ) from None
         raise
-    return Model(Loaded(engine, found, reason, stop_ids, opened is not device, sampling), strict=strict)
+    find_form = None if found is None else lambda system: find_chat(path, found, config, system=system)
+    return Model(Loaded(engine, found, reason, stop_ids, opened is not device, sampling, find_form), strict=strict)
 
 
 @dataclass(frozen=True)

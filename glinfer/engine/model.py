@@ -11,6 +11,7 @@ import numpy.typing as npt
 
 from glinfer.engine.batch import MAX_SLOTS, SchedulerOptions
 from glinfer.engine.capture import Inspected
+from glinfer.engine.chat import Chatting
 from glinfer.engine.closing import Closing
 from glinfer.engine.decode import DecodeSession
 from glinfer.engine.defaults import merged
@@ -20,17 +21,15 @@ from glinfer.engine.requests import BatchRequest, BatchResult, Running, check_re
 from glinfer.engine.sampler import NEUTRAL, SamplingOptions
 from glinfer.engine.scheduler import Scheduler
 from glinfer.engine.score import TextScore
-from glinfer.engine.stream import TextStream, TokenStream
+from glinfer.engine.stream import CHUNK, TextStream, TokenStream
 from glinfer.errors import ContextError, InputError
 from glinfer.models.plan import DrawTable, Plan, draw_table
 from glinfer.models.session import Session
+from glinfer.text.chat import ChatForm
 from glinfer.text.tokenizer import Tokenizer
 
 if TYPE_CHECKING:
     from typing_extensions import Unpack
-
-CHUNK = 8
-"""Tokens that :meth:`Model.generate` lets the GPU choose between two readbacks."""
 
 _CLOSED = "this model was closed; load it again"
 
@@ -45,7 +44,7 @@ class StreamOptions(TypedDict, total=False):
     min_p: float | None
     repetition_penalty: float | None
     seed: int | None
-    stop: Sequence[str]
+    stop: str | Sequence[str]
     stop_ids: Sequence[int] | None
     on_end: Callable[[], None] | None
 
@@ -61,6 +60,7 @@ class Loaded:
         stop_ids: the ids that end a text by default.
         owns_device: whether the device was opened for this model.
         sampling: the options for choosing tokens where a caller gives none.
+        find_form: finds the form of the model's chats with a system prompt, or None.
     """
 
     engine: Engine
@@ -69,9 +69,10 @@ class Loaded:
     stop_ids: tuple[int, ...]
     owns_device: bool
     sampling: SamplingOptions = NEUTRAL
+    find_form: Callable[[str], ChatForm] | None = None
 
 
-class Model(Inspected, Closing):
+class Model(Inspected, Chatting, Closing):
     """A checkpoint bound to a device; made by :func:`glinfer.load`.
 
     Streams, :meth:`logits` and :meth:`probs` share one sequence of tokens: with the fast plan, what the last use left
@@ -104,7 +105,7 @@ class Model(Inspected, Closing):
         self.engine.nan_guard.strict = strict
         self._no_tokenizer_reason = loaded.no_tokenizer_reason
         self._stop_ids, self.sampling = loaded.stop_ids, loaded.sampling
-        self._owns_device = loaded.owns_device
+        self._owns_device, self._find_form = loaded.owns_device, loaded.find_form
         self._closed = False
         self._own = self.engine.session(own=True)
 
@@ -163,7 +164,7 @@ class Model(Inspected, Closing):
         min_p: float | None = None,
         repetition_penalty: float | None = None,
         seed: int | None = None,
-        stop: Sequence[str] = (),
+        stop: str | Sequence[str] = (),
         stop_ids: Sequence[int] | None = None,
         on_end: Callable[[], None] | None = None,
     ) -> TextStream | TokenStream:
@@ -179,7 +180,7 @@ class Model(Inspected, Closing):
             min_p: only tokens at least this fraction as likely as the likeliest.
             repetition_penalty: above 1 makes tokens already in the sequence less likely.
             seed: the same seed gives the same tokens; None draws a new one.
-            stop: strings that end a text stream; they are not part of the text.
+            stop: a string that ends a text stream, or several; they are not part of the text.
             stop_ids: ids that end the stream (default: for text the tokenizer's ``<|end|>``, or the ``eos_token_id`` of
                 a Hugging Face model; none for ids).
             on_end: called once when the stream ends.
@@ -219,6 +220,9 @@ class Model(Inspected, Closing):
             on_end=on_end,
         )
         return TextStream(tokens, self.require_tokenizer(), stop) if is_text else tokens
+
+    def _stream_ids(self, ids: Sequence[int], **options: Any) -> TokenStream:
+        return self.stream(ids, **options)
 
     @overload
     def generate(self, prompt: str, **options: Unpack[StreamOptions]) -> str: ...

@@ -63,7 +63,7 @@ class Running:
     by_gpu: bool
     max_tokens: int
     stop_ids: frozenset[int]
-    stop: Sequence[str]
+    stop: str | Sequence[str]
     tokenizer: Tokenizer | None
 
     def __post_init__(self) -> None:
