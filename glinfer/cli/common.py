@@ -149,7 +149,8 @@ device_options = options(
         help="Which EGL device to render on; 'list' shows them. Default: $GLINFER_DEVICE, else auto.",
     ),
     click.option(
-        "--gl",
+        "--api",
+        "--gl",  # the older name
         "api",
         type=click.Choice(["es", "desktop"]),
         help="OpenGL ES 3.0 through EGL (default), or desktop OpenGL 3.3.",
@@ -161,7 +162,7 @@ device_options = options(
         help="Lay textures out within the driver's limits, or within WebGL2's guaranteed minimum.",
     ),
 )
-"""``--device``, ``--gl`` and ``--limits``."""
+"""``--device``, ``--api`` and ``--limits``."""
 cache_option = click.option(
     "--cache",
     type=click.Choice(CACHES),

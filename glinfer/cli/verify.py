@@ -52,7 +52,7 @@ def _show_schema(context: click.Context, _: click.Parameter, asked: bool) -> Non
 def everywhere_options(command: Command) -> Command:
     """``--all-weights`` and ``--all-devices``."""
     every_device = (
-        "Check every renderer of this machine, by OpenGL ES and by desktop OpenGL; with --gl by that one alone."
+        "Check every renderer of this machine, by OpenGL ES and by desktop OpenGL; with --api by that one alone."
     )
     command = click.option("--all-devices", is_flag=True, help=every_device)(command)
     return click.option("--all-weights", is_flag=True, help="Check every weight format that the model can have.")(

@@ -12,7 +12,6 @@ import numpy.typing as npt
 
 from glinfer.config import ModelConfig
 from glinfer.engine.decode import DecodeSession
-from glinfer.engine.ids import check_ids
 from glinfer.errors import InputError
 from glinfer.models.capture.names import capture_points, chosen
 from glinfer.models.capture.point import CapturePoint, Span, Textures, span_of
@@ -20,7 +19,6 @@ from glinfer.models.plan import Plan
 from glinfer.models.session import Observer, Session
 from glinfer.ops import DrawSpec
 from glinfer.ops.published.attention import MASKED
-from glinfer.text.tokenizer import Tokenizer
 
 Floats = npt.NDArray[np.float32]
 MAX_CAPTURE_BYTES = 1 << 32
@@ -124,8 +122,8 @@ class Inspected(ABC):
         """A new sequence of tokens."""
 
     @abstractmethod
-    def require_tokenizer(self) -> Tokenizer:
-        """The tokenizer."""
+    def _ids_of(self, prompt: str | Sequence[int]) -> list[int]:
+        """The ids of a prompt, checked."""
 
     @abstractmethod
     def _require_open(self) -> None: ...
@@ -153,7 +151,7 @@ class Inspected(ABC):
         """
         self._require_open()
         points = chosen(capture_points(self.plan, self.config), patterns, self.plan.name)
-        ids = check_ids(self.require_tokenizer().encode(prompt) if isinstance(prompt, str) else prompt, self.config)
+        ids = self._ids_of(prompt)
         size = sum(4 * int(np.prod(_whole_shape(point, len(ids)), dtype=np.float64)) for point in points.values())
         if size > MAX_CAPTURE_BYTES:
             raise InputError(

@@ -19,6 +19,7 @@ from glinfer.engine.ids import check_tokens, whole_number, whole_numbers
 from glinfer.engine.probabilities import softmax
 from glinfer.engine.sampler import Sampler, SamplingOptions
 from glinfer.errors import ContextError, InputError
+from glinfer.text.tokenizer import Tokenizer
 
 if TYPE_CHECKING:
     from typing_extensions import Self
@@ -46,10 +47,12 @@ class DecodeSession(Closing):
         logit_reads: whole rows of logits read back so far; choosing a token seldom needs one.
         nan_guard: the watch of the model over what is read back.
         usable: raises ContextError if the model's device was closed, lost, or belongs to another thread.
+        require_tokenizer: returns the model's tokenizer, or raises an InputError that says why there is none.
     """
 
     nan_guard: NanGuard | None = None
     usable: Callable[[], None] | None = None
+    require_tokenizer: Callable[[], Tokenizer] | None = None
 
     def __init__(self, config: ModelConfig) -> None:
         """Start without tokens; use :meth:`glinfer.engine.model.Model.session`."""
@@ -89,15 +92,27 @@ class DecodeSession(Closing):
         """Whether the GPU can choose tokens with these options, several without a readback in between."""
         return False
 
-    def prefill(self, ids: Sequence[int]) -> None:
+    def prefill(self, ids: str | Sequence[int]) -> None:
         """Append tokens, and run all of them but the last, which runs when its logits or a choice are needed.
 
+        Args:
+            ids: token ids, or text (needs a tokenizer). What a tokenizer puts before a text, such as ``<s>``, comes in
+                an empty session only.
+
         Raises:
-            InputError: an id is not a whole number, or outside the vocabulary.
+            InputError: an id is not a whole number, or outside the vocabulary; text, and there is no tokenizer.
             ContextError: the session was closed.
         """
         self._require_open()
+        if isinstance(ids, str):
+            tokenizer = self._tokenizer()
+            ids = tokenizer.encode_more(ids) if self._ids else tokenizer.encode(ids)
         self._extend(check_tokens("the tokens", ids, self._config))
+
+    def _tokenizer(self) -> Tokenizer:
+        if self.require_tokenizer is None:
+            raise InputError("this session has no tokenizer; give token ids, or make it with model.session()")
+        return self.require_tokenizer()
 
     def _extend(self, tokens: list[int]) -> None:
         for token in tokens:
@@ -127,12 +142,14 @@ class DecodeSession(Closing):
         if number:
             self._cut(len(self._ids) - number)
 
-    def hold(self, ids: Sequence[int]) -> None:
+    def hold(self, ids: str | Sequence[int]) -> None:
         """Hold exactly these tokens, ready to go on: what is the same at the beginning is not run again.
 
-        Errors as in :meth:`prefill`.
+        ``ids`` may be a text, with all that a tokenizer puts around one. Errors as in :meth:`prefill`.
         """
         self._require_open()
+        if isinstance(ids, str):
+            ids = self._tokenizer().encode(ids)
         wanted = ids if isinstance(ids, list) else whole_numbers("the tokens", ids)
         common = common_prefix(self._ids, wanted)
         new = check_tokens("the tokens", wanted[common:], self._config, first=common)
@@ -189,7 +206,7 @@ class DecodeSession(Closing):
         self._require_open()
         made = self._copy()
         made._ids, made._logits, made.dropped = list(self._ids), self._logits, self.dropped
-        made.nan_guard, made.usable = self.nan_guard, self.usable
+        made.nan_guard, made.usable, made.require_tokenizer = self.nan_guard, self.usable, self.require_tokenizer
         return made
 
     def close(self, reason: str = "this session was closed; make another one with model.session()") -> None:

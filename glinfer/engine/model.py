@@ -108,6 +108,7 @@ class Model(Inspected, Chatting, Closing):
         self._owns_device, self._find_form = loaded.owns_device, loaded.find_form
         self._closed = False
         self._own = self.engine.session(own=True)
+        self._own.require_tokenizer = self.require_tokenizer
 
     @property
     def plan(self) -> Plan:
@@ -121,32 +122,38 @@ class Model(Inspected, Chatting, Closing):
             ContextError: the model was closed.
         """
         self._require_open()
-        return self.engine.session()
+        made = self.engine.session()
+        made.require_tokenizer = self.require_tokenizer
+        return made
 
     def _require_open(self) -> None:
         if self._closed:
             raise ContextError(_CLOSED)
         self.device.require_usable()
 
-    def forward(self, ids: Sequence[int]) -> int:
+    def _ids_of(self, prompt: str | Sequence[int]) -> list[int]:
+        """The ids of a prompt, checked."""
+        return check_ids(self.require_tokenizer().encode(prompt) if isinstance(prompt, str) else prompt, self.config)
+
+    def forward(self, prompt: str | Sequence[int]) -> int:
         """Run one pass of the reference plan over the whole sequence; returns the draw calls issued.
 
         Raises:
-            InputError: ids that the model cannot run, or another plan, which runs token by token.
+            InputError: a prompt that the model cannot run, or another plan, which runs token by token.
         """
         self._require_open()
-        return self.engine.forward(check_ids(ids, self.config))
+        return self.engine.forward(self._ids_of(prompt))
 
-    def logits(self, ids: Sequence[int]) -> npt.NDArray[np.float32]:
-        """Logits [vocab] of the token that follows ``ids``, float32."""
+    def logits(self, prompt: str | Sequence[int]) -> npt.NDArray[np.float32]:
+        """Logits [vocab] of the token that follows ``prompt``, text or ids, float32."""
         self._require_open()
-        self._own.hold(check_ids(ids, self.config))
+        self._own.hold(self._ids_of(prompt))
         return self._own.logits()
 
-    def probs(self, ids: Sequence[int]) -> npt.NDArray[np.float32]:
-        """Softmax probabilities [vocab] of the token that follows ``ids``, float32."""
+    def probs(self, prompt: str | Sequence[int]) -> npt.NDArray[np.float32]:
+        """Softmax probabilities [vocab] of the token that follows ``prompt``, text or ids, float32."""
         self._require_open()
-        self._own.hold(check_ids(ids, self.config))
+        self._own.hold(self._ids_of(prompt))
         return self._own.probs()
 
     @overload
@@ -204,16 +211,12 @@ class Model(Inspected, Chatting, Closing):
         }
         sampling = merged(self.sampling, given)
         is_text = isinstance(prompt, str)
-        if isinstance(prompt, str):
-            ids: Sequence[int] = self.require_tokenizer().encode(prompt)
-            default_stops = self._stop_ids
-        else:
-            ids, default_stops = prompt, ()
-            if stop:
-                raise InputError("stop strings need a text prompt; use stop_ids with a prompt of ids")
+        if stop and not is_text:
+            raise InputError("stop strings need a text prompt; use stop_ids with a prompt of ids")
+        default_stops = self._stop_ids if is_text else ()
         tokens = TokenStream(
             self._own,
-            check_ids(ids, self.config),
+            self._ids_of(prompt),
             sampling,
             max_tokens=max_tokens,
             stop_ids=default_stops if stop_ids is None else check_stop_ids(stop_ids, self.config),
@@ -340,13 +343,20 @@ class Model(Inspected, Chatting, Closing):
                 raise InputError(f"{name} is 0; expected at least 1")
         return bounds
 
-    def score(self, texts: Sequence[str | Sequence[int]], *, stride: int | None = None) -> list[TextScore]:
+    @overload
+    def score(self, texts: str, *, stride: int | None = None) -> TextScore: ...  # type: ignore[overload-overlap]
+    @overload
+    def score(self, texts: Sequence[str | Sequence[int]], *, stride: int | None = None) -> list[TextScore]: ...
+    def score(
+        self, texts: str | Sequence[str | Sequence[int]], *, stride: int | None = None
+    ) -> TextScore | list[TextScore]:
         """Score texts: the log-probability of every token but the first, given those before it.
 
         Many tokens are run at once, and short texts together.
 
         Args:
-            texts: strings (needs a tokenizer), or lists of ids; of at least two tokens each.
+            texts: one string (needs a tokenizer), which gives one score; or a list of strings, or of lists of ids. Each
+                has at least two tokens.
             stride: a text longer than the context is read in windows, each beginning so many tokens after the one
                 before; left out, half of the context.
 
@@ -355,8 +365,10 @@ class Model(Inspected, Chatting, Closing):
         """
         self._require_open()
         self._require_unobserved("score")
-        if isinstance(texts, (str, bytes)) or not isinstance(texts, Iterable):
-            raise InputError(f"score takes a list of texts, and found {type(texts).__name__}; put a text into a list")
+        if isinstance(texts, str):
+            return self.score([texts], stride=stride)[0]
+        if isinstance(texts, bytes) or not isinstance(texts, Iterable):
+            raise InputError(f"score takes a text or a list of texts, and found {type(texts).__name__}")
         ids = []
         for place, text in enumerate(texts):
             tokens: Sequence[int] = self.require_tokenizer().encode(text) if isinstance(text, str) else text

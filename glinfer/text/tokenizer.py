@@ -11,6 +11,7 @@ import operator
 import re
 from collections.abc import Iterable, Mapping
 from functools import cached_property
+from itertools import takewhile
 from pathlib import Path
 from types import MappingProxyType
 
@@ -107,6 +108,17 @@ class Tokenizer:
             InputError: the text has half a surrogate pair, which UTF-8 cannot express.
         """
         return self._source.ids(_encodable(text), allow_special=allow_special)
+
+    def encode_more(self, text: str) -> list[int]:
+        """Token ids of a text that goes on behind other tokens: as :meth:`encode`, but with nothing put around it.
+
+        Raises:
+            InputError: as :meth:`encode`.
+        """
+        ids, around = (self._later.ids(each, allow_special=True) for each in (_encodable(text), ""))
+        before = sum(1 for _ in takewhile(lambda pair: pair[0] == pair[1], zip(ids, around, strict=False)))
+        after = len(around) - before
+        return ids[before : len(ids) - after] if ids[len(ids) - after :] == around[before:] else ids[before:]
 
     def encode_mixed(self, parts: Iterable[str | int]) -> list[int]:
         """Token ids of a text in which control tokens stand as ids; texts side by side are one text.

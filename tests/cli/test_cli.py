@@ -174,7 +174,9 @@ class TestGenerate:
         arguments[2:4] = ["Once", "--tokenizer", str(words)]
         ran(capsys, *arguments, *stops, "--max-tokens", huge)
 
-    @pytest.mark.parametrize("extra", [["--limits", "webgl2"], ["--device", "0"], ["--device", "auto"], ["--gl", "es"]])
+    @pytest.mark.parametrize(
+        "extra", [["--limits", "webgl2"], ["--device", "0"], ["--device", "auto"], ["--api", "es"]]
+    )
     def test_ways_to_open_the_renderer(self, bare: Path, capsys: Capture, extra: list[str]) -> None:
         arguments = ["generate", bare, "--ids", "1,2,3", "--temperature", "0", "--max-tokens", "4", "-q"]
         assert ran(capsys, *arguments, *extra) == ran(capsys, *arguments)

@@ -309,7 +309,7 @@ BAD_OPTIONS = [
     (["draws", "MODEL", "--plan", "reference", "--weights", "f16"], "the reference plan keeps its weights in f32"),
     (["info", "MODEL", "--plan", "reference", "--weights", "f16"], "the reference plan keeps its weights in f32"),
     (["generate", "MODEL", "x", "--gelu", "relu"], "Invalid value for '--gelu'"),
-    (["generate", "MODEL", "x", "--gl", "vulkan"], "Invalid value for '--gl'"),
+    (["generate", "MODEL", "x", "--api", "vulkan"], "Invalid value for '--api'"),
     (["generate", "MODEL", "x", "--limits", "none"], "Invalid value for '--limits'"),
     (["generate", "MODEL", "x", "--device", "first"], "unknown device 'first'"),
     (["generate", "MODEL", "x", "--device", "-1"], "unknown device '-1'"),
@@ -405,7 +405,7 @@ class TestOptions:
     @pytest.mark.parametrize(
         ("name", "value", "words"),
         [
-            ("GLINFER_GL", "vulkan", "unknown OpenGL flavour 'vulkan'"),
+            ("GLINFER_API", "vulkan", "unknown OpenGL flavour 'vulkan'"),
             ("GLINFER_DEVICE", "first", "unknown device 'first'"),
             ("GLINFER_DEVICE", "63", "there is no EGL device 63"),
         ],

@@ -286,7 +286,7 @@ class TestReport:
 class TestSettings:
     def test_settings_of_a_side(self) -> None:
         assert side_of(
-            "--a", "m", ["plan=reference, gelu=erf", "context=12,device=1", "gl=es,limits=webgl2"]
+            "--a", "m", ["plan=reference, gelu=erf", "context=12,device=1", "api=es,limits=webgl2"]
         ) == RunConfig(
             "m",
             plan="reference",

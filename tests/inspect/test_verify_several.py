@@ -94,7 +94,7 @@ class TestSeveral:
         assert {each["max_texture_size"] for each in found["runs"]} == {2048}
 
     def test_gl_asks_for_one_flavour_of_every_renderer(self, small: Path, told: Told) -> None:
-        found = told(small, "--all-devices", "--gl", "es")
+        found = told(small, "--all-devices", "--api", "es")
         assert {each["api"] for each in found["runs"]} == {"es"}
 
     @pytest.mark.usefixtures("two_devices")
@@ -117,7 +117,7 @@ class TestSeveral:
     @pytest.mark.usefixtures("two_devices")
     @pytest.mark.parametrize("json_too", [False, True])
     def test_nothing_usable_exits_2(self, small: Path, capsys: pytest.CaptureFixture[str], json_too: bool) -> None:
-        arguments = ["verify", str(small), "--all-devices", "--gl", "desktop", *["--json"] * json_too]
+        arguments = ["verify", str(small), "--all-devices", "--api", "desktop", *["--json"] * json_too]
         assert run(arguments) == 2
         said = capsys.readouterr()
         words = "device 0, desktop: planted: 0 desktop; device 1, desktop: planted: 1 desktop"
