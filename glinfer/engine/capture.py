@@ -17,6 +17,7 @@ from glinfer.models.capture.names import capture_points, chosen
 from glinfer.models.capture.point import CapturePoint, Span, Textures, span_of
 from glinfer.models.plan import Plan
 from glinfer.models.session import Observer, Session
+from glinfer.notebook import table
 from glinfer.ops import DrawSpec
 from glinfer.ops.published.attention import MASKED
 
@@ -40,6 +41,21 @@ class Seen:
     array: Floats
     first: int
     head: int = 0
+
+
+class Captured(dict[str, Floats]):
+    """Captured arrays by name, in order of computation; a dictionary that shows shapes and no numbers."""
+
+    def __repr__(self) -> str:
+        """Name and shape of each array."""
+        return f"Captured({', '.join(f'{name} {list(array.shape)}' for name, array in self.items())})"
+
+    def _repr_html_(self) -> str:
+        cells = [
+            (name, "×".join(map(str, array.shape)), *map(float, (array.min(), array.mean(), array.max())))
+            for name, array in self.items()
+        ]
+        return table(("name", "shape", "least", "mean", "greatest"), cells, f"{len(self)} float32 arrays")
 
 
 Hook = Callable[[Seen], None]
@@ -135,7 +151,7 @@ class Inspected(ABC):
         """
         return list(capture_points(self.plan, self.config))
 
-    def capture(self, patterns: str | Sequence[str], prompt: str | Sequence[int]) -> dict[str, Floats]:
+    def capture(self, patterns: str | Sequence[str], prompt: str | Sequence[int]) -> Captured:
         """Run a prompt anew and keep what is computed on the way: float32 arrays by name, in order of computation.
 
         Args:
@@ -166,7 +182,7 @@ class Inspected(ABC):
             for part in parts:
                 session.prefill(part)
                 session.logits()
-        return {name: _together(points[name], arrays, len(ids)) for name, arrays in runs.items()}
+        return Captured((name, _together(points[name], arrays, len(ids))) for name, arrays in runs.items())
 
     @contextmanager
     def watch(self, patterns: str | Sequence[str], hook: Hook) -> Iterator[None]:

@@ -72,6 +72,11 @@ class DecodeSession(Closing):
         """The number of tokens held."""
         return len(self._ids)
 
+    def __repr__(self) -> str:
+        """The number of tokens held, or that it was closed."""
+        state = "closed" if self._closed else f"{len(self._ids)} of {self._context} tokens"
+        return f"<{type(self).__name__}: {state}>"
+
     @property
     def room(self) -> int:
         """The number of tokens that can be chosen before the context is full; at least 1."""

@@ -14,7 +14,7 @@ from glinfer.engine.capture import Inspected
 from glinfer.engine.chat import Chatting
 from glinfer.engine.closing import Closing
 from glinfer.engine.decode import DecodeSession
-from glinfer.engine.defaults import merged
+from glinfer.engine.defaults import NAMES, merged
 from glinfer.engine.engine import Engine
 from glinfer.engine.ids import check_ids, check_stop_ids, check_tokens, whole_number
 from glinfer.engine.requests import BatchRequest, BatchResult, Running, check_request
@@ -109,6 +109,18 @@ class Model(Inspected, Chatting, Closing):
         self._closed = False
         self._own = self.engine.session(own=True)
         self._own.require_tokenizer = self.require_tokenizer
+
+    def __repr__(self) -> str:
+        """Shape, plan, formats, sampling and renderer on one line."""
+        config, sampling = self.config, self.sampling
+        parts = [
+            f"{config.num_hidden_layers} blocks of {config.hidden_size}, {config.vocab_size:,} tokens, context "
+            f"{config.max_position_embeddings}",
+            f"plan {self.plan.name}, weights {self.weights}, cache {self.cache}",
+            ", ".join(f"{name} {getattr(sampling, name):g}" for name in NAMES),
+            "closed" if self._closed else self.device.description,
+        ]
+        return f"<Model {config.model_type}: {'; '.join(parts)}>"
 
     @property
     def plan(self) -> Plan:

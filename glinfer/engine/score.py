@@ -32,7 +32,7 @@ LogProbs = npt.NDArray[np.float64]
 Tokens = npt.NDArray[np.intp]
 
 
-@dataclass(frozen=True)
+@dataclass(frozen=True, repr=False)
 class TextScore:
     """The likelihood of the tokens of one text.
 
@@ -45,6 +45,10 @@ class TextScore:
     ids: list[int]
     logprobs: LogProbs
     likeliest: Tokens
+
+    def __repr__(self) -> str:
+        """The number of tokens, and how likely they are."""
+        return f"TextScore({len(self.ids)} tokens, total {self.total:.2f}, perplexity {self.perplexity:.2f})"
 
     @property
     def total(self) -> float:

@@ -10,6 +10,8 @@ from typing import Any, ClassVar
 
 import numpy as np
 
+from glinfer.notebook import table
+
 
 class Report:
     """A dataclass with a JSON form: its fields but for ``hidden``, and the properties named in ``derived``."""
@@ -82,6 +84,11 @@ class Table:
     total: Sequence[Cell] = ()
     caption: str = ""
     folded: bool = False
+
+    def to_html(self, title: str = "") -> str:
+        """The table for a notebook, with ``title`` above it."""
+        rows = [[cell.text for cell in row] for row in (*self.rows, *([self.total] if self.total else []))]
+        return table([column.name for column in self.columns], rows, title or self.title)
 
 
 def columns(*names: str, texts: Sequence[str] = ()) -> list[Column]:

@@ -12,6 +12,7 @@ from glinfer.errors import PlanError
 from glinfer.gl.layouts.blocks import BLOCK_EDGE, BlockLayout
 from glinfer.gl.layouts.flat import LANES, FlatLayout
 from glinfer.gl.layouts.matrix import FORMATS, TexelLayout
+from glinfer.notebook import table
 from glinfer.ops import OPS, DrawSpec, TensorSpec
 from glinfer.ops.spec import COVERS, RunValue, Shapes
 
@@ -324,7 +325,7 @@ class DrawRow:
     share: float
 
 
-@dataclass(frozen=True)
+@dataclass(frozen=True, repr=False)
 class DrawTable:
     """Number of draws of each kind in one forward pass over ``tokens`` tokens."""
 
@@ -336,6 +337,16 @@ class DrawTable:
     def __int__(self) -> int:
         """The total."""
         return self.total
+
+    def __repr__(self) -> str:
+        """The total, and the count of each kind: ``DrawTable(fast, 39 draws: embed 1, …)``."""
+        kinds = ", ".join(f"{row.kind} {row.count}" for row in self.rows)
+        return f"DrawTable({self.plan}, {self.total} draws: {kinds})"
+
+    def _repr_html_(self) -> str:
+        cells = [(row.kind, row.shader, row.count, f"{row.rows}×{row.cols}", f"{row.share:.0%}") for row in self.rows]
+        headings = ("pass", "shader", "draws", "rows × columns", "of all")
+        return table(headings, cells, f"{self.total} draws for one run of the {self.plan} plan")
 
 
 def draw_table(plan: Plan, tokens: int) -> DrawTable:
