@@ -176,6 +176,8 @@ def stream(path: str | PathLike[str], prompt: str | Sequence[int], **options: An
 
 def _split(options: Mapping[str, Any]) -> tuple[dict[str, Any], dict[str, Any]]:
     """The options of ``load``, and the others."""
-    names = signature(load).parameters
+    from glinfer.engine.loading import load_model
+
+    names = signature(load_model).parameters
     loading = {name: value for name, value in options.items() if name in names}
     return loading, {name: value for name, value in options.items() if name not in names}

@@ -23,8 +23,8 @@ class GenerationStats:
     """Counts and times of a stream.
 
     ``finish_reason`` is None while it runs, then ``stop`` (a stop id or stop string), ``length``
-    (max_tokens reached), ``context`` (a chat's context was full before that), ``closed``, ``cancelled``, or ``error``
-    (an exception came through).
+    (max_tokens reached), ``context`` (a chat's context was full before that), ``closed`` (by a
+    Ctrl-C too), ``cancelled``, or ``error`` (an exception came through).
 
     ``tokens`` counts a stop id too, since it was computed, and ``surplus`` tokens that were computed past the
     end. ``draws`` and ``seconds`` are those of choosing tokens; reading the prompt, or what of it the model did
@@ -111,8 +111,8 @@ class TokenStream(Closing, Iterator[int]):
         if not self._waiting:
             try:
                 self._compute()
-            except BaseException:
-                self.close("error")
+            except BaseException as error:
+                self.close("closed" if isinstance(error, KeyboardInterrupt) else "error")
                 raise
         token = self._waiting.popleft()
         self.stats.tokens += 1

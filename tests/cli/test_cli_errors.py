@@ -276,9 +276,29 @@ class TestPrompts:
         monkeypatch.setattr("sys.stdin", io.TextIOWrapper(io.BytesIO(data), encoding="utf-8"))
         assert words in refused("generate", small, "-")
 
-    @pytest.mark.parametrize("arguments", [[], ["text", "--ids", "1"], ["text", "--ids", ""]])
-    def test_a_prompt_or_ids_and_not_both(self, small: Path, refused: Refused, arguments: list[str]) -> None:
-        assert "give either a PROMPT or --ids, and not both" in refused("generate", small, *arguments)
+    @pytest.mark.parametrize(
+        ("arguments", "found"),
+        [
+            ([], "found neither a PROMPT nor --file nor --ids"),
+            (["text", "--ids", "1"], "found both a PROMPT and --ids"),
+            (["text", "--ids", ""], "found both a PROMPT and --ids"),
+            (["text", "-p", "more"], "found both a PROMPT and --prompt"),
+            (["-f", "prompt.txt", "-p", "more"], "found both --prompt and --file"),
+        ],
+    )
+    def test_one_prompt_and_no_more(self, small: Path, refused: Refused, arguments: list[str], found: str) -> None:
+        assert f"{found}; give one of them" in refused("generate", small, *arguments)
+
+    def test_a_model_is_given_once(self, small: Path, refused: Refused) -> None:
+        assert "Missing argument 'MODEL'" in refused("generate")
+        assert "Missing argument 'MODEL'" in refused("chat")
+        for arguments in (["generate", small, "text", "-m", small], ["chat", small, "-m", small]):
+            assert "--model stands in place of the argument MODEL; leave out" in refused(*arguments)
+
+    def test_a_file_with_a_prompt(self, small: Path, refused: Refused, tmp_path: Path) -> None:
+        assert "nowhere.txt: cannot read it" in refused("generate", small, "-f", tmp_path / "nowhere.txt")
+        (tmp_path / "bytes.txt").write_bytes(b"caf\xe9")
+        assert "bytes.txt is not UTF-8 (byte 3)" in refused("generate", small, "-f", tmp_path / "bytes.txt")
 
 
 BAD_OPTIONS = [
@@ -294,8 +314,8 @@ BAD_OPTIONS = [
     (["generate", "MODEL", "x", "--top-k", "9" * 5000], "is not a valid integer"),
     (["generate", "MODEL", "x", "--repetition-penalty", "0"], "repetition_penalty is 0.0"),
     (["generate", "MODEL", "x", "--seed", "-1"], "seed is -1"),
-    (["generate", "MODEL", "x", "--max-tokens", "0"], "Invalid value for '--max-tokens': 0"),
-    (["generate", "MODEL", "x", "--max-tokens", "-5"], "Invalid value for '--max-tokens': -5"),
+    (["generate", "MODEL", "x", "--max-tokens", "0"], "Invalid value for '-n' / '--max-tokens': 0"),
+    (["generate", "MODEL", "x", "--max-tokens", "-5"], "Invalid value for '-n' / '--max-tokens': -5"),
     (["generate", "MODEL", "x", "--max-tokens", "1.5"], "'1.5' is not a valid integer"),
     (["generate", "MODEL", "x", "--stop", ""], "stop string 0 is empty"),
     (["generate", "MODEL", "--ids", "1", "--stop", "x"], "stop strings need a text prompt"),
