@@ -75,6 +75,7 @@ class _Chat:
     ) -> None:
         self.model, self.name, self.session = model, name, session
         self.sampling, self.max_tokens = sampling, max_tokens
+        self.tries = 0  # other replies asked for since the last message
         self.interactive = sys.stdin.isatty()
         self.commands: dict[str, Callable[[str], str | None]] = {
             "/help": lambda _: _HELP,
@@ -107,6 +108,7 @@ class _Chat:
                 if name.startswith("/") and "\n" not in message:
                     self.command(name, value.strip())
                 else:
+                    self.tries = 0
                     self.show(self.session.stream(message, **self.options))
             except InputError as error:
                 click.echo(f"  {error}")
@@ -219,9 +221,13 @@ class _Chat:
 
     @property
     def options(self) -> dict[str, Any]:
-        return {"max_tokens": self.max_tokens, **dataclasses.asdict(self.sampling)}
+        given = {"max_tokens": self.max_tokens, **dataclasses.asdict(self.sampling)}
+        if self.sampling.seed is not None:
+            given["seed"] = self.sampling.seed + self.tries  # the same seed would give the same reply again
+        return given
 
     def regenerate(self, _: str) -> None:
+        self.tries += 1
         self.show(self.session.regenerate(**self.options))
 
     def show(self, stream: ChatStream) -> None:
