@@ -39,6 +39,7 @@ class Engine(ABC):
         options: how the plans are built.
         bound: the bound plan, which owns the weights.
         nan_guard: the watch over numbers that are read back.
+        patches: how often a patch was put in force or taken away.
     """
 
     def __init__(self, options: PlanOptions, bound: Session) -> None:
@@ -46,6 +47,7 @@ class Engine(ABC):
         self.options, self.bound = options, bound
         self.nan_guard = NanGuard(bound, self.session)
         self._scorer: TextScorer | None = None
+        self.patches = 0
 
     @property
     def plan(self) -> Plan:
@@ -56,6 +58,7 @@ class Engine(ABC):
         """An empty sequence of tokens; ``own`` uses the caches of the bound plan itself, others get new ones."""
         made = self._new_session(own)
         made.nan_guard, made.usable = self.nan_guard, self.bound.device.require_usable
+        made.patches = lambda: self.patches
         return made
 
     @abstractmethod

@@ -1,8 +1,8 @@
 """Attention of many new tokens over a cache, several rows in a fragment, and the store of keys and values there.
 
 The rows of one slot follow each other in one sequence (:mod:`glinfer.ops.fused.rows`): row n of a slot has position
-p + n, where p is the position of its first row. The sequence's keys begin at a cache slot that is a multiple of 16. Rows
-behind the sequence's last held position are padding: the values that only they see are taken as zero, whatever is there.
+p + n, where p is the position of its first row. The sequence's keys begin at a cache slot that is a multiple of 16.
+Rows behind the last held position of the sequence are padding; values that only they see count as zero.
 """
 
 from __future__ import annotations
