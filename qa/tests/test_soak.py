@@ -233,6 +233,7 @@ class TestPlanted:
         """However many of the tokens the warm-up takes; half of them follow it."""
         told: list[tuple[str, int, int]] = []
         monkeypatch.setattr("qa.soak.run.WARM_UP", warm_up)
+        monkeypatch.setattr("qa.soak.run.look", lambda *given: sample())
         one_use("logits")
         report = soak(model, 100, samples=4, on_progress=lambda *step: told.append(step))
         assert told[:2] == [("warming up", 0, 0), ("soaking", 0, max(100 - report.warm_up_tokens, 50))]
