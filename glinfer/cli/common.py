@@ -12,7 +12,7 @@ from typing import Any, TypeVar
 
 import click
 from rich.console import Console
-from rich.progress import BarColumn, TextColumn, TimeElapsedColumn
+from rich.progress import BarColumn, ProgressColumn, TaskProgressColumn, TextColumn, TimeElapsedColumn
 from rich.progress import Progress as ProgressBar
 from rich.table import Table
 
@@ -238,6 +238,17 @@ def progress(what: str) -> Iterator[Progress]:
         yield partial(advance, what)
 
 
+def bar_columns() -> tuple[ProgressColumn, ...]:
+    """Make the columns of a bar: what is done, how far, as long as that is known, and for how long already."""
+    return (
+        TextColumn("{task.description}"),
+        BarColumn(),
+        TaskProgressColumn(),
+        TimeElapsedColumn(),
+        TextColumn("elapsed"),
+    )
+
+
 @contextmanager
 def stage_bars() -> Iterator[StagedProgress]:
     """Show a transient bar for the current stage on a terminal's standard error within the block."""
@@ -245,8 +256,7 @@ def stage_bars() -> Iterator[StagedProgress]:
     if not console.is_terminal:
         yield no_staged_progress  # a bar that is disabled writes an empty line in older versions of rich
         return
-    columns = (TextColumn("{task.description}"), BarColumn(), TextColumn("{task.percentage:>3.0f}%"))
-    with ProgressBar(*columns, TimeElapsedColumn(), console=console, transient=True) as bar:
+    with ProgressBar(*bar_columns(), console=console, transient=True) as bar:
         task = bar.add_task("", total=None)
         yield lambda stage, done, total: bar.update(task, description=stage, completed=done, total=total or None)
 

@@ -12,6 +12,7 @@ import numpy.typing as npt
 
 from glinfer.config import ModelConfig
 from glinfer.engine.decode import DecodeSession
+from glinfer.engine.engine import Engine
 from glinfer.errors import InputError
 from glinfer.models.capture.names import capture_points, chosen
 from glinfer.models.capture.point import CapturePoint, Span, Textures, span_of
@@ -125,6 +126,7 @@ class Inspected(ABC):
     """The inspection methods of :class:`glinfer.engine.model.Model`."""
 
     config: ModelConfig
+    engine: Engine
     bound: Session
     _own: DecodeSession
 
@@ -212,7 +214,7 @@ class Inspected(ABC):
                 given one head at a time.
 
         All that the model computes in the block is computed anew with the change, and behind it anew without, bit
-        for bit as before. A session that was made in the block keeps the keys and values that it has.
+        for bit as before. A session that goes on in the block, or behind it, first runs all its tokens again.
 
         Raises:
             InputError: the plan has no such name, or has it in another shape; within the block, what runs several
@@ -223,12 +225,16 @@ class Inspected(ABC):
         if name not in points:
             chosen(points, [_literal(name)], self.plan.name)
         function = change if callable(change) else _replacement(points[name], change)
-        with self._from_the_start(_Patcher(self.config, name, function)):
-            yield
+        self.engine.patches += 1
+        try:
+            with self._observing(_Patcher(self.config, name, function)):
+                yield
+        finally:
+            self.engine.patches += 1
 
     @contextmanager
     def _from_the_start(self, observer: Observer) -> Iterator[None]:
-        """Observe, and forget what was computed without the observer before and with it after."""
+        """Observe all that the model computes, and nothing that it has computed before."""
         self._own.rewind(len(self._own))
         try:
             with self._observing(observer):

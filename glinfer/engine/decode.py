@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from abc import abstractmethod
 from collections.abc import Callable, Sequence
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, TypeVar
 
 import numpy as np
 import numpy.typing as npt
@@ -18,7 +18,7 @@ from glinfer.engine.closing import Closing
 from glinfer.engine.ids import check_tokens, whole_number, whole_numbers
 from glinfer.engine.probabilities import softmax
 from glinfer.engine.sampler import Sampler, SamplingOptions
-from glinfer.errors import ContextError, InputError
+from glinfer.errors import ContextError, GLError, InputError, NumbersError
 from glinfer.text.tokenizer import Tokenizer
 
 if TYPE_CHECKING:
@@ -27,6 +27,7 @@ if TYPE_CHECKING:
     from glinfer.engine.nan_guard import NanGuard
 
 Floats = npt.NDArray[np.float32]
+T = TypeVar("T")
 Forward = Callable[[Sequence[int]], Floats]
 """Token ids of a whole sequence → one float32 number [vocab] for each token that may come next."""
 
@@ -48,11 +49,14 @@ class DecodeSession(Closing):
         nan_guard: the watch of the model over what is read back.
         usable: raises ContextError if the model's device was closed, lost, or belongs to another thread.
         require_tokenizer: returns the model's tokenizer, or raises an InputError that says why there is none.
+        patches: counts the patches that were put in force or taken away; what was computed at another count is not
+            used again.
     """
 
     nan_guard: NanGuard | None = None
     usable: Callable[[], None] | None = None
     require_tokenizer: Callable[[], Tokenizer] | None = None
+    patches: Callable[[], int] | None = None
 
     def __init__(self, config: ModelConfig) -> None:
         """Start without tokens; use :meth:`glinfer.engine.model.Model.session`."""
@@ -61,6 +65,7 @@ class DecodeSession(Closing):
         self._ids: list[int] = []
         self._logits: Floats | None = None
         self._closed = ""
+        self._patches = 0
         self.dropped = self.draws_saved = self.logit_reads = 0
 
     @property
@@ -125,7 +130,7 @@ class DecodeSession(Closing):
                 self._drop_oldest()
             self._logits = None
             self._ids.append(token)
-        self._catch_up()
+        self._computing(self._catch_up)
 
     def step(self, token: int) -> None:
         """Append one token; errors as in :meth:`prefill`."""
@@ -163,7 +168,7 @@ class DecodeSession(Closing):
         self._extend(new)
         if len(self._ids) > self._context:
             self._make_room()
-            self._catch_up()
+            self._computing(self._catch_up)
 
     def logits(self) -> Floats:
         """Logits [vocab] of the next token, float32; computed once, a copy each time.
@@ -174,7 +179,18 @@ class DecodeSession(Closing):
             ContextError: the session was closed.
         """
         self._require_tokens()
-        return (self._keep(self._compute_logits()) if self._logits is None else self._logits).copy()
+        return (self._computing(self._new_logits) if self._logits is None else self._logits).copy()
+
+    def _new_logits(self) -> Floats:
+        return self._keep(self._compute_logits())
+
+    def _computing(self, run: Callable[..., T], *arguments: object) -> T:
+        """Call what runs the model; after an error nothing that is in the caches is used again."""
+        try:
+            return run(*arguments)
+        except (GLError, NumbersError):
+            self._forget(0)
+            raise
 
     def _keep(self, logits: Floats) -> Floats:
         """Check logits that were read back, and keep them until the tokens change."""
@@ -203,7 +219,7 @@ class DecodeSession(Closing):
         chosen: list[int] = []
         while len(chosen) < wanted:
             self._require_tokens()
-            chosen += self._choose(min(wanted - len(chosen), self.room), sampler)
+            chosen += self._computing(self._choose, min(wanted - len(chosen), self.room), sampler)
         return chosen
 
     def fork(self) -> Self:
@@ -212,6 +228,7 @@ class DecodeSession(Closing):
         made = self._copy()
         made._ids, made._logits, made.dropped = list(self._ids), self._logits, self.dropped
         made.nan_guard, made.usable, made.require_tokenizer = self.nan_guard, self.usable, self.require_tokenizer
+        made.patches, made._patches = self.patches, self._patches
         return made
 
     def close(self, reason: str = "this session was closed; make another one with model.session()") -> None:
@@ -228,6 +245,9 @@ class DecodeSession(Closing):
         self._require_not_closed()
         if self.usable is not None:
             self.usable()  # before anything changes
+        if self.patches is not None and self._patches != self.patches():
+            self._forget(0)
+            self._patches = self.patches()
 
     def _require_tokens(self) -> None:
         """Refuse an empty session, and make room for the newest token."""

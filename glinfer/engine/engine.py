@@ -29,8 +29,6 @@ from glinfer.models.reference.decoder import LAST_ROW
 from glinfer.models.reference.gab import LOGITS, PROBS, TOKENS
 from glinfer.models.session import Session
 
-_SHORTEST = 64  # tokens of the first reference plan
-
 
 class Engine(ABC):
     """A model's plan bound to a device, and what can be done with it.
@@ -39,6 +37,7 @@ class Engine(ABC):
         options: how the plans are built.
         bound: the bound plan, which owns the weights.
         nan_guard: the watch over numbers that are read back.
+        patches: how often a patch was put in force or taken away.
     """
 
     def __init__(self, options: PlanOptions, bound: Session) -> None:
@@ -46,6 +45,7 @@ class Engine(ABC):
         self.options, self.bound = options, bound
         self.nan_guard = NanGuard(bound, self.session)
         self._scorer: TextScorer | None = None
+        self.patches = 0
 
     @property
     def plan(self) -> Plan:
@@ -56,6 +56,7 @@ class Engine(ABC):
         """An empty sequence of tokens; ``own`` uses the caches of the bound plan itself, others get new ones."""
         made = self._new_session(own)
         made.nan_guard, made.usable = self.nan_guard, self.bound.device.require_usable
+        made.patches = lambda: self.patches
         return made
 
     @abstractmethod
@@ -183,11 +184,6 @@ class WholeSequences:
         self._plans, self._bound = plans, bound
         self._by_rows = {bound.plan.max_rows: bound}
 
-    @staticmethod
-    def shortest(context: int) -> int:
-        """The length, in tokens, that the first plan is for."""
-        return min(_SHORTEST, context)
-
     @property
     def draws_issued(self) -> int:
         """Draw calls issued so far."""
@@ -195,10 +191,7 @@ class WholeSequences:
 
     def run(self, ids: Sequence[int]) -> tuple[Session, int]:
         """Run checked ids; returns the session that holds the results, and the draw calls issued."""
-        rows = self.shortest(self._plans.config.max_position_embeddings)
-        while rows < len(ids):
-            rows *= 4
-        rows = min(rows, self._plans.config.max_position_embeddings)
+        rows = self._plans.rows_for(len(ids))
         if rows not in self._by_rows:
             self._by_rows[rows] = self._bound.companion(self._plans.of(rows))
         session = self._by_rows[rows]

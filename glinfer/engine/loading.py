@@ -13,7 +13,7 @@ from pathlib import Path
 from glinfer.config import ModelConfig
 from glinfer.engine.auto_weights import choose_weights
 from glinfer.engine.defaults import default_sampling
-from glinfer.engine.engine import Engine, FastEngine, WholeEngine, WholeSequences
+from glinfer.engine.engine import Engine, FastEngine, WholeEngine
 from glinfer.engine.fallback import KernelChoice
 from glinfer.engine.model import Loaded, Model
 from glinfer.errors import InputError, PlanError
@@ -64,10 +64,18 @@ def read_model(
         GlinferError: a bad file, or one without such a form or so many positions.
     """
     path = find_model(path)
-    checkpoint = load_checkpoint(path)
+    return path, for_use(load_checkpoint(path), gelu=gelu, context=context)
+
+
+def for_use(checkpoint: Checkpoint, *, gelu: str | None = None, context: int | None = None) -> Checkpoint:
+    """The same model with the form of GELU and the context that it will run with, see :func:`read_model`.
+
+    Raises:
+        ConfigError: it has no such form, or not so many positions.
+    """
     config = checkpoint.config.with_gelu(gelu)
     positions = usual_context(config, context).max_position_embeddings
-    return path, with_context(dataclasses.replace(checkpoint, config=config), positions)
+    return with_context(dataclasses.replace(checkpoint, config=config), positions)
 
 
 def usual_context(config: ModelConfig, context: int | None) -> ModelConfig:
@@ -235,7 +243,6 @@ def prepare(
     weights = weights_named(weights, formats)
     fixed, kernels = kernels is not None, kernels or kernels_for(device, config, weights)
     options = PlanOptions(config, weights, kernels, edge, formats, cache)
-    rows = WholeSequences.shortest(config.max_position_embeddings)
 
     def shaped(kernels: KernelOptions) -> tuple[Plan, ReferencePlans | None]:
         if plan == "fast" or is_published(config, formats):
@@ -244,7 +251,7 @@ def prepare(
             )
             return made, None
         plans = reference_plans(config, weights, formats, kernels, edge)
-        return plans.of(rows), plans
+        return plans.of(plans.rows_for(1)), plans
 
     made, whole = shaped(kernels)
     if device.in_main_memory:

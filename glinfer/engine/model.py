@@ -147,6 +147,11 @@ class Model(Inspected, Chatting, Closing):
         """The ids of a prompt, checked."""
         return check_ids(self.require_tokenizer().encode(prompt) if isinstance(prompt, str) else prompt, self.config)
 
+    def _require_alone(self) -> None:
+        """Refuse a step of several sequences while the model is closed, watched or patched."""
+        self._require_open()
+        self._require_unobserved("a scheduler")
+
     def forward(self, prompt: str | Sequence[int]) -> int:
         """Run one pass of the reference plan over the whole sequence; returns the draw calls issued.
 
@@ -310,7 +315,7 @@ class Model(Inspected, Chatting, Closing):
         else:
             raise InputError(f"the requests are {type(requests).__name__}; expected a list or an iterator of them")
         options = SchedulerOptions(longest=longest, **bounds)
-        make = self.engine.scheduler(self._checked, self._require_open, options)
+        make = self.engine.scheduler(self._checked, self._require_alone, options)
 
         def results() -> Iterator[BatchResult]:
             # In here, so that an iterator that is never asked for anything holds nothing.
@@ -343,7 +348,7 @@ class Model(Inspected, Chatting, Closing):
                 values.
         """
         bounds = self._bounds("scheduler", slots=slots, memory=memory, longest=longest, piece=piece)
-        return self.engine.scheduler(self._checked, self._require_open, SchedulerOptions(**bounds))()
+        return self.engine.scheduler(self._checked, self._require_alone, SchedulerOptions(**bounds))()
 
     def _bounds(self, what: str, **given: int | None) -> dict[str, int]:
         """Check the given numbers, and that sequences can run together now; leaves out those that are None."""

@@ -16,7 +16,7 @@ from glinfer.models.fast.shortlist import TABLE as SHORTLISTED
 from glinfer.models.fast.token import PICKS
 from glinfer.models.plan import Plan
 from glinfer.ops.fused.cached import score_slots
-from glinfer.ops.fused.rows import BASE, POSITION, TOKEN, Table, row_table
+from glinfer.ops.fused.rows import BASE, LAST, POSITION, TOKEN, Table, row_table
 from glinfer.ops.spec import Array
 
 RunInputs = Mapping[str, Array]
@@ -44,6 +44,7 @@ def chunk_feed(table: Table, ids: Sequence[int], position: int, targets: int, ba
     table[: slots * targets, POSITION] = np.arange(position, position + slots * targets)
     table[:rows, TOKEN] = ids
     table[:, BASE] = base
+    table[:, LAST] = position + rows - 1
     return chunk_values(rows, position + slots * targets, targets, base + position)
 
 

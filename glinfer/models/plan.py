@@ -315,7 +315,7 @@ class PlanBuilder:
 
 @dataclass(frozen=True)
 class DrawRow:
-    """One line of a draw table: passes of one kind together."""
+    """One line of a draw table: passes of one kind together, the names of their shaders, and the size of the last."""
 
     kind: str
     shader: str
@@ -350,7 +350,7 @@ class DrawTable:
 
 
 def draw_table(plan: Plan, tokens: int) -> DrawTable:
-    """Count the passes of a plan by kind; sizes are (rows, cols) of the output for ``tokens`` tokens.
+    """Count the passes of a plan by kind; sizes are (rows, cols) of the last output for ``tokens`` tokens.
 
     Raises:
         PlanError: the plan takes fewer tokens.
@@ -361,6 +361,7 @@ def draw_table(plan: Plan, tokens: int) -> DrawTable:
         groups.setdefault(draw.kind, []).append(draw)
     rows = []
     for kind, draws in groups.items():
-        height, width = draws[0].extent(values)
-        rows.append(DrawRow(kind, draws[0].op, len(draws), height, width, len(draws) / len(plan.draws)))
+        height, width = draws[-1].extent(values)
+        shaders = ", ".join(dict.fromkeys(draw.op for draw in draws))
+        rows.append(DrawRow(kind, shaders, len(draws), height, width, len(draws) / len(plan.draws)))
     return DrawTable(plan.name, tokens, tuple(rows), len(plan.draws))

@@ -83,6 +83,13 @@ class Tokenizer:
         return cls(read_hf_tokenizer(path) if is_json else read_bpe(path))
 
     @property
+    def kind(self) -> str:
+        """The algorithm, such as ``BPE`` or ``Unigram``; Gab's own is ``byte-level BPE without words``."""
+        if isinstance(self._source, HfModel):
+            return type(self._source.library.model).__name__
+        return "byte-level BPE without words"
+
+    @property
     def vocab_size(self) -> int:
         """The highest id plus one; a BPE1 vocabulary has a token for every id below it."""
         return self._source.vocab_size

@@ -90,7 +90,8 @@ def use_checkpoint(checkpoint: Checkpoint) -> None:
         with np.errstate(all="ignore"):
             float(checkpoint.floats(name).sum())
     short = with_context(checkpoint, min(4, config.max_position_embeddings))
-    assert model_report(short, "fast", "file", "f32", None)["parameters"] <= checkpoint.parameter_count
+    told = model_report(short, config.max_position_embeddings, "fast", "file", "f32", None)
+    assert told["parameters"] <= checkpoint.parameter_count
     plan_for(short.config, "fast", formats=short.formats()).validate()
     with np.errstate(all="ignore"):
         arrays = weights_for(short, "fast")

@@ -233,6 +233,7 @@ class TestDraws:
             "issued",
             "agrees",
             "renderer",
+            "estimate",
             "passes",
             "config",
             "texture_bytes",
@@ -246,6 +247,22 @@ class TestDraws:
             told = ran_json(capsys, "draws", small, "--measure", "--tokens", tokens, "--plan", plan)
             assert (told["issued"], told["draws"], told["agrees"]) == (draws, draws, True)
             assert "OpenGL ES 3" in told["renderer"]
+
+    def test_kinds_name_all_their_shaders_and_an_estimate_is_said_to_be_one(
+        self, tmp_path: Path, capsys: Capture
+    ) -> None:
+        shape = "family=llama,blocks=2,heads=2,dim=8,inner=8,vocab=300,context=4096"
+        model = random_file(tmp_path / "model.safetensors", shape)
+        out, _ = ran(capsys, "draws", model, "--plan", "reference")
+        assert re.search(r"^lm_head +strided_copy, row_stats, normalize, matmul +4 +300×1 ", out, re.MULTILINE)
+        assert "an estimate for a renderer with the plainest kernels" in out
+        assert "an estimate" not in ran(capsys, "draws", model)[0]
+        counted = ran_json(capsys, "draws", model, "--plan", "reference")
+        measured = ran_json(capsys, "draws", model, "--plan", "reference", "--measure")
+        assert (counted["estimate"], measured["estimate"]) == (True, False)
+        about = ran_json(capsys, "info", model, "--plan", "reference")["model"]
+        with glinfer.load(model, plan="reference") as opened:
+            assert opened.draws().total == measured["draws"] == measured["issued"] == about["draws"]
 
     def test_a_shape_alone_can_be_measured(self, capsys: Capture) -> None:
         out, _ = ran(capsys, "draws", "--config", SMALL, "--measure")
@@ -284,7 +301,8 @@ class TestInfo:
         model = ran_json(capsys, "info", small)["model"]
         assert set(model) == {
             *("config", "formats", "parameters", "plan", "weights", "cache"),
-            *("draws", "texture_bytes", "fits", "problem"),
+            *("draws", "draws_are_an_estimate", "texture_bytes", "fits", "problem"),
+            *("context", "tokenizer", "chat", "end_tokens", "sampling"),
         }
         assert (model["draws"], model["fits"], model["parameters"]) == (FAST_SMALL_DRAWS, True, 46764)
         assert set(model["texture_bytes"]) == {"weight", "input", "activation", "cache"}
@@ -292,6 +310,32 @@ class TestInfo:
         assert model["texture_bytes"]["cache"] > 0
         published = ran_json(capsys, "info", small, "--plan", "reference")["model"]
         assert (published["draws"], published["texture_bytes"]["weight"]) == (SMALL_DRAWS, 4 * 46764)
+
+    def test_a_context_that_is_cut_and_what_stands_around_a_model(self, tmp_path: Path, capsys: Capture) -> None:
+        shape = "family=llama,blocks=1,heads=2,dim=8,inner=8,vocab=300"
+        model = random_file(tmp_path / "long.safetensors", f"{shape},context=9000")
+        out, _ = ran(capsys, "info", model)
+        assert re.search(r"^max_position_embeddings +9000 *$", out, re.MULTILINE)
+        assert re.search(r"^context +4096 of the model's 9000 positions; --context takes more", out, re.MULTILINE)
+        assert re.search(r"^tokenizer +no: no tokenizer was given", out, re.MULTILINE)
+        assert re.search(r"^sampling +its files name none", out, re.MULTILINE)
+        (tmp_path / "generation_config.json").write_text('{"temperature": 0.6, "top_k": 20, "eos_token_id": [7, 8]}')
+        told = ran_json(capsys, "info", model, "--context", "100")["model"]
+        assert (told["config"]["max_position_embeddings"], told["context"]) == (9000, 100)
+        assert told["sampling"] == {"temperature": 0.6, "top_k": 20}
+        assert told["end_tokens"] == [{"id": 7, "text": ""}, {"id": 8, "text": ""}]
+        assert told["tokenizer"] is told["chat"]["form"] is None
+        (tmp_path / "generation_config.json").write_text("{")
+        told = ran_json(capsys, "info", model)["model"]
+        assert (told["sampling"], told["end_tokens"]) == ({}, [])
+        assert "generation_config.json" in told["sampling_problem"]
+        assert "generation_config.json" in told["end_tokens_problem"]
+
+    def test_a_tokenizer_and_a_chat_form(self, capsys: Capture) -> None:
+        out, _ = ran(capsys, "info", "shakespeare")
+        assert re.search(r"^context +256 tokens, all positions of the model *$", out, re.MULTILINE)
+        assert re.search(r"^tokenizer +byte-level BPE without words, 512 tokens *$", out, re.MULTILINE)
+        assert re.search(r"^chat template +no: this tokenizer cannot chat", out, re.MULTILINE)
 
     def test_fewer_bits_are_less_texture_memory(self, full_file: Path, capsys: Capture) -> None:
         sizes = [

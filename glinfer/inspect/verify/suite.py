@@ -142,7 +142,15 @@ def _checked(
     config, how = checkpoint.config, {"weights": run.weights, "cache": run.cache}
     kernels, edge = kernels_for(device, config, run.weights), run.max_texture_size
     try:
-        plan = plan_for(config, run.plan, formats=checkpoint.formats(), kernels=kernels, max_texture_size=edge, **how)
+        plan = plan_for(
+            config,
+            run.plan,
+            weights=run.weights,
+            cache=run.cache,
+            formats=checkpoint.formats(),
+            kernels=kernels,
+            max_texture_size=edge,
+        )
         arrays = weights_for(checkpoint, run.plan, run.weights)
         advance = partial(on_progress, "checking textures")
         textures = verify_textures(checkpoint, plan, device, weights=arrays, on_progress=advance)
