@@ -6,11 +6,11 @@ from collections import Counter
 from dataclasses import dataclass
 from typing import Any
 
+from glinfer.engine.report import Report
 from glinfer.errors import ContextError, GlinferError
 from glinfer.formats import Checkpoint
 from glinfer.gl import egl
 from glinfer.gl.context import Device, Limits, open_device
-from glinfer.inspect.report import Report
 from glinfer.models.choice import (
     USUAL_DRAW_BUFFERS,
     USUAL_TEXTURE_SIZE,

@@ -9,12 +9,12 @@ from pathlib import Path
 import numpy as np
 
 from glinfer.engine.ids import check_ids
+from glinfer.engine.report import Report
 from glinfer.formats import Checkpoint
 from glinfer.gl.context import Device
 from glinfer.gl.layouts.blocks import BlockLayout
 from glinfer.gl.layouts.flat import FlatLayout
 from glinfer.gl.layouts.matrix import TexelLayout
-from glinfer.inspect.report import Report
 from glinfer.inspect.verify.state import StateCheck, StateFault
 from glinfer.inspect.verify.textures import Weights, as_bits
 from glinfer.models.fast.shortlist import fill_table

@@ -9,10 +9,10 @@ import numpy as np
 
 from glinfer.engine.ids import check_ids
 from glinfer.engine.loading import bind
+from glinfer.engine.report import Report
 from glinfer.formats import Checkpoint
 from glinfer.formats.checkpoint import with_context
 from glinfer.gl.context import Device
-from glinfer.inspect.report import Report
 from glinfer.models.choice import USUAL_TEXTURE_SIZE, is_published, weights_for
 from glinfer.models.fast.parts import cache_slots
 from glinfer.models.fast.rows import SCORES, chunk_plan, slots_for

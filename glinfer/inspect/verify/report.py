@@ -7,7 +7,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from glinfer.inspect.report import Report, plain
+from glinfer.engine.report import Report, plain
 from glinfer.inspect.verify.draws import DrawCheck
 from glinfer.inspect.verify.greedy import GreedyCheck
 from glinfer.inspect.verify.textures import SpecialCheck, TextureCheck
