@@ -21,6 +21,8 @@ from glinfer.engine.progress import Progress, no_progress
 from glinfer.engine.requests import BatchRequest, Running
 from glinfer.engine.scheduler import Scheduler
 from glinfer.engine.score import TextScore, TextScorer
+from glinfer.engine.source import WeightSource
+from glinfer.engine.textures import TextureComparison
 from glinfer.errors import InputError, NumbersError
 from glinfer.models.choice import ReferencePlans
 from glinfer.models.options import PlanOptions
@@ -39,11 +41,13 @@ class Engine(ABC):
         options: how the plans are built.
         bound: the bound plan, which owns the weights.
         nan_guard: the watch over numbers that are read back.
+        textures: the comparison of the bound textures with the weights.
     """
 
-    def __init__(self, options: PlanOptions, bound: Session) -> None:
-        """Take over a bound plan."""
+    def __init__(self, options: PlanOptions, bound: Session, source: WeightSource) -> None:
+        """Take over a bound plan; ``source`` gives the arrays that were uploaded to it."""
         self.options, self.bound = options, bound
+        self.textures = TextureComparison(bound, source)
         self.nan_guard = NanGuard(bound, self.session)
         self._scorer: TextScorer | None = None
 
@@ -60,6 +64,10 @@ class Engine(ABC):
 
     @abstractmethod
     def _new_session(self, own: bool) -> DecodeSession: ...
+
+    def sessions_for(self, tokens: int) -> list[Session]:
+        """The bound plans that run for the next token of a sequence of ``tokens`` tokens, in their order."""
+        return [self.bound]
 
     def scheduler(
         self, check: Callable[[BatchRequest], Running], usable: Callable[[], None], options: SchedulerOptions
@@ -112,14 +120,18 @@ class Engine(ABC):
 class FastEngine(Engine):
     """The fast plans of a model of any family."""
 
-    def __init__(self, options: PlanOptions, bound: Session, *, fixed: bool = False) -> None:
+    def __init__(self, options: PlanOptions, bound: Session, source: WeightSource, *, fixed: bool = False) -> None:
         """Take over a bound plan; kernels that are not ``fixed`` may be replaced by plainer ones in its other plans."""
-        super().__init__(options, bound)
+        super().__init__(options, bound, source)
         self._choice = KernelChoice(options.kernels, fixed=fixed, same_layouts=True)
         self._prefill = FallbackPrefill(options, self._choice)
 
     def _new_session(self, own: bool) -> DecodeSession:
         return CachedSession(self._prefill, self.bound if own else self.bound.sharer(), owns=not own)
+
+    def sessions_for(self, tokens: int) -> list[Session]:
+        """See :class:`Engine`; the shortlist of the logits is a plan of its own."""
+        return [self.bound, self._prefill.shortlists(self.bound).session]
 
     def scheduler(
         self, check: Callable[[BatchRequest], Running], usable: Callable[[], None], options: SchedulerOptions
@@ -141,14 +153,20 @@ class FastEngine(Engine):
 class WholeEngine(Engine):
     """The reference plan, which runs the whole sequence for each token; ``whole`` has the plans by length."""
 
-    def __init__(self, options: PlanOptions, bound: Session, plans: ReferencePlans | None = None) -> None:
+    def __init__(
+        self, options: PlanOptions, bound: Session, source: WeightSource, plans: ReferencePlans | None = None
+    ) -> None:
         """Take over a bound plan; ``plans`` are those of a model without a published one."""
-        super().__init__(options, bound)
+        super().__init__(options, bound, source)
         self.whole = None if plans is None else WholeSequences(plans, bound)
 
     def forward(self, ids: Sequence[int]) -> int:
         """See :class:`Engine`."""
         return self._run(ids)[1]
+
+    def sessions_for(self, tokens: int) -> list[Session]:
+        """See :class:`Engine`."""
+        return [self.bound if self.whole is None else self.whole.session_for(tokens)]
 
     def _run(self, ids: Sequence[int]) -> tuple[Session, int]:
         if self.whole is not None:
@@ -193,16 +211,20 @@ class WholeSequences:
         """Draw calls issued so far."""
         return sum(session.draws_issued for session in self._by_rows.values())
 
-    def run(self, ids: Sequence[int]) -> tuple[Session, int]:
-        """Run checked ids; returns the session that holds the results, and the draw calls issued."""
+    def session_for(self, tokens: int) -> Session:
+        """The session for sequences of so many tokens, bound when it is first needed."""
         rows = self.shortest(self._plans.config.max_position_embeddings)
-        while rows < len(ids):
+        while rows < tokens:
             rows *= 4
         rows = min(rows, self._plans.config.max_position_embeddings)
         if rows not in self._by_rows:
             self._by_rows[rows] = self._bound.companion(self._plans.of(rows))
-        session = self._by_rows[rows]
-        table = np.zeros((rows, 1), dtype=np.int32)
+        return self._by_rows[rows]
+
+    def run(self, ids: Sequence[int]) -> tuple[Session, int]:
+        """Run checked ids; returns the session that holds the results, and the draw calls issued."""
+        session = self.session_for(len(ids))
+        table = np.zeros((session.plan.max_rows, 1), dtype=np.int32)
         table[: len(ids), 0] = ids
         session.write(TOKENS, table)
         return session, session.run({LAST_ROW: len(ids) - 1})
