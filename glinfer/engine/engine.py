@@ -40,13 +40,14 @@ class Engine(ABC):
     Attributes:
         options: how the plans are built.
         bound: the bound plan, which owns the weights.
+        source: gives the arrays that were uploaded, by tensor name.
         nan_guard: the watch over numbers that are read back.
         textures: the comparison of the bound textures with the weights.
     """
 
     def __init__(self, options: PlanOptions, bound: Session, source: WeightSource) -> None:
-        """Take over a bound plan; ``source`` gives the arrays that were uploaded to it."""
-        self.options, self.bound = options, bound
+        """Take over a bound plan."""
+        self.options, self.bound, self.source = options, bound, source
         self.textures = TextureComparison(bound, source)
         self.nan_guard = NanGuard(bound, self.session)
         self._scorer: TextScorer | None = None

@@ -272,7 +272,7 @@ def test_numbers_that_are_not_finite_are_found_by_the_check(tmp_path: Path) -> N
     with (tmp_path / "model-q8.bin").open("r+b") as file:
         file.seek(entry_of(values, MATRIX)["scale"]["offset"] + 4 * 5)
         file.write(np.float32(np.inf).tobytes())
-    with pytest.raises(FormatError, match=f"'{MATRIX}', in Q8_ROW, is NaN or infinite, first in row 5"):
+    with pytest.raises(FormatError, match=f"'{MATRIX}', in Q8_ROW, is NaN or infinite, first at \\[5, 0\\]"):
         read_manifest(path).check_finite()
 
 
