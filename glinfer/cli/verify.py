@@ -273,9 +273,8 @@ def _show_run(run: VerifyRun) -> None:
 def _checked(run: VerifyRun) -> dict[str, tuple[int, str]]:
     """Map kinds of checks to their number and result."""
     bad, differ = len(run.bad_textures), sum(not check.exact for check in run.draws)
-    used = "" if run.after is None else f" after {run.after} tokens"
     held = f"{bad} DIFFER" if bad else f"{len(run.wrong_textures)} SAMPLED IN PLACE OF OTHERS"
-    found = {"textures": (len(run.textures), (held if bad or run.wrong_textures else "all identical") + used)}
+    found = {"textures": (len(run.textures), held if bad or run.wrong_textures else "all identical")}
     if run.draws:
         wrong = f"{differ} DIFFER" if differ else f"{len(run.bad_draws)} IN A WRONG STATE"
         found["draws"] = len(run.draws), wrong if run.bad_draws else "all within tolerance"
@@ -291,7 +290,8 @@ def _parts(run: VerifyRun) -> list[str]:
     for what, (count, result) in _checked(run).items():
         first, _, others = what.partition(" ")
         words = f"{first.removesuffix('s') if count == 1 else first} {others}".rstrip()
-        parts.append(f"{count} {words}{f', {size}' if what == 'textures' else ''}: {result}")
+        used = f" after {run.after} tokens" if what == "textures" and run.after is not None else ""
+        parts.append(f"{count} {words}{f', {size}' if what == 'textures' else ''}: {result}{used}")
     return parts
 
 

@@ -51,6 +51,7 @@ class Engine(ABC):
         self.textures = TextureComparison(bound, source)
         self.nan_guard = NanGuard(bound, self.session)
         self._scorer: TextScorer | None = None
+        self._own: DecodeSession | None = None
 
     @property
     def plan(self) -> Plan:
@@ -61,7 +62,13 @@ class Engine(ABC):
         """An empty sequence of tokens; ``own`` uses the caches of the bound plan itself, others get new ones."""
         made = self._new_session(own)
         made.nan_guard, made.usable = self.nan_guard, self.bound.device.require_usable
+        self._own = made if own else self._own
         return made
+
+    def forget_own(self) -> None:
+        """Have the sequence in the bound plan's own caches run again when it goes on; call this before using them."""
+        if self._own is not None:
+            self._own.forget()
 
     @abstractmethod
     def _new_session(self, own: bool) -> DecodeSession: ...
@@ -126,13 +133,16 @@ class FastEngine(Engine):
         super().__init__(options, bound, source)
         self._choice = KernelChoice(options.kernels, fixed=fixed, same_layouts=True)
         self._prefill = FallbackPrefill(options, self._choice)
+        self._listed: Session | None = None
 
     def _new_session(self, own: bool) -> DecodeSession:
         return CachedSession(self._prefill, self.bound if own else self.bound.sharer(), owns=not own)
 
     def sessions_for(self, tokens: int) -> list[Session]:
         """See :class:`Engine`; the shortlist of the logits is a plan of its own."""
-        return [self.bound, self._prefill.shortlists(self.bound).session]
+        if self._listed is None:
+            self._listed = self._prefill.shortlists(self.bound).session
+        return [self.bound, self._listed]
 
     def scheduler(
         self, check: Callable[[BatchRequest], Running], usable: Callable[[], None], options: SchedulerOptions

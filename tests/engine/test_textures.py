@@ -23,6 +23,7 @@ from glinfer.formats import Checkpoint
 from glinfer.gl.layouts.grouped import GroupedLayout
 from glinfer.gl.layouts.packing import GemvLayout
 from glinfer.gl.texture import Texture
+from glinfer.inspect.verify.draws import verify_draws
 from glinfer.models.session import Session
 from glinfer.models.transforms import fold
 from qa.flips.run import flipped
@@ -302,6 +303,18 @@ class TestBetween:
             alone = run(made, lambda: None)
             assert run(made, lambda: made.verify_textures(0.2)) == alone
             assert run(made, made.verify_textures) == alone
+
+    @pytest.mark.parametrize("name", ["gab q8", "gab reference"])
+    def test_a_model_goes_on_after_its_draws_were_checked_in_its_own_caches(self, name: str) -> None:
+        with model_of(name) as made:
+            alone = tokens(made)
+            logits = made.logits(PROMPT)
+            assert all(check.passed for check in verify_draws(made.engine, IDS[10:14]))
+            assert np.array_equal(made.logits(PROMPT), logits)
+            assert tokens(made) == alone
+            objects = made.device.live_objects()
+            verify_draws(made.engine, IDS[10:14])
+            assert made.device.live_objects() == objects
 
     def test_no_object_is_made_after_the_first_round(self, model: Model) -> None:
         model.verify_textures()

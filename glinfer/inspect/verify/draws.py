@@ -72,8 +72,8 @@ def verify_draws(
     Each draw is compared on the GPU's own inputs, but for weights, of which the oracle takes those of
     ``engine.source``. A plan over whole sequences takes one run, a plan with a cache one run a token, the last one draw
     by draw, and then the draw of its shortlist. Every target is filled with NaN first, which reveals unwritten elements
-    and strays; a target that a draw adds to keeps its contents. Sequences of the engine's own session have to be run
-    again afterwards.
+    and strays; a target that a draw adds to keeps its contents. A model goes on afterwards as it would have: what its
+    own caches held is computed again.
 
     After each draw OpenGL's errors and state are checked, see :data:`glinfer.inspect.verify.state.KINDS`; in the runs
     before the last, only errors.
@@ -91,6 +91,7 @@ def verify_draws(
     """
     ids = check_ids(ids, engine.options.config)
     session, *others = engine.sessions_for(len(ids))
+    engine.forget_own()
     checker = _DrawChecker(session, engine.source(), on_check, before)
     if on_bound is not None:
         on_bound(session)
