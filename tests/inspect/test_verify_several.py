@@ -13,6 +13,7 @@ import numpy as np
 import pytest
 from jsonschema import Draft202012Validator
 from scripted_models import SMALL
+from tiers import tiered
 from tiny_models import in_formats, tiny
 
 from glinfer.cli.app import run
@@ -171,7 +172,7 @@ class TestAfter:
         assert run(["verify", str(small), "--after", "5"]) == 0
         assert "MB: all identical after 5 tokens" in capsys.readouterr().out
 
-    @pytest.mark.parametrize("family", ["llama", "gemma", "gpt2"])
+    @tiered("family", ["gpt2", "llama", "gemma"], keep=(0,))
     def test_every_way_to_run_is_taken(self, family: str, monkeypatch: pytest.MonkeyPatch, told: Told) -> None:
         plans: set[str] = set()
         session_run = Session.run
@@ -253,7 +254,7 @@ class TestNotFinite:
         save_checkpoint(Checkpoint(made.config, {**made.tensors, "lm_head.bias": bias}, "nan"), path)
         return path
 
-    @pytest.mark.parametrize("options", [["--plan", "reference"], ["--weights", "q8"], ["--all-weights"]])
+    @tiered("options", [["--plan", "reference"], ["--weights", "q8"], ["--all-weights"]], keep=(0, 1))
     def test_bits_are_compared_and_the_refusal_is_told(
         self, broken: Path, told: Told, capsys: pytest.CaptureFixture[str], options: list[str]
     ) -> None:
@@ -279,7 +280,7 @@ class TestNotFinite:
         assert said.err.count("\n") == 1
         assert said.out == ""
 
-    @pytest.mark.parametrize("form", ["F16", "BF16", "Q4_0", "Q8_ROW"])
+    @tiered("form", ["F16", "BF16", "Q4_0", "Q8_ROW"], keep=(0, 2))
     def test_the_element_of_a_packed_matrix_is_told(self, form: str) -> None:
         checkpoint = in_formats(tiny("llama", hidden_size=32), form)
         name = "model.layers.1.mlp.up_proj.weight"
