@@ -11,6 +11,8 @@ from glinfer.cli.app import CONTEXT_SETTINGS, Commands, main
 
 _COMMANDS: Mapping[str, Callable[[], click.Command]] = {
     "bench": lambda: import_module("qa.bench").bench_with_peers,
+    "check-cost": lambda: import_module("qa.flips.cost").check_cost_command,
+    "flips": lambda: import_module("qa.flips.command").flips_command,
     "kernels": lambda: import_module("qa.kernels.command").kernels,
     "kill-batch": lambda: import_module("qa.kill_batch").kill_batch,
     "products": lambda: import_module("qa.products").products,

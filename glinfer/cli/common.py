@@ -20,6 +20,7 @@ from glinfer.config import ModelConfig
 from glinfer.engine.loading import USUAL_CONTEXT, load_model, random_weights, read_model, usual_context
 from glinfer.engine.model import Model
 from glinfer.engine.progress import Progress, StagedProgress, no_staged_progress
+from glinfer.engine.report import plain
 from glinfer.errors import InputError
 from glinfer.formats import Checkpoint
 from glinfer.formats.files import shown
@@ -28,7 +29,6 @@ from glinfer.gl.context import Device, Limits, open_device
 from glinfer.inspect.info import list_devices
 from glinfer.inspect.report import Table as ReportTable
 from glinfer.inspect.report import megabytes as megabytes
-from glinfer.inspect.report import plain
 from glinfer.models.choice import AUTO, CACHES, DEFAULT_PLAN, DEFAULT_WEIGHTS, PLANS, USUAL_TEXTURE_SIZE, WEIGHTS
 from glinfer.quant.formats import DEFAULT_CACHE
 

@@ -231,6 +231,10 @@ class DecodeSession(Closing):
         made.patches, made._patches = self.patches, self._patches
         return made
 
+    def forget(self) -> None:
+        """Forget what was computed, but not the tokens: they run again when the session goes on."""
+        self._forget(0)
+
     def close(self, reason: str = "this session was closed; make another one with model.session()") -> None:
         """Release what is the session's own; harmless when repeated. Later uses raise an error with ``reason``."""
         if not self._closed:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import dataclasses
 import math
+import os
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from functools import partial
@@ -16,9 +17,11 @@ from glinfer.engine.defaults import default_sampling
 from glinfer.engine.engine import Engine, FastEngine, WholeEngine
 from glinfer.engine.fallback import KernelChoice
 from glinfer.engine.model import Loaded, Model
+from glinfer.engine.source import FileWeights, WeightSource
 from glinfer.errors import InputError, PlanError
 from glinfer.formats import Checkpoint, find_model, load_checkpoint, random_checkpoint, weight_shapes
 from glinfer.formats.checkpoint import with_context
+from glinfer.formats.files import noted_files
 from glinfer.gl.context import Device, Limits, open_device
 from glinfer.gl.faults import bytes_text
 from glinfer.gl.memory import check_room
@@ -144,7 +147,9 @@ def load_model(
     check_choice(plan, "f32" if (plan, weights) == ("fast", AUTO) else weights, cache)
     if plan == "reference" and kernels is not None:
         raise InputError("kernels shape the fast plan's passes; leave them out or use the fast plan")
-    path, checkpoint = read_model(path, gelu=gelu, context=context)
+    with noted_files() as files:
+        path, checkpoint = read_model(path, gelu=gelu, context=context)
+    read = partial(read_model, os.path.abspath(path), gelu=gelu, context=context)  # noqa: PTH100
     checkpoint.check_finite()
     config = checkpoint.config
     found, reason = find_tokenizer(path, tokenizer, config)
@@ -156,7 +161,8 @@ def load_model(
             weights = exact.make(partial(choose_weights, checkpoint, opened))
         prepared = prepare(checkpoint, opened, plan, weights, kernels, cache)
         del checkpoint  # folded weights are a copy, and textures may be a third one in the same memory
-        engine = prepared.bind(opened, shader_root=shader_root, on_upload=on_upload)
+        source = FileWeights(lambda: read()[1], files, plan, prepared.options.weights)
+        engine = prepared.bind(opened, source=source, shader_root=shader_root, on_upload=on_upload)
     except BaseException as error:
         if opened is not device:
             opened.close()
@@ -194,10 +200,13 @@ class Prepared:
         self,
         device: Device,
         *,
+        source: WeightSource | None = None,
         shader_root: Path | None = None,
         on_upload: Callable[[int, int], None] | None = None,
     ) -> Engine:
         """Upload the weights and compile; ``on_upload`` is told (bytes uploaded so far, bytes in all).
+
+        ``source`` gives the arrays again when the textures are compared with them; left out, those in memory are kept.
 
         Raises:
             PlanError: the plan does not fit the device.
@@ -211,9 +220,10 @@ class Prepared:
             total = plan.texture_bytes(device.limits.max_texture_size, "weight")
             report = None if on_upload is None else _running_total(total, on_upload)
             session = Session(plan, self.arrays, device, shader_root=shader_root, on_upload=report)
+            weights = (lambda: self.arrays) if source is None else source
             if plan.name == "reference":
-                return WholeEngine(options, session, whole)
-            return FastEngine(options, session, fixed=fixed)
+                return WholeEngine(options, session, weights, whole)
+            return FastEngine(options, session, weights, fixed=fixed)
 
         return KernelChoice(self.options.kernels, fixed=fixed).make(bound)
 

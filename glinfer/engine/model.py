@@ -22,6 +22,7 @@ from glinfer.engine.sampler import NEUTRAL, SamplingOptions
 from glinfer.engine.scheduler import Scheduler
 from glinfer.engine.score import TextScore
 from glinfer.engine.stream import CHUNK, TextStream, TokenStream
+from glinfer.engine.textures import TexturesReport
 from glinfer.errors import ContextError, InputError
 from glinfer.models.plan import DrawTable, Plan, draw_table
 from glinfer.models.session import Session
@@ -410,6 +411,23 @@ class Model(Inspected, Chatting, Closing):
         The reference plan runs all of the tokens in them again, the fast plan that one alone.
         """
         return draw_table(self.plan, tokens)
+
+    def verify_textures(self, share: float = 1.0) -> TexturesReport:
+        """Compare the textures that this model draws with, bit for bit, and what each of its draws samples.
+
+        With ``share=1`` every texel of every weight, table and constant, padding included, is compared with what the
+        file says, which is read again. A smaller share compares whole lines of texels with checksums that were kept
+        when the weights were uploaded, and needs no file: each call goes on where the last one ended, so that
+        ``ceil(1 / share)`` calls see every line. Both may be called between any two tokens, and change nothing.
+
+        Args:
+            share: above 0, at most 1; the part of the texture memory to look at.
+
+        Raises:
+            InputError: no such share; or with ``share=1``, the file is gone or was changed since it was loaded.
+        """
+        self._require_open()
+        return self.engine.textures.check(share)
 
     def require_tokenizer(self) -> Tokenizer:
         """The tokenizer.

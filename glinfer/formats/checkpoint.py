@@ -78,11 +78,11 @@ class Checkpoint:
                     f"[{index}]; expected finite numbers only; the weights are damaged, get them again"
                 )
         for name, packed in self.packed.items():
-            row = packed.first_not_finite()
-            if row is not None:
+            place = packed.first_not_finite()
+            if place is not None:
                 raise FormatError(
-                    f"{self.source}: a weight of tensor {name!r}, in {packed.format}, is NaN or infinite, first in row "
-                    f"{row}; expected finite numbers only; the weights are damaged, get them again"
+                    f"{self.source}: a weight of tensor {name!r}, in {packed.format}, is NaN or infinite, first at "
+                    f"{list(place)}; expected finite numbers only; the weights are damaged, get them again"
                 )
 
 

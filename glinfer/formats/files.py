@@ -9,8 +9,9 @@ import secrets
 import shutil
 import stat
 from collections.abc import Iterator
+from contextvars import ContextVar
 from pathlib import Path
-from typing import BinaryIO
+from typing import BinaryIO, NamedTuple
 
 from glinfer.errors import FormatError, InputError
 
@@ -22,6 +23,32 @@ GAB1_MAGIC = 0x47414231
 
 BPE1_MAGIC = 0x42504531
 """The first little-endian u32 of a BPE1 tokenizer."""
+
+
+class FileStamp(NamedTuple):
+    """What tells a file from a changed one: its size in bytes, and when it was last written, in nanoseconds."""
+
+    size: int
+    written: int
+
+    @classmethod
+    def of(cls, status: os.stat_result) -> FileStamp:
+        """The stamp out of a file's status."""
+        return cls(status.st_size, status.st_mtime_ns)
+
+
+_noted: ContextVar[dict[str, FileStamp] | None] = ContextVar("noted", default=None)
+
+
+@contextlib.contextmanager
+def noted_files() -> Iterator[dict[str, FileStamp]]:
+    """Note the stamps of all files that :func:`opened` opens within the block, by their absolute paths."""
+    files: dict[str, FileStamp] = {}
+    token = _noted.set(files)
+    try:
+        yield files
+    finally:
+        _noted.reset(token)
 
 
 def shown(path: AnyPath) -> str:
@@ -146,7 +173,11 @@ def opened(path: AnyPath) -> Iterator[tuple[BinaryIO, int]]:
         if not stat.S_ISREG(mode):
             raise FormatError(f"{shown(path)}: found {kind_of(mode)}; expected a regular file")
         with name.open("rb") as file:
-            yield file, os.fstat(file.fileno()).st_size
+            stamp = FileStamp.of(os.fstat(file.fileno()))
+            files = _noted.get()
+            if files is not None:
+                files[os.path.abspath(name)] = stamp  # noqa: PTH100 (Path.resolve would follow links)
+            yield file, stamp.size
     except OSError as error:
         raise FormatError(
             f"{shown(path)}: cannot read it: {reason(error)}; check the path and its permissions"

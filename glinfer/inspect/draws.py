@@ -10,9 +10,9 @@ from typing import Any
 import numpy as np
 
 from glinfer.config import ModelConfig
+from glinfer.engine.report import plain
 from glinfer.formats import Checkpoint
 from glinfer.gl.context import Device
-from glinfer.inspect.report import plain
 from glinfer.models.choice import USUAL_DRAW_BUFFERS, USUAL_TEXTURE_SIZE, USUAL_TEXTURE_UNITS
 from glinfer.models.feed import runs
 from glinfer.models.plan import DrawTable, Plan, PlanLimits, draw_table

@@ -8,12 +8,12 @@ from typing import Any
 
 from glinfer.config import ModelConfig
 from glinfer.engine.defaults import named_sampling
+from glinfer.engine.report import Report
 from glinfer.errors import ContextError, GlinferError
 from glinfer.formats import Checkpoint
 from glinfer.formats.files import AnyPath
 from glinfer.gl import egl
 from glinfer.gl.context import Device, Limits, open_device
-from glinfer.inspect.report import Report
 from glinfer.models.choice import (
     USUAL_DRAW_BUFFERS,
     USUAL_TEXTURE_SIZE,

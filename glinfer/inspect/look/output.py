@@ -18,12 +18,12 @@ from pathlib import Path
 from typing import Any
 
 from glinfer.engine.progress import Progress, no_progress
+from glinfer.engine.report import plain
 from glinfer.errors import FormatError, InputError
 from glinfer.formats import Checkpoint
 from glinfer.formats.files import reason, shown
 from glinfer.inspect.look.options import CapturableModel, LookOptions, prompt_ids
 from glinfer.inspect.pages import rendered, require_matplotlib
-from glinfer.inspect.report import plain
 from glinfer.models.choice import USUAL_TEXTURE_SIZE
 from glinfer.notebook import picture
 

@@ -6,10 +6,11 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
+from glinfer.engine.report import Report
 from glinfer.gl.timers import Timeline
 from glinfer.inspect.ceiling import FetchRate
 from glinfer.inspect.profile.traffic import Read, TextureUse, min_seconds
-from glinfer.inspect.report import Cell, Report, Spread, Table, columns, megabytes
+from glinfer.inspect.report import Cell, Spread, Table, columns, megabytes
 
 REPORT, VERSION = "glinfer profile", 1
 """``report`` and ``version`` in the JSON of a report."""
