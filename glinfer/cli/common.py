@@ -201,7 +201,8 @@ model_options = options(
 tokenizer_option = click.option(
     "--tokenizer",
     type=click.Path(),
-    help="A .bpe or tokenizer.json file. Default: the one beside the model, if it fits.",
+    help="A .bpe, a tokenizer.json or its directory, or a .gguf, which brings its chat template too. Default: the one "
+    "in or beside the model, if it fits.",
 )
 strict_option = click.option(
     "--strict",

@@ -331,7 +331,8 @@ def test_a_tokenizer_without_control_tokens_cannot_chat(tmp_path: Path, chat: An
     write_bpe(BYTES, tmp_path / "m.bpe")
     status, out, err = chat("hi\n", tmp_path / "m.gab")
     assert (status, out) == (2, "")
-    assert err == "glinfer: this tokenizer cannot chat: it has no <|user|> token; use a chat model's tokenizer\n"
+    assert err.startswith("glinfer: this model cannot chat: it has no chat template (chat_template.jinja, or ")
+    assert err.endswith(", and its tokenizer no <|user|> token; use generate\n")
 
 
 def test_thinking_needs_its_token(tmp_path: Path, chat: Any) -> None:
@@ -411,7 +412,7 @@ def test_a_reply_ends_with_the_token_that_the_template_ends_it_with(tmp_path: Pa
 @tiered(
     ("template", "arguments", "words"),
     [
-        (None, [], "this model cannot chat: found no chat template with it"),
+        (None, [], "this model cannot chat: it has no chat template"),
         ("{{ nobody.name }}", [], "the model's chat template cannot be used: 'nobody' is undefined"),
         ("{{ messages[0].role }}{{ raise_exception('no') }}", ["--system", "x"], "cannot be used: no\n"),
         (CHATML, ["--think"], "this model's chat template decides whether it thinks"),

@@ -330,7 +330,7 @@ class TestChat:
             ("hf --think", "chat template decides whether it thinks"),
             ("gift --think", "chat without thinking"),
             ("gift --system hen", "no place for a system prompt"),
-            ("l.gguf", "this model cannot chat: found no chat template with it"),
+            ("l.gguf", "this model cannot chat: it has no chat template"),
         ],
     )
     def test_what_it_cannot_do_is_one_line(self, refused: Any, what: str, said: str) -> None:
@@ -419,8 +419,9 @@ class TestConvert:
         assert load_checkpoint(tmp_path / "a.gguf").formats() == load_checkpoint("q8.gguf").formats()
         glin("convert q8.gguf", tmp_path / "b.safetensors")
         assert set(load_checkpoint(tmp_path / "b.safetensors").formats().values()) == {"F32"}
-        glin("convert gift", tmp_path / "c.safetensors")
-        for source, target in (("q8.gguf", "a.gguf"), ("q8.gguf", "b.safetensors"), ("gift", "c.safetensors")):
+        (tmp_path / "d").mkdir()
+        glin("convert gift", tmp_path / "d" / "c.safetensors")
+        for source, target in (("q8.gguf", "a.gguf"), ("q8.gguf", "b.safetensors"), ("gift", "d/c.safetensors")):
             self.same(source, tmp_path / target)
 
     def test_a_gguf_takes_the_tokenizer_along(self, glin: Any, tmp_path: Path) -> None:
