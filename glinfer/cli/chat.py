@@ -42,12 +42,16 @@ _HELP = """\
 def chat(model: str, think: bool, system: str, **options: Any) -> None:
     """Talk with MODEL, in Gab's chat form or that of its own chat template, until /quit or Ctrl-D.
 
-    When the context is full the oldest turns are dropped, and it says so. Type /help for the commands.
+    When the context is full the oldest turns are dropped, and it says so. Type /help for the commands. Lines may come
+    from a pipe too; what cannot be answered is then told on standard error, and the exit status is 2.
     """
     max_tokens, sampling = options.pop("max_tokens"), take_sampling(options)
     with loaded(model, **options) as opened:
         form = find_chat(model, opened.require_tokenizer(), opened.config, system=system)
-        _Chat(opened, form, sampling, max_tokens, think).run()
+        talk = _Chat(opened, form, sampling, max_tokens, think)
+        talk.run()
+    if talk.refused:
+        raise click.exceptions.Exit(2)
 
 
 class _Chat:
@@ -60,7 +64,7 @@ class _Chat:
         self.conversation = Conversation(self.template, context)
         if think:
             self.toggle_think("")
-        self.interactive = sys.stdin.isatty()
+        self.interactive, self.refused = sys.stdin.isatty(), False
         self.commands: dict[str, Callable[[str], str]] = {
             "/help": lambda _: _HELP,
             "/reset": self.reset,
@@ -88,7 +92,11 @@ class _Chat:
                 else:
                     self.reply(line)
             except InputError as error:
-                click.echo(f"  {error}")
+                if self.interactive:
+                    click.echo(f"  {error}", err=True)
+                    continue
+                click.echo(f"glinfer: {error}", err=True)
+                self.refused = True
 
     def ask(self) -> str | None:
         try:

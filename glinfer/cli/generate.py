@@ -71,7 +71,8 @@ def generate(model: str, prompt: str | None, ids: str | None, as_json: bool, qui
     """Continue PROMPT with MODEL and stream the text.
 
     MODEL is a .gab, .safetensors or .gguf file, the directory of a Hugging Face model, the manifest of a Gab, or the
-    name of a bundled model. PROMPT is text, or '-' to read it from standard input.
+    name of a bundled model. PROMPT is text, or '-' to read it from standard input, less one newline at its end,
+    as shells do.
     The closing line on standard error counts draw calls, tokens and speed.
 
     With --batch, the prompts of a file go through the model together: lines such as {"prompt": "Once"} or
@@ -90,7 +91,8 @@ def generate(model: str, prompt: str | None, ids: str | None, as_json: bool, qui
         generate_batch(model, batch, sampling=sampling, as_json=as_json, quiet=quiet, **chosen, **options)
         return
     if (prompt is None) == (ids is None):
-        raise InputError("give either a PROMPT or --ids, and not both")
+        found = "neither a PROMPT nor --ids" if prompt is None else "both a PROMPT and --ids"
+        raise InputError(f"found {found}; give one of them")
     given: str | list[int] = parse_ids(ids) if ids is not None else _text_of(prompt or "")
     max_tokens, stop, sampling = options.pop("max_tokens"), options.pop("stop"), take_sampling(options)
     with loaded(model, **options) as opened:
@@ -104,7 +106,7 @@ def generate(model: str, prompt: str | None, ids: str | None, as_json: bool, qui
 
 
 def _text_of(prompt: str) -> str:
-    return prompt if prompt != "-" else utf8(sys.stdin.buffer.read(), "standard input")
+    return prompt if prompt != "-" else utf8(sys.stdin.buffer.read(), "standard input").removesuffix("\n")
 
 
 def show(stream: TextStream | TokenStream) -> None:

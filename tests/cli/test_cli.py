@@ -142,9 +142,10 @@ class TestGenerate:
         self, small: Path, capsys: Capture, monkeypatch: pytest.MonkeyPatch
     ) -> None:
         arguments = ["--max-tokens", "3", "--seed", "1", "-q"]
-        expected = ran(capsys, "generate", small, "é x\n", *arguments)
-        monkeypatch.setattr("sys.stdin", io.TextIOWrapper(io.BytesIO("é x\n".encode()), encoding="ascii"))
-        assert ran(capsys, "generate", small, "-", *arguments) == expected
+        for prompt, piped in (("é x", "é x"), ("é x", "é x\n"), ("é x\n", "é x\n\n")):
+            expected = ran(capsys, "generate", small, prompt, *arguments)
+            monkeypatch.setattr("sys.stdin", io.TextIOWrapper(io.BytesIO(piped.encode()), encoding="ascii"))
+            assert ran(capsys, "generate", small, "-", *arguments) == expected
 
     @tiered("plan", ["fast", "reference"])
     def test_a_full_context_is_told(self, bare: Path, capsys: Capture, plan: str) -> None:

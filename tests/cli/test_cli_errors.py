@@ -278,7 +278,8 @@ class TestPrompts:
 
     @pytest.mark.parametrize("arguments", [[], ["text", "--ids", "1"], ["text", "--ids", ""]])
     def test_a_prompt_or_ids_and_not_both(self, small: Path, refused: Refused, arguments: list[str]) -> None:
-        assert "give either a PROMPT or --ids, and not both" in refused("generate", small, *arguments)
+        found = "both a PROMPT and --ids" if arguments else "neither a PROMPT nor --ids"
+        assert f"found {found}; give one of them" in refused("generate", small, *arguments)
 
 
 BAD_OPTIONS = [
@@ -319,17 +320,17 @@ BAD_OPTIONS = [
     (["generate", "MODEL", "x", "--seed"], "'--seed' requires an argument"),
     (["generate"], "Missing argument 'MODEL'"),
     (["convert", "MODEL"], "Missing argument 'TARGET'"),
-    (["verify"], "give either a MODEL or --config"),
+    (["verify"], "found neither a MODEL nor --config; give one"),
     (["chat"], "Missing argument 'MODEL'"),
     (["nonsense"], "No such command 'nonsense'"),
     (["--nonsense"], "No such option"),
     (["verify", "MODEL", "--tokens", "3"], "--tokens and --ids belong to --draws"),
     (["verify", "MODEL", "--ids", "3"], "--tokens and --ids belong to --draws"),
-    (["verify", "MODEL", "--draws", "--ids", "3", "--tokens", "3"], "give either --tokens or --ids"),
+    (["verify", "MODEL", "--draws", "--ids", "3", "--tokens", "3"], "found both --tokens and --ids; give one"),
     (["verify", "MODEL", "--draws", "--tokens", "0"], "--tokens is 0; expected 1 to 64"),
     (["verify", "MODEL", "--draws", "--tokens", "65"], "--tokens is 65; expected 1 to 64"),
-    (["draws"], "give either a MODEL or --config, and not both"),
-    (["draws", "MODEL", "--config", ""], "give either a MODEL or --config, and not both"),
+    (["draws"], "found neither a MODEL nor --config"),
+    (["draws", "MODEL", "--config", ""], "found both a MODEL and --config"),
     (["draws", "MODEL", "--tokens", "0"], "found 0 tokens; expected 1 to 64"),
     (["draws", "MODEL", "--tokens", "65"], "found 65 tokens; expected 1 to 64"),
     (["draws", "MODEL", "--tokens", "-1"], "found -1 tokens"),

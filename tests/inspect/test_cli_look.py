@@ -154,7 +154,7 @@ def test_a_second_run_takes_the_place_of_the_first(capsys: Capture, tmp_path: Pa
     ("arguments", "complaint"),
     [
         ([], "there is no text to look at"),
-        (["a", "--ids", "1"], "either a TEXT or --ids"),
+        (["a", "--ids", "1"], "found both a TEXT and --ids"),
         (["a", "--what", "weights"], "runs nothing"),
         (["a", "--what", "tokens"], "'tokens' to look at"),
         (["a", "--layers", "2"], "blocks 0 to 1"),

@@ -11,7 +11,7 @@ import numpy as np
 import numpy.typing as npt
 
 from glinfer.config import ModelConfig
-from glinfer.errors import InputError
+from glinfer.errors import InputError, install_command
 from glinfer.formats.checkpoint import Checkpoint, FloatArray, check_checkpoint
 from glinfer.formats.files import AnyPath, replacing
 from glinfer.formats.gguf.config import ROPE_FREQS, form_of, metadata_of
@@ -143,7 +143,7 @@ def _package() -> Any:
         import gguf
     except ImportError:
         raise InputError(
-            "GGUF files are written with the package gguf, which is not installed; pip install 'glinfer[gguf]'"
+            f"GGUF files are written with the package gguf, which is not installed; {install_command('gguf')}"
         ) from None
     return gguf
 
