@@ -119,7 +119,7 @@ _SECTIONS: Mapping[str, Mapping[str, str]] = {
         "export-web": "Write a model as a site that a browser runs.",
         "serve-web": "Serve such a site on this machine.",
     },
-    "Look inside": {
+    "Inspect": {
         "info": "Show the renderer, and what a model needs of it.",
         "draws": "Count the draw calls of a token, by pass.",
         "look": "Draw attention, hidden states and weights.",
