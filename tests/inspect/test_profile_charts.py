@@ -1,4 +1,4 @@
-"""Charts of profiles with many blocks: labels that do not overlap, and one long draw that does not squash the others."""
+"""Charts of profiles with many blocks: labels that do not overlap, one long draw that does not squash the others."""
 
 from __future__ import annotations
 
