@@ -45,6 +45,8 @@ if importlib.util.find_spec("triton") is not None:
 
 # What was tuned or chosen on this machine before must not decide what a test runs.
 os.environ["GLINFER_CACHE"] = ""
+# Nor how wide the terminal is.
+os.environ.pop("COLUMNS", None)
 
 
 @pytest.fixture(scope="session")

@@ -60,13 +60,17 @@ _HELP = """\
 def chat(model: str | None, named_model: str | None, think: bool, system: str, **options: Any) -> None:
     """Talk with MODEL, in Gab's chat form or that of its own chat template, until /quit or Ctrl-D.
 
-    When the context is full the oldest turns are dropped, and it says so. Type /help for the commands.
+    When the context is full the oldest turns are dropped, and it says so. Type /help for the commands. Lines may come
+    from a pipe too; what cannot be answered is then told on standard error, and the exit status is 2.
     """
     path, _ = chosen_model(named_model, model)
     max_tokens, given = options.pop("max_tokens"), take_sampling(options)
     with loaded(path, **options) as opened:
         session = opened.chat_session(system=system, think=think)
-        _Chat(opened, Path(find_model(path)).stem, session, merged(opened.sampling, given), max_tokens).run()
+        talk = _Chat(opened, Path(find_model(path)).stem, session, merged(opened.sampling, given), max_tokens)
+        talk.run()
+    if talk.refused:
+        raise click.exceptions.Exit(2)
 
 
 class _Chat:
@@ -76,7 +80,7 @@ class _Chat:
         self.model, self.name, self.session = model, name, session
         self.sampling, self.max_tokens = sampling, max_tokens
         self.tries = 0  # other replies asked for since the last message
-        self.interactive = sys.stdin.isatty()
+        self.interactive, self.refused = sys.stdin.isatty(), False
         self.commands: dict[str, Callable[[str], str | None]] = {
             "/help": lambda _: _HELP,
             "/system": self.set_system,
@@ -111,7 +115,11 @@ class _Chat:
                     self.tries = 0
                     self.show(self.session.stream(message, **self.options))
             except InputError as error:
-                click.echo(f"  {error}")
+                if self.interactive:
+                    click.echo(f"  {error}", err=True)
+                    continue
+                click.echo(f"glinfer: {error}", err=True)
+                self.refused = True
 
     def header(self) -> str:
         """The model, its context, and where it runs."""

@@ -139,7 +139,8 @@ def generate(
     """Continue PROMPT with MODEL and stream the text.
 
     MODEL is a .gab, .safetensors or .gguf file, the directory of a Hugging Face model, the manifest of a Gab, or the
-    name of a bundled model. PROMPT is text, or '-' to read it from standard input.
+    name of a bundled model. PROMPT is text, or '-' to read it from standard input, less one newline at its end,
+    as shells do.
     The closing line on standard error counts draw calls, tokens and speed.
 
     With --batch, the prompts of a file go through the model together: lines such as {"prompt": "Once"} or
@@ -170,7 +171,7 @@ def generate(
     elif file is not None:
         given = read_text(file).removesuffix("\n")
     else:
-        given = _text_of(prompt if named_prompt is None else named_prompt)
+        given = _text_of((prompt if named_prompt is None else named_prompt) or "")
     max_tokens, stop, sampling = options.pop("max_tokens"), options.pop("stop"), take_sampling(options)
     with loaded(path, **options) as opened:
         stream = opened.stream(given, max_tokens=max_tokens, stop=stop, **sampling)
@@ -184,8 +185,8 @@ def generate(
             click.echo(closing_line(opened, stream.stats), err=True)
 
 
-def _text_of(prompt: str | None) -> str:
-    return prompt or "" if prompt != "-" else utf8(sys.stdin.buffer.read(), "standard input")
+def _text_of(prompt: str) -> str:
+    return prompt if prompt != "-" else utf8(sys.stdin.buffer.read(), "standard input").removesuffix("\n")
 
 
 def show(stream: TextStream | TokenStream) -> None:

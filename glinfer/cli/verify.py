@@ -186,7 +186,7 @@ def verify(
     if not runs and (tokens is not None or ids is not None):
         raise InputError("--tokens and --ids belong to --draws, --greedy or --after; add one of them")
     if tokens is not None and ids is not None:
-        raise InputError("give either --tokens or --ids, and not both")
+        raise InputError("found both --tokens and --ids; give one of them")
     checkpoint = planned_checkpoint(model, config_text, options)
     sequence: list[int] = []
     if runs:

@@ -6,6 +6,7 @@ import difflib
 import itertools
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field, replace
+from pathlib import Path
 
 import numpy as np
 import numpy.typing as npt
@@ -33,12 +34,14 @@ class Checkpoint:
         source: where they came from, for messages: a path, or words such as ``random weights (seed 0)``.
         packed: the tensors that stay in their file's own format, which are matrices; none of them is among ``tensors``.
             Models that GAB1 files hold have none.
+        files: the files that it was read from; none for random weights.
     """
 
     config: ModelConfig
     tensors: Mapping[str, FloatArray]
     source: str
     packed: Mapping[str, PackedTensor] = field(default_factory=dict)
+    files: tuple[Path, ...] = ()
 
     @property
     def parameter_count(self) -> int:

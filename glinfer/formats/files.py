@@ -5,6 +5,7 @@ from __future__ import annotations
 import contextlib
 import itertools
 import os
+import re
 import secrets
 import shutil
 import stat
@@ -16,6 +17,8 @@ from typing import BinaryIO, NamedTuple
 from glinfer.errors import FormatError, InputError
 
 _BLOBS_ABOVE = 3  # folders up to the one that has the blobs, in the cache of Hugging Face's hub
+_ADDRESS = re.compile(r"[a-zA-Z][a-zA-Z0-9+.-]+:/")  # pathlib makes one slash of two
+_HUB_NAME = re.compile(r"[\w.-]+/[\w.-]+")
 AnyPath = str | os.PathLike[str]
 
 GAB1_MAGIC = 0x47414231
@@ -158,6 +161,17 @@ def check_size(found: int, expected: int, label: str) -> None:
         )
 
 
+def _advice(path: AnyPath) -> str:
+    """What to do about a file that cannot be read: names on a hub and addresses are no paths."""
+    name = os.fspath(path)
+    if isinstance(name, str) and not os.path.lexists(name):
+        if _ADDRESS.match(name):
+            return "addresses are not fetched; download the file and give its path"
+        if _HUB_NAME.fullmatch(name) and not os.path.lexists(name.split("/")[0]):
+            return "names on a hub are not fetched; download the model's files and give their path"
+    return "check the path and its permissions"
+
+
 @contextlib.contextmanager
 def opened(path: AnyPath) -> Iterator[tuple[BinaryIO, int]]:
     """Open a regular file for reading; gives the open file and its size in bytes.
@@ -179,9 +193,7 @@ def opened(path: AnyPath) -> Iterator[tuple[BinaryIO, int]]:
                 files[os.path.abspath(name)] = stamp  # noqa: PTH100 (Path.resolve would follow links)
             yield file, stamp.size
     except OSError as error:
-        raise FormatError(
-            f"{shown(path)}: cannot read it: {reason(error)}; check the path and its permissions"
-        ) from None
+        raise FormatError(f"{shown(path)}: cannot read it: {reason(error)}; {_advice(path)}") from None
 
 
 @contextlib.contextmanager

@@ -28,7 +28,7 @@ from glinfer.text.tokenizer import Tokenizer
 
 ReplyKind = Literal["thinking", "answer"]
 _END_OF_TEXT = "<|endoftext|>"
-_CHAT_TOKENS = {"<|user|>", "<|end|>", "<|assistant|>"}
+_CHAT_TOKENS = ("<|user|>", "<|end|>", "<|assistant|>")
 
 
 class ChatTokenizer(Protocol):
@@ -143,7 +143,7 @@ class ChatTemplate:
     def _required(self, text: str) -> int:
         found = self._tokenizer.control_tokens.get(text)
         if found is None:
-            raise InputError(f"this tokenizer cannot chat: it has no {text} token; use a chat model's tokenizer")
+            raise InputError(f"this tokenizer cannot chat: it has no {text} token; use generate")
         return found
 
     def encode_message(self, message: str) -> tuple[int, ...]:
@@ -236,10 +236,24 @@ class TemplateChat:
         return self._tokenizer.decode(turn.reply_ids) if turn.reply is None else turn.reply
 
 
-def find_chat(path: AnyPath, tokenizer: Tokenizer, config: ModelConfig, *, system: str = "") -> ChatForm:
-    """Find the chat form of a model: that of the Jinja template in its directory or GGUF file, else Gab's.
+def template_of(path: AnyPath, tokenizer: Tokenizer, config: ModelConfig) -> JinjaTemplate | None:
+    """The Jinja template that a model chats by: that of a tokenizer from elsewhere, else its own.
 
-    Families whose record says so use Gab's form always, or if the tokenizer has the tokens.
+    None where there is none, and for families that use Gab's form always, or if the tokenizer has the tokens.
+
+    Raises:
+        FormatError, InputError: as :func:`glinfer.text.templates.find_template`.
+    """
+    chat = config.family.own_chat
+    if chat == "always" or (chat == "with tokens" and tokenizer.control_tokens.keys() >= set(_CHAT_TOKENS)):
+        return None
+    beside = tokenizer.path
+    found = None if beside is None or beside.suffix == ".bpe" else find_template(beside)
+    return find_template(path) if found is None else found
+
+
+def find_chat(path: AnyPath, tokenizer: Tokenizer, config: ModelConfig, *, system: str = "") -> ChatForm:
+    """Find the chat form of a model: that of its Jinja template, see :func:`template_of`, else Gab's.
 
     Args:
         path: the model's file or directory, or the name of a bundled model.
@@ -252,20 +266,16 @@ def find_chat(path: AnyPath, tokenizer: Tokenizer, config: ModelConfig, *, syste
         InputError: the model has neither form, the template cannot be used, or there is no place for a system prompt.
     """
     path = find_model(path)
-    chat = config.family.own_chat
-    own = chat == "always" or (chat == "with tokens" and tokenizer.control_tokens.keys() >= _CHAT_TOKENS)
-    template = None if own else find_template(path)
+    template = template_of(path, tokenizer, config)
     if template is not None:
         return TemplateChat(template, tokenizer, default_stops(path, tokenizer, config), system=system)
-    try:
-        form = ChatTemplate(tokenizer)
-    except InputError as error:
-        if own:
-            raise
+    missing = next((text for text in _CHAT_TOKENS if text not in tokenizer.control_tokens), None)
+    if missing is not None:
         raise InputError(
-            "this model cannot chat: found no chat template with it (chat_template.jinja, or chat_template in "
-            f"tokenizer_config.json or in a GGUF file's metadata), and {error}"
-        ) from None
+            "this model cannot chat: it has no chat template (chat_template.jinja, or chat_template in "
+            f"tokenizer_config.json or in a GGUF file's metadata), and its tokenizer no {missing} token; use generate"
+        )
+    form = ChatTemplate(tokenizer)
     if system:
         raise InputError("this model's chat form has no place for a system prompt; leave it out")
     return form

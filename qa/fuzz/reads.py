@@ -33,7 +33,6 @@ from glinfer.formats.huggingface.config import read_config
 from glinfer.formats.huggingface.model import read_huggingface
 from glinfer.formats.manifest.model import read_manifest
 from glinfer.formats.safetensors import read_safetensors
-from glinfer.formats.vocabularies import vocabulary_beside
 from glinfer.inspect.info import model_report
 from glinfer.models import tuning
 from glinfer.models.choice import plan_for, weights_for
@@ -236,7 +235,7 @@ def any_file(data: bytes, folder: Path) -> None:
         inside.mkdir()
     path = put(inside, NAMES[data[0] % len(NAMES)] if data else NAMES[0], data[1:])
     try:
-        for call in (load_checkpoint, Tokenizer.from_file, find_template, stop_ids_of, vocabulary_beside, file_digest):
+        for call in (load_checkpoint, Tokenizer.from_file, find_template, stop_ids_of, file_digest):
             for given in (path, inside):
                 with_errors(partial(call, given))
         with_errors(lambda: use_checkpoint(load_checkpoint(path)))
@@ -262,14 +261,9 @@ def merges_json(data: bytes, folder: Path) -> None:
 
 def tokenizer_json(data: bytes, folder: Path) -> None:
     path = put(folder, "tokenizer.json", data)
-    with_errors(lambda: _to_gguf(path))
-    use_tokenizer(Tokenizer(read_hf_tokenizer(path)))
-
-
-def _to_gguf(path: Path) -> None:
-    found = vocabulary_beside(path.parent)
-    if found is not None:
-        vocabulary_metadata(found, 64)
+    found = Tokenizer(read_hf_tokenizer(path))
+    with_errors(lambda: vocabulary_metadata(found.vocabulary, 64))
+    use_tokenizer(found)
 
 
 def prepare_tokenizer_config(folder: Path) -> None:

@@ -142,9 +142,10 @@ class TestGenerate:
         self, small: Path, capsys: Capture, monkeypatch: pytest.MonkeyPatch
     ) -> None:
         arguments = ["--max-tokens", "3", "--seed", "1", "-q"]
-        expected = ran(capsys, "generate", small, "é x\n", *arguments)
-        monkeypatch.setattr("sys.stdin", io.TextIOWrapper(io.BytesIO("é x\n".encode()), encoding="ascii"))
-        assert ran(capsys, "generate", small, "-", *arguments) == expected
+        for prompt, piped in (("é x", "é x"), ("é x", "é x\n"), ("é x\n", "é x\n\n")):
+            expected = ran(capsys, "generate", small, prompt, *arguments)
+            monkeypatch.setattr("sys.stdin", io.TextIOWrapper(io.BytesIO(piped.encode()), encoding="ascii"))
+            assert ran(capsys, "generate", small, "-", *arguments) == expected
 
     @tiered("plan", ["fast", "reference"])
     def test_a_full_context_is_told(self, bare: Path, capsys: Capture, plan: str) -> None:
@@ -389,7 +390,7 @@ class TestConvert:
     def test_there_and_back_is_the_same_file(self, small: Path, tmp_path: Path, capsys: Capture) -> None:
         between, back = tmp_path / "m.safetensors", tmp_path / "m.gab"
         out, err = ran(capsys, "convert", small, between)
-        assert out == f"wrote {between}: 30 tensors, 46,764 parameters, 0.2 MB\n"
+        assert out == f"wrote {between}: 30 tensors, 46,764 parameters, 0.2 MB\nwrote {tmp_path / 'm.bpe'}\n"
         assert err == ""
         told = ran_json(capsys, "convert", between, back)
         assert told == {
@@ -398,21 +399,26 @@ class TestConvert:
             "bytes": small.stat().st_size,
             "tensors": 30,
             "parameters": 46764,
+            "tokenizer": True,
+            "chat_template": False,
+            "beside": [str(tmp_path / "m.bpe")],
         }
         assert back.read_bytes() == small.read_bytes()
-        assert sorted(path.name for path in tmp_path.iterdir()) == ["m.gab", "m.safetensors"]
+        assert (tmp_path / "m.bpe").read_bytes() == small.with_suffix(".bpe").read_bytes()
+        assert sorted(path.name for path in tmp_path.iterdir()) == ["m.bpe", "m.gab", "m.safetensors"]
 
     @pytest.mark.parametrize("name", ["m.gab", "m.safetensors"])
     def test_onto_itself_destroys_nothing(self, small: Path, tmp_path: Path, capsys: Capture, name: str) -> None:
         path = tmp_path / name
         ran(capsys, "convert", small, path)
-        ran(capsys, "convert", path, path)
-        link = tmp_path / f"link{path.suffix}"
+        before = path.read_bytes()
+        link, hard = tmp_path / f"link{path.suffix}", tmp_path / f"hard{path.suffix}"
         link.symlink_to(path)
-        ran(capsys, "convert", path, link)
-        assert link.is_symlink()
-        ran(capsys, "convert", path, tmp_path / "back.gab")
-        assert (tmp_path / "back.gab").read_bytes() == small.read_bytes()
+        hard.hardlink_to(path)
+        for target in (path, link, hard, tmp_path / "." / ".." / tmp_path.name / path.name):
+            assert run(["convert", str(path), str(target)]) == 2
+            assert "which converting would replace; expected another file" in capsys.readouterr().err
+        assert path.read_bytes() == before
 
     def test_the_format_is_read_from_the_file_not_its_name(self, small: Path, tmp_path: Path, capsys: Capture) -> None:
         misnamed = Path(shutil.copy(small, tmp_path / "m.safetensors"))
@@ -423,8 +429,9 @@ class TestConvert:
         checkpoint = load_checkpoint(small)
         erf = dataclasses.replace(checkpoint, config=checkpoint.config.with_gelu("erf"))
         save_checkpoint(erf, tmp_path / "erf.safetensors")
-        assert ran(capsys, "convert", tmp_path / "erf.safetensors", tmp_path / "copy.safetensors")[1] == ""
-        out, err = ran(capsys, "convert", tmp_path / "erf.safetensors", tmp_path / "erf.gab")
+        erf_file, alone = tmp_path / "erf.safetensors", "--no-tokenizer"
+        assert ran(capsys, "convert", erf_file, tmp_path / "copy.safetensors", alone)[1] == ""
+        out, err = ran(capsys, "convert", erf_file, tmp_path / "erf.gab", alone)
         assert "wrote" in out
         assert err == "note: .gab cannot say that this model has the erf form of GELU; run it with --gelu erf\n"
 

@@ -163,7 +163,8 @@ def earlier_pictures(folder: Path) -> list[str] | None:
     if not isinstance(found, dict) or found.get("format") != FORMAT:
         return None
     pictures = found.get("pictures")
-    names = [each.get("file") for each in pictures if isinstance(each, dict)] if isinstance(pictures, list) else []
+    entries = [each for each in pictures if isinstance(each, dict)] if isinstance(pictures, list) else []
+    names = [each.get(key) for each in entries for key in ("file", "dark")]
     # The file may come from anybody: only names that this module could have written are ever removed.
     return [name for name in names if isinstance(name, str) and _OWN_PICTURE.fullmatch(name)]
 
