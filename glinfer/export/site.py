@@ -15,6 +15,7 @@ import os
 import secrets
 import shutil
 import struct
+import zlib
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from os import PathLike
@@ -56,6 +57,7 @@ from glinfer.text.tokenizer import Tokenizer, find_tokenizer
 FORMAT, VERSION = "glinfer-web", 1
 PLAN, WEIGHTS, TOKENIZER, PAGE = "plan.json", "weights.safetensors", "tokenizer.json", "index.html"
 LOGITS_ORDER = "logits_order"
+LINE_CHECKSUMS = "line_checksums"
 LIMITS: Mapping[str, Limits] = {
     "usual": dataclasses.replace(Limits.webgl2_minimum(), max_texture_size=4096),
     "webgl2": Limits.webgl2_minimum(),
@@ -288,7 +290,8 @@ def tokenizer_entry(model: BpeModel, control: Mapping[str, int]) -> dict[str, An
 def write_weights(path: Path, export: PlanExport, arrays: Mapping[str, Array], order: Array) -> None:
     """Write packed texels as safetensors in upload order, with one array in memory at a time.
 
-    The safetensors library sorts tensors and needs all of them at once.
+    Behind them are the order of the logits, and the CRC-32 of each line of texels, with which the page checks textures
+    that it has bound. The safetensors library sorts tensors and needs all of them at once.
 
     Raises:
         PlanError: a weight is missing, or its shape is not the plan's.
@@ -305,9 +308,13 @@ def write_weights(path: Path, export: PlanExport, arrays: Mapping[str, Array], o
             "data_offsets": [end, end + layout.nbytes],
         }
         end += layout.nbytes
-    header[LOGITS_ORDER] = {"dtype": "I32", "shape": [order.size], "data_offsets": [end, end + order.nbytes]}
+    lines = sum(export.layout(tensor.name).height for tensor in export.weights)
+    for name, dtype, count in ((LOGITS_ORDER, "I32", order.size), (LINE_CHECKSUMS, "U32", lines)):
+        header[name] = {"dtype": dtype, "shape": [count], "data_offsets": [end, end + 4 * count]}
+        end += 4 * count
     text = json.dumps(header, separators=(",", ":"), ensure_ascii=False).encode()
     text += b" " * (-len(text) % _HEADER.size)
+    checksums: list[int] = []
     with path.open("wb") as file:
         file.write(_HEADER.pack(len(text)) + text)
         for tensor in export.weights:
@@ -315,8 +322,11 @@ def write_weights(path: Path, export: PlanExport, arrays: Mapping[str, Array], o
             texels = np.ascontiguousarray(layout.pack(weight_matrix(tensor, arrays)))
             if texels.nbytes != layout.nbytes:
                 raise PlanError(f"tensor {tensor.name} packs into {texels.nbytes} bytes; expected {layout.nbytes}")
-            file.write(texels.astype(texels.dtype.newbyteorder("<"), copy=False).data)
+            texels = texels.astype(texels.dtype.newbyteorder("<"), copy=False)
+            file.write(texels.data)
+            checksums += [zlib.crc32(line.data) for line in texels]
         file.write(order.astype("<i4", copy=False).data)
+        file.write(np.array(checksums, dtype="<u4").data)
 
 
 def _write_site(new: Path, root: Path, export: PlanExport, texts: _TextSupport, values: Mapping[str, Any]) -> None:

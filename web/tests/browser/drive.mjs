@@ -8,6 +8,11 @@
 //   {"kind": "logits", "ids": [1, 2]}                             logits of the token after these
 //   {"kind": "attention", "ids": [1, 2]}                          what each picture of attention shows of the last of these
 //   {"kind": "encode", "text": "…"}                               ids of a text, and what they decode to
+//   {"kind": "verify", "share": 0.1, "calls": 10}                 reports of so many checks of textures, or why there is none
+//   {"kind": "flip", "times": 1, "seed": 1}     a random bit flipped in each weight in turn, and what a check says of each
+//   {"kind": "overwrite", "texture": "wte", "y": 1, "lines": 2}   zeros in lines of a texture
+//   {"kind": "reread", "path": "other"}         another file in the place of weights.safetensors, from now on
+//   {"kind": "rebind", "draw": "lm_head", "unit": 0, "texture": "wte"}   what a draw samples at a texture unit
 // Printed: {"results": […], "console": […], "errors": […], "drawCalls": …, "renderer": …}.
 
 import { readFileSync } from "node:fs";
@@ -56,6 +61,51 @@ async function work(jobs) {
     if (job.kind === "encode") {
       made.ids = model.tokenizer.encode(job.text);
       made.text = model.tokenizer.decode(made.ids);
+    } else if (job.kind === "verify") {
+      made.reports = [];
+      for (let call = 0; call < (job.calls ?? 1); call++) {
+        const report = model.verifyTextures(job.share === undefined ? {} : { share: job.share });
+        made.reports.push(await report.catch((error) => ({ error: error.message, name: error.name })));
+      }
+    } else if (job.kind === "flip") {
+      made.flips = [];
+      let state = BigInt(job.seed);
+      const random = (below) => {
+        state = (state * 6364136223846793005n + 1442695040888963407n) % 2n ** 64n;
+        return Number((state >> 33n) % BigInt(below));
+      };
+      const weights = model.replay.textures.filter(({ spec }) => spec.kind === "weight");
+      for (const texture of Array.from({ length: job.times }, () => weights).flat()) {
+        const { name, width, height } = texture.spec;
+        const [y, place, bit] = [random(height), random(width * texture.channels), random(8 * texture.Array.BYTES_PER_ELEMENT)];
+        const line = texture.readBits(y, 1);
+        const write = () => {
+          const texels = new texture.Array(line.buffer, 0, line.length);
+          gl.bindTexture(gl.TEXTURE_2D, texture.handle);
+          gl.texSubImage2D(gl.TEXTURE_2D, 0, 0, y, width, 1, texture.pixels, texture.type, texels);
+        };
+        const was = line[place];
+        line[place] ^= 1 << bit;
+        const now = line[place];
+        write();
+        const { ok, different } = await model.verifyTextures();
+        line[place] = was;
+        write();
+        const [x, channel] = [Math.floor(place / texture.channels), place % texture.channels];
+        made.flips.push({ name, format: texture.spec.format, x, y, channel, was, now, ok, different });
+      }
+    } else if (job.kind === "overwrite") {
+      const texture = model.replay.textures.find(({ spec }) => spec.name === job.texture);
+      gl.bindTexture(gl.TEXTURE_2D, texture.handle);
+      const zeros = new texture.Array(texture.spec.width * job.lines * texture.channels);
+      const lines = [0, 0, job.y, texture.spec.width, job.lines];
+      gl.texSubImage2D(gl.TEXTURE_2D, ...lines, texture.pixels, texture.type, zeros);
+    } else if (job.kind === "reread") {
+      const { fetchSource } = await import(new URL("glinfer/source.js", document.baseURI));
+      model.checker.source = { pieces: () => fetchSource(document.baseURI).pieces(job.path) };
+    } else if (job.kind === "rebind") {
+      const draw = model.replay.draws.find(({ spec }) => spec.name === job.draw);
+      draw.textures[job.unit] = model.replay.textures.find(({ spec }) => spec.name === job.texture);
     } else if (job.kind === "attention") {
       const { readAttention } = await import(new URL("glinfer/pictures.js", document.baseURI));
       made.pictures = model.plan.pictures.map((picture) => {
@@ -105,7 +155,10 @@ async function main() {
       if (["error", "warning"].includes(message.type())) said.console.push(`${message.text()} (${where})`);
     });
     page.on("pageerror", (error) => said.errors.push(String(error)));
-    page.on("requestfailed", (request) => said.errors.push(`${request.url()} ${request.failure()?.errorText}`));
+    page.on("requestfailed", (request) => {
+      const why = request.failure()?.errorText;
+      if (why !== "net::ERR_ABORTED") said.errors.push(`${request.url()} ${why}`); // the page has read enough of it
+    });
     await page.addInitScript(watch);
     await page.goto(url);
     let made = {};

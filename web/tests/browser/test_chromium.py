@@ -213,12 +213,18 @@ def test_blocks_of_256(run_site: Drive, tmp_path: Path, forms: list[str]) -> Non
         assert np.abs(np.array(theirs, np.float32) - ours).max() <= 1e-5 * np.ptp(ours)
 
 
-@pytest.mark.parametrize("family", ["llama", "mistral"])
-def test_pictures_of_attention_are_pythons_probabilities(run_site: Drive, tmp_path: Path, family: str) -> None:
+@pytest.mark.parametrize(
+    ("family", "plan"),
+    [("llama", "fast"), ("llama", "reference"), ("mistral", "fast"), ("mistral", "reference"), ("gemma", "reference")],
+)
+def test_pictures_of_attention_are_pythons_probabilities(
+    run_site: Drive, tmp_path: Path, family: str, plan: str
+) -> None:
+    """A row for each head: what the last token looks at."""
     shape = LLAMA if family == "llama" else ModelConfig.from_options(FAMILIES[family][0])
     path, prompt = tmp_path / f"{family}.gguf", [7 * place % 300 for place in range(shape.max_position_embeddings - 20)]
     save_checkpoint(random_checkpoint(shape, seed=3), path, dtype="q8_0")
-    made = export_web(path, tmp_path / "site", limits="webgl2")
+    made = export_web(path, tmp_path / "site", plan=plan, limits="webgl2")
     with glinfer.load(path, plan="reference") as model:
         expected = model.capture("blocks.*.attn.probs", prompt)
     (found,) = run_site(made.folder, [{"kind": "attention", "ids": prompt}], query=LIMITS["webgl2"])["results"]
@@ -228,6 +234,21 @@ def test_pictures_of_attention_are_pythons_probabilities(run_site: Drive, tmp_pa
         weights = np.array(picture["weights"], np.float32).reshape(picture["rows"], picture["cols"])
         assert weights.shape == probs.shape
         assert np.abs(weights - probs).max() <= 1e-5
+
+
+def test_pictures_of_the_published_plan_are_one_head_each(run_site: Drive, tmp_path: Path) -> None:
+    """A row for each token."""
+    config = ModelConfig.from_options("blocks=2,heads=3,dim=36,vocab=300,context=40")
+    path, prompt = tmp_path / "model.gab", [7 * place % 300 for place in range(20)]
+    save_checkpoint(random_checkpoint(config, seed=3), path)
+    made = export_web(path, tmp_path / "site", plan="reference")
+    with glinfer.load(path, plan="reference") as model:
+        expected = model.capture("blocks.*.attn.probs", prompt)
+    (found,) = run_site(made.folder, [{"kind": "attention", "ids": prompt}])["results"]
+    heads = [(layer, head) for layer in range(config.num_hidden_layers) for head in range(config.num_attention_heads)]
+    for (layer, head), picture in zip(heads, found["pictures"], strict=True):
+        weights = np.array(picture["weights"], np.float32).reshape(picture["rows"], picture["cols"])
+        assert np.abs(weights - expected[f"blocks.{layer}.attn.probs"][head]).max() <= 1e-5
 
 
 @pytest.mark.parametrize("plan", ["fast", "reference"])
