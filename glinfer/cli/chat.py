@@ -11,6 +11,7 @@ import click
 
 from glinfer.cli.common import device_options, loaded, model_options, strict_option, tokenizer_option
 from glinfer.cli.generate import closing_line, sampling_options, take_sampling
+from glinfer.engine.defaults import merged
 from glinfer.engine.model import Model
 from glinfer.engine.sampler import SamplingOptions
 from glinfer.errors import InputError
@@ -44,10 +45,10 @@ def chat(model: str, think: bool, system: str, **options: Any) -> None:
 
     When the context is full the oldest turns are dropped, and it says so. Type /help for the commands.
     """
-    max_tokens, sampling = options.pop("max_tokens"), take_sampling(options)
+    max_tokens, given = options.pop("max_tokens"), take_sampling(options)
     with loaded(model, **options) as opened:
         form = find_chat(model, opened.require_tokenizer(), opened.config, system=system)
-        _Chat(opened, form, sampling, max_tokens, think).run()
+        _Chat(opened, form, merged(opened.sampling, given), max_tokens, think).run()
 
 
 class _Chat:

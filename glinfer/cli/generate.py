@@ -22,36 +22,45 @@ from glinfer.cli.common import (
     tokenizer_option,
     utf8,
 )
+from glinfer.engine.defaults import USUAL
 from glinfer.engine.model import Model
 from glinfer.engine.sampler import SamplingOptions
 from glinfer.engine.stream import GenerationStats, TextStream, TokenStream
 from glinfer.errors import InputError
 
+_DEFAULT = "Default: the model's own, else {:g}."
 sampling_options = options(
     click.option("--max-tokens", type=click.IntRange(min=1), default=128, help="How many tokens at most. Default 128."),
-    click.option("--temperature", type=float, default=1.0, help="0 takes the likeliest token each time. Default 1."),
-    click.option("--top-k", type=int, default=0, help="Only the k likeliest tokens; 0 for all (default)."),
+    click.option(
+        "--temperature",
+        type=float,
+        help=f"0 takes the likeliest token each time. {_DEFAULT.format(USUAL.temperature)}",
+    ),
+    click.option("--top-k", type=int, help=f"Only the k likeliest tokens; 0 for all. {_DEFAULT.format(USUAL.top_k)}"),
     click.option(
         "--top-p",
         type=float,
-        default=1.0,
-        help="Only the likeliest tokens up to this probability. Default 1.",
+        help=f"Only the likeliest tokens up to this probability; 1 for all. {_DEFAULT.format(USUAL.top_p)}",
     ),
     click.option(
         "--min-p",
         type=float,
-        default=0.0,
-        help="Only tokens at least this fraction as likely as the best.",
+        help=f"Only tokens at least this fraction as likely as the best; 0 for all. {_DEFAULT.format(USUAL.min_p)}",
     ),
-    click.option("--repetition-penalty", type=float, default=1.0, help="Above 1: repeat less. Default 1."),
+    click.option(
+        "--repetition-penalty", type=float, help=f"Above 1: repeat less. {_DEFAULT.format(USUAL.repetition_penalty)}"
+    ),
     click.option("--seed", type=int, help="The same seed gives the same text."),
 )
 """``--max-tokens`` and the options of the sampler."""
 
 
-def take_sampling(given: dict[str, Any]) -> SamplingOptions:
-    """Take the sampler's options out of ``given`` and check them."""
-    return SamplingOptions(**{field.name: given.pop(field.name) for field in dataclasses.fields(SamplingOptions)})
+def take_sampling(given: dict[str, Any]) -> dict[str, Any]:
+    """Take the sampler's options that a user gave out of ``given``, and check them."""
+    taken = {field.name: given.pop(field.name) for field in dataclasses.fields(SamplingOptions)}
+    chosen = {name: value for name, value in taken.items() if value is not None}
+    SamplingOptions(**chosen)
+    return chosen
 
 
 @click.command()
@@ -94,7 +103,7 @@ def generate(model: str, prompt: str | None, ids: str | None, as_json: bool, qui
     given: str | list[int] = parse_ids(ids) if ids is not None else _text_of(prompt or "")
     max_tokens, stop, sampling = options.pop("max_tokens"), options.pop("stop"), take_sampling(options)
     with loaded(model, **options) as opened:
-        stream = opened.stream(given, max_tokens=max_tokens, stop=stop, **dataclasses.asdict(sampling))
+        stream = opened.stream(given, max_tokens=max_tokens, stop=stop, **sampling)
         if as_json:
             print_json(_collected(opened, given, stream, max_tokens))
             return

@@ -12,6 +12,7 @@ from pathlib import Path
 
 from glinfer.config import ModelConfig
 from glinfer.engine.auto_weights import choose_weights
+from glinfer.engine.defaults import default_sampling
 from glinfer.engine.engine import Engine, FastEngine, WholeEngine, WholeSequences
 from glinfer.engine.fallback import KernelChoice
 from glinfer.engine.model import Loaded, Model
@@ -138,7 +139,7 @@ def load_model(
     checkpoint.check_finite()
     config = checkpoint.config
     found, reason = find_tokenizer(path, tokenizer, config)
-    stop_ids = default_stops(path, found, config)
+    stop_ids, sampling = default_stops(path, found, config), default_sampling(path)
     opened = device if isinstance(device, Device) else open_device(device, api=api, limits=limits)
     try:
         if weights == AUTO:
@@ -155,7 +156,7 @@ def load_model(
                 f"Python has no memory left for this model ({error or 'none at all'}); {MEMORY_ADVICE}"
             ) from None
         raise
-    return Model(Loaded(engine, found, reason, stop_ids, opened is not device), strict=strict)
+    return Model(Loaded(engine, found, reason, stop_ids, opened is not device, sampling), strict=strict)
 
 
 @dataclass(frozen=True)

@@ -13,10 +13,11 @@ from glinfer.engine.batch import MAX_SLOTS, SchedulerOptions
 from glinfer.engine.capture import Inspected
 from glinfer.engine.closing import Closing
 from glinfer.engine.decode import DecodeSession
+from glinfer.engine.defaults import merged
 from glinfer.engine.engine import Engine
 from glinfer.engine.ids import check_ids, check_stop_ids, check_tokens, whole_number
 from glinfer.engine.requests import BatchRequest, BatchResult, Running, check_request
-from glinfer.engine.sampler import SamplingOptions
+from glinfer.engine.sampler import NEUTRAL, SamplingOptions
 from glinfer.engine.scheduler import Scheduler
 from glinfer.engine.score import TextScore
 from glinfer.engine.stream import TextStream, TokenStream
@@ -38,11 +39,11 @@ class StreamOptions(TypedDict, total=False):
     """The options of :meth:`Model.stream`, which explains them, and of :meth:`Model.generate`."""
 
     max_tokens: int
-    temperature: float
-    top_k: int
-    top_p: float
-    min_p: float
-    repetition_penalty: float
+    temperature: float | None
+    top_k: int | None
+    top_p: float | None
+    min_p: float | None
+    repetition_penalty: float | None
     seed: int | None
     stop: Sequence[str]
     stop_ids: Sequence[int] | None
@@ -59,6 +60,7 @@ class Loaded:
         no_tokenizer_reason: the reason why there is none.
         stop_ids: the ids that end a text by default.
         owns_device: whether the device was opened for this model.
+        sampling: the options for choosing tokens where a caller gives none.
     """
 
     engine: Engine
@@ -66,6 +68,7 @@ class Loaded:
     no_tokenizer_reason: str
     stop_ids: tuple[int, ...]
     owns_device: bool
+    sampling: SamplingOptions = NEUTRAL
 
 
 class Model(Inspected, Closing):
@@ -83,6 +86,8 @@ class Model(Inspected, Closing):
         weights: the format of the weights, such as ``f32``.
         cache: that of keys and values.
         kernels: how the fast plan's passes are shaped; the reference plan has no such choice.
+        sampling: the options for choosing tokens where a caller gives none, see
+            :func:`glinfer.engine.defaults.default_sampling`; assign others to change them.
     """
 
     def __init__(self, loaded: Loaded, *, strict: bool = False) -> None:
@@ -98,7 +103,7 @@ class Model(Inspected, Closing):
         self.device = self.bound.device
         self.engine.nan_guard.strict = strict
         self._no_tokenizer_reason = loaded.no_tokenizer_reason
-        self._stop_ids = loaded.stop_ids
+        self._stop_ids, self.sampling = loaded.stop_ids, loaded.sampling
         self._owns_device = loaded.owns_device
         self._closed = False
         self._own = self.engine.session(own=True)
@@ -152,11 +157,11 @@ class Model(Inspected, Closing):
         prompt: str | Sequence[int],
         *,
         max_tokens: int = 128,
-        temperature: float = 1.0,
-        top_k: int = 0,
-        top_p: float = 1.0,
-        min_p: float = 0.0,
-        repetition_penalty: float = 1.0,
+        temperature: float | None = None,
+        top_k: int | None = None,
+        top_p: float | None = None,
+        min_p: float | None = None,
+        repetition_penalty: float | None = None,
         seed: int | None = None,
         stop: Sequence[str] = (),
         stop_ids: Sequence[int] | None = None,
@@ -179,6 +184,8 @@ class Model(Inspected, Closing):
                 a Hugging Face model; none for ids).
             on_end: called once when the stream ends.
 
+        Of temperature, top_k, top_p, min_p and repetition_penalty, what is left out or None is as in :attr:`sampling`.
+
         A stream that is not read to its end goes on holding what it holds: close it, or use it in a ``with``
         block.
 
@@ -186,7 +193,15 @@ class Model(Inspected, Closing):
             InputError: a prompt or an option that cannot be run.
         """
         self._require_open()
-        sampling = SamplingOptions(temperature, top_k, top_p, min_p, repetition_penalty, seed)
+        given = {
+            "temperature": temperature,
+            "top_k": top_k,
+            "top_p": top_p,
+            "min_p": min_p,
+            "repetition_penalty": repetition_penalty,
+            "seed": seed,
+        }
+        sampling = merged(self.sampling, given)
         is_text = isinstance(prompt, str)
         if isinstance(prompt, str):
             ids: Sequence[int] = self.require_tokenizer().encode(prompt)
@@ -351,7 +366,8 @@ class Model(Inspected, Closing):
             raise InputError(f"{which}a request is {type(request).__name__}; expected BatchRequest(prompt, options)")
         is_text = isinstance(request.prompt, str)
         try:
-            return check_request(request, self.config, self.require_tokenizer() if is_text else None, self._stop_ids)
+            tokenizer = self.require_tokenizer() if is_text else None
+            return check_request(request, self.config, tokenizer, self._stop_ids, self.sampling)
         except InputError as error:
             raise InputError(f"{which}{error}") from None
 

@@ -24,6 +24,7 @@ from typing import Any
 
 import numpy as np
 
+from glinfer.engine.defaults import NAMES, default_sampling
 from glinfer.engine.loading import read_model
 from glinfer.errors import FormatError, InputError, PlanError
 from glinfer.export.page import single_file, single_file_note
@@ -238,7 +239,12 @@ def _texts(
     """Find the tokenizer, stop ids and chat form; returns them with notes on features that are left out."""
     config = checkpoint.config
     found, why = find_tokenizer(path, given, config)
-    about: dict[str, Any] = {"stop_ids": list(default_stops(path, found, config)), "chat": None}
+    sampling = default_sampling(path)
+    about: dict[str, Any] = {
+        "stop_ids": list(default_stops(path, found, config)),
+        "chat": None,
+        "generation": {name: getattr(sampling, name) for name in NAMES},
+    }
     if found is None:
         return _TextSupport(None, {}, about), [f"the site takes token ids only: {why}"]
     bpe = _bpe_of(path, given, config.vocab_size)

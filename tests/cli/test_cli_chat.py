@@ -122,7 +122,7 @@ def test_a_turn_runs_its_new_tokens_only(tmp_path: Path, chat: Any, monkeypatch:
         return run_plan(self, values, **options)
 
     monkeypatch.setattr(Session, "run", spy)
-    assert chat("hi\nagain\nmore\n", path, "--plan", plan) == (0, "hello\nyes\nno\n", "")
+    assert chat("hi\nagain\nmore\n", path, "--plan", plan, "--temperature", "0") == (0, "hello\nyes\nno\n", "")
     # Everything but the very last token, which was only chosen: each once, in order.
     last = sum(len([USER, *plain(message), END, ASSISTANT, *reply]) for message, reply in turns) - 2
     if plan == "fast":
