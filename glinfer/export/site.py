@@ -29,7 +29,7 @@ from glinfer.engine.loading import read_model
 from glinfer.errors import FormatError, InputError, PlanError
 from glinfer.export.page import single_file, single_file_note
 from glinfer.export.plan import PlanExport
-from glinfer.formats import BpeModel, Checkpoint, read_bpe
+from glinfer.formats import BpeModel, Checkpoint, bundled_models, read_bpe
 from glinfer.formats.files import reason, shown
 from glinfer.formats.gab.bpe import is_merges_json, read_merges_json
 from glinfer.gl.context import Limits
@@ -64,6 +64,8 @@ LIMITS: Mapping[str, Limits] = {
     "webgl2": Limits.webgl2_minimum(),
 }
 """Limits for layouts: those of nearly every browser, or WebGL2's minimum."""
+_CHAT_EXAMPLES = ("What can you help me with?", "Tell me a short story about a fox.", "Why is the sky blue?")
+_TEXT_EXAMPLES = ("Once upon a time", "The city was quiet that night, and", "The best way to learn is")
 _SITE = (PAGE, "app.js", "style.css", "glinfer")
 _FETCH = "embedded.js"
 _OWN = {*_SITE, "shaders", PLAN, WEIGHTS, TOKENIZER}
@@ -167,6 +169,7 @@ def export_web(
         "cache": cache,
         "tokenizer": texts.bpe is not None,
         **texts.about,
+        "examples": _examples(path, texts),
     }
     values, order = _plan_file(about, made, export, checkpoint)
     with _replacing_folder(target) as new:
@@ -262,6 +265,14 @@ def _texts(
     elif form is not None or find_template(path) is not None:
         notes.append("the site continues texts and does not chat: the runtime has no Jinja templates")
     return _TextSupport(bpe, found.control_tokens, about), notes
+
+
+def _examples(path: str | PathLike[str], texts: _TextSupport) -> list[str]:
+    """Choose prompts that the page offers: those of a bundled model's card, or some for chat or for plain texts."""
+    if texts.bpe is None:
+        return []
+    usual = _TEXT_EXAMPLES if texts.about["chat"] is None else _CHAT_EXAMPLES
+    return list(next((model.examples for model in bundled_models() if model.path == Path(path)), usual))
 
 
 def _bpe_of(path: str | PathLike[str], given: str | PathLike[str] | None, size: int) -> BpeModel | None:

@@ -30,7 +30,7 @@ from glinfer.export import site as module
 from glinfer.export.page import renamed
 from glinfer.export.serve import HOST, site_server
 from glinfer.export.site import LIMITS, export_web, web_kernels, web_root
-from glinfer.formats import load_checkpoint, random_checkpoint, save_checkpoint, write_bpe
+from glinfer.formats import BpeModel, load_checkpoint, random_checkpoint, save_checkpoint, write_bpe
 from glinfer.gl.layouts.blocks import BlockLayout, RowLayout
 from glinfer.gl.layouts.flat import FlatLayout
 from glinfer.gl.layouts.matrix import Layout
@@ -317,6 +317,21 @@ def test_the_site_has_page_tokenizer_and_facts(site: Path) -> None:
     chat = {"user": control["<|user|>"], "assistant": control["<|assistant|>"], "end": control["<|end|>"]}
     assert facts["chat"] == {**chat, "think": control.get("<|think|>")}
     assert facts["stop_ids"] == [control["<|end|>"]]
+    assert "What can you help me with?" in facts["examples"]
+
+
+def test_examples_suit_the_model(tmp_path: Path) -> None:
+    """Plain texts where there is no chat, the card's for a bundled model, and none of token ids."""
+    path = written(tmp_path, GAB)
+    assert export_web(path, tmp_path / "ids").plan["model"]["examples"] == []
+    merges = [(byte, byte + 1, 256 + byte) for byte in range(GAB.vocab_size - 256)]
+    pieces = [*(bytes([byte]) for byte in range(256)), *(bytes(merge[:2]) for merge in merges)]
+    write_bpe(BpeModel(tuple(merges), tuple(pieces)), path.with_suffix(".bpe"))  # without control tokens
+    texts = export_web(path, tmp_path / "texts").plan["model"]
+    assert texts["chat"] is None
+    assert "Once upon a time" in texts["examples"]
+    card = json.loads((web_root().parent / "glinfer" / "bundled" / "shakespeare.json").read_text())
+    assert export_web("shakespeare", tmp_path / "bundled").plan["model"]["examples"] == card["examples"]
 
 
 def test_without_a_tokenizer_there_are_ids_only(tmp_path: Path) -> None:

@@ -48,7 +48,7 @@ export async function* generate(model, sampler, { prompt, count, stops, signal, 
     if (signal.aborted) return;
   }
   for (let made = 0; made < count && !signal.aborted; made++) {
-    const id = sampler.sample(model.logits(watch()));
+    const id = sampler.sample(model.logits(watch()), model.ids);
     yield id;
     if (stops(id)) return;
     model.step(id);

@@ -2,7 +2,7 @@
 //
 //   node drive.mjs CHROMIUM <jobs.json
 //
-// jobs.json: {"url": address of the page, "talk": a message to send to it by its form, "jobs": [job, …]} with jobs such as
+// jobs.json: {"url": address of the page, "talk": what to send to it by its form, see talk(), "jobs": [job, …]} with jobs such as
 //   {"kind": "greedy", "ids": [1, 2], "count": 50, "logits": 5}   tokens chosen, logits of the first few of them
 //   {"kind": "drawn", "ids": [1, 2], "count": 50, "seed": 1, "temperature": 0.8}   tokens drawn by the page's sampler
 //   {"kind": "logits", "ids": [1, 2]}                             logits of the token after these
@@ -171,19 +171,46 @@ async function main() {
   }
 }
 
-/** Uses the page as a person would: waits until it is ready, sends a message by its form, waits for the reply. */
-async function talk(page, { text, tokens }) {
+/**
+ * Uses the page as a person would: waits until it is ready, sends a message by its form or clicks on an example, waits for
+ * the reply, and for so many checks of textures.
+ */
+async function talk(page, { text, example, tokens, checks = 0 }) {
   await page.waitForSelector("#send:enabled");
+  const texts = async (selector) => (await page.locator(selector).allTextContents()).join("");
+  const shown = {};
+  for (const id of ["temperature", "top-k", "top-p", "min-p", "penalty"]) shown[id] = await page.inputValue(`#${id}`);
+  for (const id of ["invitation", "about", "attention-hint"]) shown[id] = await texts(`#${id}`);
+  shown.examples = await page.locator("#examples button").allTextContents();
+  shown.layers = await page.locator("#layer option").allTextContents();
   await page.fill("#length", String(tokens));
   await page.locator("#temperature").fill("0");
-  await page.fill("#message", text);
-  await page.click("#send");
+  if (example === undefined) {
+    await page.fill("#message", text);
+    await page.click("#send");
+  } else {
+    await page.locator("#examples button").nth(example).click();
+  }
   await page.waitForSelector("#stop:enabled");
   await page.waitForSelector("#stop:disabled");
-  const texts = async (selector) => (await page.locator(selector).allTextContents()).join("");
-  const shown = { log: await texts("#log .turn:last-child .given, #log .turn:last-child .answer") };
-  for (const id of ["status", "draws", "held", "speed"]) shown[id] = await texts(`#${id}`);
+  await page.waitForFunction((count) => globalThis.glinfer.checks.length >= count, checks);
+  shown.log = await texts("#log .turn:last-child .given, #log .turn:last-child .answer");
+  for (const id of ["status", "draws", "held", "speed", "checked"]) shown[id] = await texts(`#${id}`);
+  shown.welcome = await page.isVisible("#welcome");
+  shown.checks = await page.evaluate(() => globalThis.glinfer.checks);
   shown.picture = await page.locator("#picture").evaluate(({ width, height }) => [width, height]);
+  const colour = () =>
+    page.locator("#picture").evaluate((canvas) => {
+      const copy = Object.assign(document.createElement("canvas"), { width: canvas.width, height: canvas.height });
+      const context = copy.getContext("2d", { willReadFrequently: true });
+      context.drawImage(canvas, 0, 0);
+      const { data } = context.getImageData(0, 0, copy.width, copy.height);
+      const opaque = data.findIndex((value, place) => place % 4 === 3 && value === 255);
+      return Array.from(data.slice(opaque - 3, opaque));
+    });
+  shown.colours = [await colour()];
+  await page.click("#theme");
+  shown.colours.push(await colour());
   return { shown };
 }
 

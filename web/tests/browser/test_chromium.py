@@ -303,3 +303,33 @@ def test_the_page_writes_into_its_log(run_site: Drive, open_page: Drive, tmp_pat
     assert shown["draws"] == str(made.draws)
     assert min(shown["picture"]) >= 1
     assert max(shown["picture"]) > 1
+
+
+def test_the_page_begins_with_examples_and_plain_words(run_site: Drive, tmp_path: Path) -> None:
+    made = export_web("shakespeare", tmp_path / "site", weights="q8")
+    shown = run_site(made.folder, talk={"example": 1, "tokens": 5})["shown"]
+    assert shown["examples"] == made.plan["model"]["examples"]
+    assert "runs on this computer" in shown["about"]
+    assert "goes on with the beginning of a text" in shown["invitation"]
+    assert shown["log"].startswith(shown["examples"][1])
+    assert not shown["welcome"]
+    assert shown["layers"] == [f"block {layer}" for layer in range(6)]
+    generation = made.plan["model"]["generation"]
+    ids = {"temperature": "temperature", "top_k": "top-k", "top_p": "top-p", "min_p": "min-p"}
+    for name, field in {**ids, "repetition_penalty": "penalty"}.items():
+        assert float(shown[field]) == generation[name], name
+    light, dark = shown["colours"]
+    assert sum(light) < sum(dark)  # on light and on dark paper
+
+
+def test_the_page_checks_its_textures_when_it_is_asked_to(run_site: Drive, tmp_path: Path) -> None:
+    made = export_web("shakespeare", tmp_path / "site", weights="q8")
+    asked = run_site(made.folder, query="?verify=1", talk={"example": 0, "tokens": 5, "checks": 2})["shown"]
+    count = sum(texture["kind"] == "weight" for texture in made.plan["textures"])
+    assert [(report["ok"], report["checked"]["textures"]) for report in asked["checks"]] == [(True, count)] * 2
+    size = asked["checks"][0]["checked"]["bytes"] / 1e6
+    assert asked["checked"] == f"Checked {count} textures ({size:.1f} MB) bit for bit against the files: all identical."
+    plain = run_site(made.folder, talk={"example": 0, "tokens": 5})["shown"]
+    assert plain["checks"] == []
+    assert plain["checked"] == ""
+    assert plain["log"] == asked["log"]
