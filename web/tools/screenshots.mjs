@@ -22,7 +22,7 @@ const SEED = 1;
 const TOKENS = 80;
 const LARGEST = 150_000; // bytes of a picture
 const PICTURES = {
-  start: { width: 1000, height: 420, colorScheme: "light", opening: true },
+  start: { width: 1000, height: 470, colorScheme: "light", opening: true },
   light: { width: 1000, height: 1040, colorScheme: "light" },
   dark: { width: 1000, height: 1040, colorScheme: "dark" },
   phone: { width: 390, height: 844, colorScheme: "light", isMobile: true, hasTouch: true },

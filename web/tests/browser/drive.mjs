@@ -6,6 +6,7 @@
 //   {"kind": "greedy", "ids": [1, 2], "count": 50, "logits": 5}   tokens chosen, logits of the first few of them
 //   {"kind": "drawn", "ids": [1, 2], "count": 50, "seed": 1, "temperature": 0.8}   tokens drawn by the page's sampler
 //   {"kind": "logits", "ids": [1, 2]}                             logits of the token after these
+//   {"kind": "aim", "draw": "lm_head", "sampler": "weight", "unit": 0}   the texture unit that a sampler of its shader reads
 //   {"kind": "attention", "ids": [1, 2]}                          what each picture of attention shows of the last of these
 //   {"kind": "encode", "text": "…"}                               ids of a text, and what they decode to
 //   {"kind": "verify", "share": 0.1, "calls": 10}                 reports of so many checks of textures, or why there is none
@@ -106,6 +107,10 @@ async function work(jobs) {
     } else if (job.kind === "rebind") {
       const draw = model.replay.draws.find(({ spec }) => spec.name === job.draw);
       draw.textures[job.unit] = model.replay.textures.find(({ spec }) => spec.name === job.texture);
+    } else if (job.kind === "aim") {
+      const { program } = model.replay.draws.find(({ spec }) => spec.name === job.draw);
+      gl.useProgram(program.handle);
+      gl.uniform1i(program.samplers.get(job.sampler), job.unit);
     } else if (job.kind === "attention") {
       const { readAttention } = await import(new URL("glinfer/pictures.js", document.baseURI));
       made.pictures = model.plan.pictures.map((picture) => {
@@ -191,7 +196,7 @@ async function talk(page, { text, example, tokens, checks = 0 }) {
   } else {
     await page.locator("#examples button").nth(example).click();
   }
-  await page.waitForSelector("#stop:enabled");
+  await page.waitForSelector("#log .turn"); // there is one from the beginning of a reply
   await page.waitForSelector("#stop:disabled");
   await page.waitForFunction((count) => globalThis.glinfer.checks.length >= count, checks);
   shown.log = await texts("#log .turn:last-child .given, #log .turn:last-child .answer");

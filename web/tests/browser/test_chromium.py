@@ -14,8 +14,9 @@ from goldens import ModelWriter, gab_records
 import glinfer
 from glinfer.config import ModelConfig
 from glinfer.engine.model import Model
+from glinfer.engine.random_model import demo_tokenizer
 from glinfer.export.site import ExportedSite, export_web
-from glinfer.formats import Checkpoint, random_checkpoint, save_checkpoint
+from glinfer.formats import Checkpoint, random_checkpoint, save_checkpoint, write_bpe
 from glinfer.formats.packed import PackedTensor
 from qa.kernels.cases.embedding import random_blocks
 
@@ -333,3 +334,18 @@ def test_the_page_checks_its_textures_when_it_is_asked_to(run_site: Drive, tmp_p
     assert plain["checks"] == []
     assert plain["checked"] == ""
     assert plain["log"] == asked["log"]
+
+
+@pytest.mark.parametrize("chats", [True, False], ids=["chat", "token ids"])
+def test_the_page_says_what_a_model_takes(run_site: Drive, tmp_path: Path, chats: bool) -> None:
+    config, path = ModelConfig.from_options("blocks=1,heads=2,dim=16,vocab=300,context=64"), tmp_path / "model.gab"
+    save_checkpoint(random_checkpoint(config, seed=2), path)
+    if chats:
+        write_bpe(demo_tokenizer(config.vocab_size), path.with_suffix(".bpe"))
+    made = export_web(path, tmp_path / "site")
+    talk = {"example": 2} if chats else {"text": "1 2 299"}
+    shown = run_site(made.folder, talk={**talk, "tokens": 3})["shown"]
+    assert shown["status"] == "Done."
+    assert shown["examples"] == made.plan["model"]["examples"]
+    assert len(shown["examples"]) == (3 if chats else 0)
+    assert shown["invitation"].startswith("Ask something") if chats else "0 to 299" in shown["invitation"]

@@ -119,6 +119,20 @@ def test_a_draw_that_samples_another_texture_is_found(run_site: Drive, tmp_path:
     assert [each["why"] for each in activation[0]["different"]] == ["the draw samples wpe instead"]
 
 
+def test_a_sampler_that_reads_another_unit_is_found(run_site: Drive, tmp_path: Path) -> None:
+    made = exported(tmp_path, GAB)
+    (head,) = [draw for draw in made.plan["draws"] if draw["name"] == "lm_head"]
+    samplers = made.plan["programs"][head["program"]]["samplers"]
+    unit = samplers.index("weight")
+    aim = {"kind": "aim", "draw": "lm_head", "sampler": "weight"}
+    jobs = [{**aim, "unit": unit + 1}, {"kind": "verify"}, {**aim, "unit": unit}, {"kind": "verify"}]
+    wrong, right = (each["reports"][0] for each in run_site(made.folder, jobs)["results"] if "reports" in each)
+    (found,) = wrong["different"]
+    assert (found["name"], found["draw"], found["sampler"]) == ("lm_head.weight", "lm_head", "weight")
+    assert found["why"] == f"the sampler reads texture unit {unit + 1}; expected {unit}"
+    assert right["ok"]
+
+
 @pytest.mark.parametrize("share", [0.5, 0.03])
 def test_sampled_checks_see_everything_in_turn(run_site: Drive, tmp_path: Path, share: float) -> None:
     made = exported(tmp_path, LLAMA, "q8_0")
