@@ -3,7 +3,8 @@
 //   node drive.mjs CHROMIUM <jobs.json
 //
 // jobs.json: {"url": address of the page, "talk": what to send to it by its form, see talk(), "jobs": [job, …]} with jobs such as
-//   {"kind": "greedy", "ids": [1, 2], "count": 50, "logits": 5}   tokens chosen, logits of the first few of them
+//   {"kind": "greedy", "ids": [1, 2], "count": 50, "logits": 5}   tokens chosen, logits of the first few of them;
+//       with "verify": true while textures are checked
 //   {"kind": "drawn", "ids": [1, 2], "count": 50, "seed": 1, "temperature": 0.8}   tokens drawn by the page's sampler
 //   {"kind": "logits", "ids": [1, 2]}                             logits of the token after these
 //   {"kind": "aim", "draw": "lm_head", "sampler": "weight", "unit": 0}   the texture unit that a sampler of its shader reads
@@ -130,7 +131,9 @@ async function work(jobs) {
         const { Sampler } = await import(new URL("glinfer/sampler.js", document.baseURI));
         sampler = new Sampler({ temperature: job.temperature, seed: job.seed });
       }
+      const report = job.verify ? model.verifyTextures() : null;
       for (let index = 0; index < (job.count ?? 1); index++) {
+        if (report) await new Promise((resolve) => setTimeout(resolve)); // some lines are compared meanwhile
         const { logits, draws } = next();
         const best = sampler ? sampler.sample(logits) : logits.indexOf(Math.max(...logits));
         made.ids.push(best);
@@ -138,6 +141,7 @@ async function work(jobs) {
         if (index < (job.logits ?? 1)) made.logits.push(Array.from(logits));
         model.step(best);
       }
+      made.report = await report;
     }
     made.milliseconds = performance.now() - start;
     results.push(made);

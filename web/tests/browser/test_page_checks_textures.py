@@ -75,6 +75,18 @@ def test_flipped_bits_in_each_weight_are_found_and_named(run_site: Drive, tmp_pa
     print(f"{case}: {flips} of {flips} flipped bits found")
 
 
+@pytest.mark.parametrize("case", ["gab, q8", "llama, q8_0"])
+def test_a_check_does_not_disturb_a_run(run_site: Drive, tmp_path: Path, case: str) -> None:
+    config, dtype, options = CASES[case]
+    run = {"kind": "greedy", "ids": PROMPT, "count": 20, "logits": 20}
+    alone, checked = run_site(exported(tmp_path, config, dtype, **options).folder, [run, {**run, "verify": True}])[
+        "results"
+    ]
+    assert checked["report"]["ok"]
+    assert checked["ids"] == alone["ids"]
+    assert checked["logits"] == alone["logits"]
+
+
 @pytest.mark.parametrize("case", ["gab", "llama, q8_0"])
 def test_rows_of_the_embedding_that_no_token_reads_are_compared(run_site: Drive, tmp_path: Path, case: str) -> None:
     config, dtype, options = CASES[case]
