@@ -23,7 +23,8 @@ FOLDER = Path(__file__).resolve().parent.parent / "bundled"
 class BundledModel:
     """One bundled model: the facts on its card (``<name>.json``), and its size on disk.
 
-    ``bits_per_byte`` is measured on held-out text with ``glinfer eval``; docs/models.md has the whole card.
+    ``bits_per_byte`` is measured on held-out text with ``glinfer eval``; ``examples`` are prompts that suit the model.
+    docs/models.md has the whole card.
     """
 
     name: str
@@ -31,6 +32,7 @@ class BundledModel:
     licence: str
     parameters: int
     bits_per_byte: float
+    examples: tuple[str, ...]
     path: Path
     tokenizer: Path
     bytes: int
@@ -50,6 +52,7 @@ def bundled_models() -> tuple[BundledModel, ...]:
                 licence=facts["licence"],
                 parameters=facts["parameters"],
                 bits_per_byte=facts["bits_per_byte"],
+                examples=tuple(facts["examples"]),
                 path=path,
                 tokenizer=tokenizer,
                 bytes=path.stat().st_size + tokenizer.stat().st_size,
