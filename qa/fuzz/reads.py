@@ -21,6 +21,7 @@ import numpy as np
 from glinfer.batch.files import ResultFile, check_out, file_digest, read_batch, read_finished
 from glinfer.config import ModelConfig
 from glinfer.engine import auto_weights
+from glinfer.engine.defaults import default_sampling
 from glinfer.errors import GlinferError, InputError
 from glinfer.formats import Checkpoint, load_checkpoint, random_checkpoint
 from glinfer.formats.checkpoint import with_context
@@ -235,7 +236,8 @@ def any_file(data: bytes, folder: Path) -> None:
         inside.mkdir()
     path = put(inside, NAMES[data[0] % len(NAMES)] if data else NAMES[0], data[1:])
     try:
-        for call in (load_checkpoint, Tokenizer.from_file, find_template, stop_ids_of, file_digest):
+        calls = (find_template, stop_ids_of, default_sampling, file_digest)
+        for call in (load_checkpoint, Tokenizer.from_file, *calls):
             for given in (path, inside):
                 with_errors(partial(call, given))
         with_errors(lambda: use_checkpoint(load_checkpoint(path)))
@@ -275,6 +277,7 @@ def tokenizer_config(data: bytes, folder: Path) -> None:
     for name in ("generation_config.json", "chat_template.json"):
         put(folder, name, data)
     with_errors(lambda: stop_ids_of(folder))
+    with_errors(lambda: default_sampling(folder))
     with_errors(lambda: find_template(folder))
     (folder / "chat_template.json").unlink()
     with_errors(lambda: find_template(path))
