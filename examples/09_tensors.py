@@ -23,6 +23,14 @@ with glinfer.Device() as dev:
     with dev.ops.layer_norm(product) as normed, dev.ops.softmax(normed) as probs:
         print(f"softmax: rows add up to {probs.numpy().sum(axis=1).round(6).max()}, {dev.draws_issued - before} draws")
 
+    # Rows and slices are assigned in place, in the texture; results may be half floats.
+    canvas = dev.zeros((4, 300))
+    canvas[1] = x[0]
+    canvas[2:, ::2] = 1.5
+    with dev.ops.scale(canvas, 2.0, dtype="float16") as halves:
+        print(f"assignment: {canvas.numpy().any(axis=1)}, doubled as {halves.dtype} in {halves.nbytes:,} bytes")
+    canvas.release()
+
     # A table of weights may stay packed: the shader unpacks what it reads. GGUF's formats work alike: dtype="Q4_K".
     plain, packed = dev.tensor(embeddings), dev.tensor(embeddings, dtype="Q8_ROW")
     rows = dev.ops.lookup(dev.tensor(ids), packed)

@@ -1,10 +1,14 @@
 #version 300 es
 // The gradient of an embedding table, without blending: each texel of the table looks through all ids for its own row
 // and adds those gradients up in their order, and counts the added elements. Elements that are not finite are skipped.
-// ids [IDS_ROWS, IDS_COLS]; grad [ids, columns]; sums, counts [vocabulary, columns].
+// With BEFORE the sums begin at those of a table instead of 0.
+// ids [IDS_ROWS, IDS_COLS]; grad [ids, columns]; sums, counts, before [vocabulary, columns].
 #include "common/flat.glsl"
 #include "common/gradient.glsl"
 uniform isampler2D ids;
+#if BEFORE
+uniform sampler2D before;
+#endif
 layout(location = 0) out vec4 sums;
 layout(location = 1) out vec4 counts;
 
@@ -19,6 +23,9 @@ void add(bool same, int number, int texel) {
 void main() {
     ivec2 at = output_place();
     sums = counts = vec4(0.0);
+#if BEFORE
+    sums = TEXEL(before, at.x * BEFORE_TEXELS + at.y, BEFORE_WIDTH, BEFORE_HEIGHT);
+#endif
     for (int row = 0; row < IDS_ROWS; row++) {
         for (int texel = 0; texel < IDS_TEXELS; texel++) {
             ivec4 four = TEXEL(ids, row * IDS_TEXELS + texel, IDS_WIDTH, IDS_HEIGHT);

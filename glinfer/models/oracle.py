@@ -17,10 +17,10 @@ def run_draw(draw: DrawSpec, inputs: Mapping[str, Array], values: RunValues) -> 
     """The values that one draw should write, from its inputs by tensor name.
 
     They are float64 [rows, cols] of the draw's extent, or [outputs, rows, cols] of several outputs. For a draw that
-    adds to its output and does not clear it, the inputs hold the output's former values under its name.
+    needs its output, the inputs hold the output's former values under its name.
     """
     by_sampler = {sampler: inputs[tensor] for sampler, tensor in draw.inputs}
-    if draw.adds and not draw.clears:
+    if draw.needs_output:
         (rows, cols), first = draw.extent(values), draw.first_row(values)
         held = [inputs[name][first : first + rows, :cols] for name in draw.outputs]
         by_sampler["output"] = held[0] if len(held) == 1 else np.stack(held)

@@ -197,8 +197,9 @@ def _check_flow(draw: DrawSpec, plan: Plan, known: set[str]) -> None:
         if root(tensor) not in known:
             raise PlanError(f"draw {draw.name} reads {tensor}, which no earlier draw has written")
     for tensor in draw.writes:
-        if draw.adds and not draw.clears and root(tensor) not in known:
-            raise PlanError(f"draw {draw.name} adds to {tensor}, which no earlier draw has written")
+        if draw.needs_output and root(tensor) not in known:
+            verb = "adds to" if draw.adds else "changes"
+            raise PlanError(f"draw {draw.name} {verb} {tensor}, which no earlier draw has written")
         if table[tensor].kind not in ("activation", "cache"):
             raise PlanError(f"draw {draw.name} writes {tensor}, which is {table[tensor].kind}, not an activation")
 

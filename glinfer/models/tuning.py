@@ -51,7 +51,7 @@ class TuningKey:
         if not points_fit(device):
             driver.append("no points")
         if "llvmpipe" in device.renderer.lower():  # its name says nothing of the cores that do the drawing
-            driver.append(f"threads {os.environ.get(_THREADS) or _cores()}")
+            driver.append(f"threads {os.environ.get(_THREADS) or cores()}")
         fields = {
             "vocab": config.vocab_size,
             "width": config.hidden_size,
@@ -82,7 +82,7 @@ class Tuned:
     default_milliseconds: float
 
 
-def _cores() -> int:
+def cores() -> int:
     """Number of cores that this process may run on."""
     return len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
 

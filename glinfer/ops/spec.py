@@ -122,6 +122,7 @@ class DrawSpec:
         instances: how often the shape is drawn in one draw call.
         adds: whether blending adds the result to what the output holds; the oracle gets that as its input ``output``.
         clears: whether the output is set to zero first, which is not a draw; the oracle then gets no ``output``.
+        keeps: whether the shader discards fragments, whose texels stay; the oracle gets the output as ``output``.
         defines: compile-time constants of the shader.
         uniforms: values set before the draw, the same in every run.
         per_run: (uniform, run value) pairs.
@@ -146,6 +147,7 @@ class DrawSpec:
     instances: Extent = 1
     adds: bool = False
     clears: bool = False
+    keeps: bool = False
     shader: str = ""
     vertex: str = ""
     largest_cell: int = 0
@@ -155,6 +157,11 @@ class DrawSpec:
         """Take the op's name for a shader that is left out."""
         if not self.shader:
             object.__setattr__(self, "shader", self.op)
+
+    @property
+    def needs_output(self) -> bool:
+        """Whether the result depends on what the output holds before."""
+        return self.keeps or (self.adds and not self.clears)
 
     @property
     def reads(self) -> tuple[str, ...]:

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import numpy.typing as npt
+
 from glinfer.errors import InputError
 from glinfer.ops.flat.activate import activation as activation_draw
 from glinfer.ops.flat.activate import gate as gate_draw
@@ -13,12 +15,15 @@ from glinfer.tensors.tensor import Tensor
 class Activations(Group):
     """Element-wise functions and gates, computed in float32."""
 
-    def activate(self, x: Tensor, activation: str, *, out: Tensor | None = None) -> Tensor:
-        """``activation(x)``; x [...] of float32 or float16 → float32.
+    def activate(
+        self, x: Tensor, activation: str, *, dtype: npt.DTypeLike = "float32", out: Tensor | None = None
+    ) -> Tensor:
+        """``activation(x)``; x [...] of float32 or float16.
 
         Args:
             x: any shape.
             activation: ``silu``, ``gelu`` (the erf form), ``gelu_new`` (the tanh form) or ``none``.
+            dtype: the result's type, float32 or float16.
             out: where to write; a new tensor where it is left out.
 
         Raises:
@@ -26,19 +31,19 @@ class Activations(Group):
         """
         _expect_activation("activate", activation)
         expect_floats("activate", x=x)
-        return self._draw("activate", activation_draw, {"x": x}, x.shape, out=out, activation=activation)
+        return self._compute("activate", activation_draw, {"x": x}, x.shape, dtype, out, activation=activation)
 
-    def silu(self, x: Tensor, *, out: Tensor | None = None) -> Tensor:
+    def silu(self, x: Tensor, *, dtype: npt.DTypeLike = "float32", out: Tensor | None = None) -> Tensor:
         """``x / (1 + exp(-x))`` (Elfwing et al. 2017), see :meth:`activate`."""
-        return self.activate(x, "silu", out=out)
+        return self.activate(x, "silu", dtype=dtype, out=out)
 
-    def gelu(self, x: Tensor, *, out: Tensor | None = None) -> Tensor:
+    def gelu(self, x: Tensor, *, dtype: npt.DTypeLike = "float32", out: Tensor | None = None) -> Tensor:
         """GELU in its erf form (Hendrycks and Gimpel 2016), see :meth:`activate`."""
-        return self.activate(x, "gelu", out=out)
+        return self.activate(x, "gelu", dtype=dtype, out=out)
 
-    def gelu_new(self, x: Tensor, *, out: Tensor | None = None) -> Tensor:
+    def gelu_new(self, x: Tensor, *, dtype: npt.DTypeLike = "float32", out: Tensor | None = None) -> Tensor:
         """GELU in its tanh form, see :meth:`activate`."""
-        return self.activate(x, "gelu_new", out=out)
+        return self.activate(x, "gelu_new", dtype=dtype, out=out)
 
     def gate(
         self,
@@ -47,19 +52,21 @@ class Activations(Group):
         *,
         activation: str,
         gate_first: bool = True,
+        dtype: npt.DTypeLike = "float32",
         out: Tensor | None = None,
     ) -> Tensor:
-        """``activation(gate) * up``, the gate of a gated MLP (Shazeer 2020); of float32 or float16 → float32.
+        """``activation(gate) * up``, the gate of a gated MLP (Shazeer 2020); of float32 or float16.
 
         Args:
             x: the gate [...], where ``up`` is given; else both in each row, [..., 2·N], as one projection makes them.
             up: [...], what the gate lets through.
             activation: as in :meth:`activate`.
             gate_first: whether the gate is the first half of each row of x, or the second. Without meaning with ``up``.
+            dtype: the result's type, float32 or float16.
             out: where to write; a new tensor where it is left out.
 
         Returns:
-            [...], or [..., N]; products beyond the range of float16 stay finite.
+            [...], or [..., N]; in float32 products beyond the range of float16 stay finite.
 
         Raises:
             InputError: there is no such activation, the shapes differ, a row has no two halves, or a tensor is not of
@@ -74,9 +81,11 @@ class Activations(Group):
             )
         shape = x.shape if up is not None else (*x.shape[:-1], x.shape[-1] // 2)
         passes = self._passes("gate")
+        if 0 in shape:
+            return passes.computed_zeros(shape, dtype, out, x=x, up=up)
         source = passes.read("x", x)
         other = None if up is None else passes.read("up", up)
-        target = passes.result("y", shape, out=out)
+        target = passes.computed("y", shape, dtype, out)
         passes.draw(
             gate_draw(
                 "gate",
@@ -93,22 +102,40 @@ class Activations(Group):
         return y
 
     def silu_gate(
-        self, x: Tensor, up: Tensor | None = None, *, gate_first: bool = True, out: Tensor | None = None
+        self,
+        x: Tensor,
+        up: Tensor | None = None,
+        *,
+        gate_first: bool = True,
+        dtype: npt.DTypeLike = "float32",
+        out: Tensor | None = None,
     ) -> Tensor:
         """``silu(gate) * up``, as SwiGLU has it, see :meth:`gate`."""
-        return self.gate(x, up, activation="silu", gate_first=gate_first, out=out)
+        return self.gate(x, up, activation="silu", gate_first=gate_first, dtype=dtype, out=out)
 
     def gelu_gate(
-        self, x: Tensor, up: Tensor | None = None, *, gate_first: bool = True, out: Tensor | None = None
+        self,
+        x: Tensor,
+        up: Tensor | None = None,
+        *,
+        gate_first: bool = True,
+        dtype: npt.DTypeLike = "float32",
+        out: Tensor | None = None,
     ) -> Tensor:
         """``gelu(gate) * up`` in the erf form, as GeGLU has it, see :meth:`gate`."""
-        return self.gate(x, up, activation="gelu", gate_first=gate_first, out=out)
+        return self.gate(x, up, activation="gelu", gate_first=gate_first, dtype=dtype, out=out)
 
     def gelu_new_gate(
-        self, x: Tensor, up: Tensor | None = None, *, gate_first: bool = True, out: Tensor | None = None
+        self,
+        x: Tensor,
+        up: Tensor | None = None,
+        *,
+        gate_first: bool = True,
+        dtype: npt.DTypeLike = "float32",
+        out: Tensor | None = None,
     ) -> Tensor:
         """``gelu_new(gate) * up`` in the tanh form, see :meth:`gate`."""
-        return self.gate(x, up, activation="gelu_new", gate_first=gate_first, out=out)
+        return self.gate(x, up, activation="gelu_new", gate_first=gate_first, dtype=dtype, out=out)
 
 
 def _expect_activation(call: str, activation: str) -> None:

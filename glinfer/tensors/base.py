@@ -7,9 +7,11 @@ import inspect
 from collections.abc import Callable, Mapping
 from typing import Any
 
+import numpy.typing as npt
+
 from glinfer.errors import InputError
-from glinfer.ops.spec import DrawSpec
-from glinfer.tensors.passes import Passes
+from glinfer.ops.spec import DrawSpec, TensorSpec
+from glinfer.tensors.passes import Passes, float_type
 from glinfer.tensors.tensor import Shape, Tensor, TensorDevice
 
 _DECLARED = ("Tensor", "Tensor | None", "Sequence[Tensor]")
@@ -48,9 +50,38 @@ class Group:
         **options: Any,
     ) -> Tensor:
         """Run a kernel of one draw and one result: ``draw(call, call, *reads, result, kernels=…, **options)``."""
+        return self._one_draw(call, draw, reads, shape, dtype, out, Passes.result, options)
+
+    def _compute(
+        self,
+        call: str,
+        draw: Callable[..., DrawSpec],
+        reads: Mapping[str, Tensor],
+        shape: Shape,
+        dtype: npt.DTypeLike = "float32",
+        out: Tensor | None = None,
+        **options: Any,
+    ) -> Tensor:
+        """Run such a kernel whose result is computed in float32, and rounded to float16 where ``dtype`` asks for it."""
+        wanted = float_type(call, dtype)
+        return self._one_draw(call, draw, reads, shape, wanted, out, Passes.computed, options)
+
+    def _one_draw(
+        self,
+        call: str,
+        draw: Callable[..., DrawSpec],
+        reads: Mapping[str, Tensor],
+        shape: Shape,
+        dtype: str,
+        out: Tensor | None,
+        declare: Callable[..., TensorSpec],
+        options: Mapping[str, Any],
+    ) -> Tensor:
         passes = self._passes(call)
+        if 0 in shape:
+            return passes.empty(shape, dtype, out, **reads)
         sources = [passes.read(name, tensor) for name, tensor in reads.items()]
-        target = passes.result("result", shape, dtype, out)
+        target = declare(passes, "result", shape, dtype, out)
         passes.draw(draw(call, call, *sources, target, kernels=passes.kernels, **options))
         (result,) = passes.run()
         return result

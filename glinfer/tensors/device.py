@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -19,7 +20,7 @@ from glinfer.quant.formats import BLOCK_FORMATS
 from glinfer.quant.ggml import inputs_of, words_of
 from glinfer.tensors.ops import Ops
 from glinfer.tensors.storage import Storage
-from glinfer.tensors.tensor import PACKED, TEXTURE_FORMATS, Shape, Tensor, as_matrix
+from glinfer.tensors.tensor import PACKED, TEXTURE_FORMATS, Shape, Tensor, as_matrix, is_whole
 
 
 @dataclass(frozen=True)
@@ -79,7 +80,7 @@ class Device:
             dtype: ``float32``, ``float16`` or ``int32`` to convert to it, or a packed format such as ``Q4_K``.
 
         Raises:
-            InputError: the values are of another type, are not a rectangle, or have an edge of 0.
+            InputError: the values are of another type, are not a rectangle, or none and packed.
             PlanError: they are too many for one texture.
             ContextError: the device is closed, or belongs to another thread.
         """
@@ -87,14 +88,56 @@ class Device:
         self.collect()
         if isinstance(dtype, str) and dtype.upper() in BLOCK_FORMATS:
             return self._packed(numbers(values), dtype.upper())
-        array = plain_array(values, dtype)
+        return self._plain(plain_array(values, dtype))
+
+    def zeros(self, shape: int | Sequence[int], dtype: npt.DTypeLike = "float32") -> Tensor:
+        """Make a tensor of zeros.
+
+        Args:
+            shape: the edges, each at least 0.
+            dtype: ``float32``, ``float16`` or ``int32``.
+
+        Raises:
+            InputError: there is no such shape or type.
+            PlanError: the elements are too many for one texture.
+            ContextError: the device is closed, or belongs to another thread.
+        """
+        return self.full(shape, 0, dtype)
+
+    def full(
+        self, shape: int | Sequence[int], value: float | np.number[Any], dtype: npt.DTypeLike | None = None
+    ) -> Tensor:
+        """Make a tensor of which each element is ``value``.
+
+        Args:
+            shape: the edges, each at least 0.
+            value: a number.
+            dtype: ``float32``, ``float16`` or ``int32``; left out, int32 for a whole number and float32 for another.
+
+        Raises:
+            InputError: there is no such shape or type, or the type does not hold the value.
+            PlanError: the elements are too many for one texture.
+            ContextError: the device is closed, or belongs to another thread.
+        """
+        self.context.activate()
+        self.collect()
+        edges = shape_from(shape)
+        element = plain_array(value, dtype)
+        if element.ndim:
+            raise InputError(f"found the value {list(element.shape)}; expected one number")
+        self.layout(edges, element.dtype.name)  # before memory is taken
+        return self._plain(np.full(edges, element))
+
+    def _plain(self, array: Array) -> Tensor:
+        """Make a tensor of an array of its own that a texture can hold as it is."""
         name = array.dtype.name
         layout = self.layout(array.shape, name)
-        return self.adopt(
-            Storage(self.context, layout, matrix=array.reshape(as_matrix(array.shape))), array.shape, name
-        )
+        storage = Storage(self.context, layout, matrix=array.reshape(as_matrix(array.shape)))
+        return self.adopt(storage, array.shape, name)
 
     def _packed(self, values: Array, dtype: str) -> Tensor:
+        if values.size == 0:
+            raise InputError(f"found an array {list(values.shape)} without elements; {dtype} needs at least one block")
         words = words_of(values, dtype)
         inputs = inputs_of(values, dtype)
         layout = FlatLayout.of(words.shape, PACKED, self.context.limits.max_texture_size)
@@ -107,6 +150,8 @@ class Device:
         Raises:
             PlanError: it does not fit one texture.
         """
+        if 0 in shape:
+            return FlatLayout.without_elements(as_matrix(shape), TEXTURE_FORMATS[dtype])
         try:
             return FlatLayout.of(as_matrix(shape), TEXTURE_FORMATS[dtype], self.context.limits.max_texture_size)
         except PlanError as error:
@@ -167,7 +212,7 @@ def numbers(values: Any) -> Array:
     """Convert array-like values to an array of whole numbers or floats.
 
     Raises:
-        InputError: they are not a rectangle of numbers, or empty.
+        InputError: they are not a rectangle of numbers.
     """
     if isinstance(values, Tensor):
         raise InputError("found a tensor; use it as it is, or on another device its copy: tensor.numpy()")
@@ -178,9 +223,19 @@ def numbers(values: Any) -> Array:
         raise InputError(f"found no rectangle of numbers ({said}); expected an array, or lists of one length") from None
     if array.dtype.kind not in "iuf":
         raise InputError(f"found an array of {array.dtype}; expected numbers: {', '.join(TEXTURE_FORMATS)}")
-    if array.size == 0:
-        raise InputError(f"found an array {list(array.shape)} without elements; every edge must be at least 1")
     return array
+
+
+def shape_from(shape: object) -> Shape:
+    """Check a shape from the caller; a whole number is one edge.
+
+    Raises:
+        InputError: it is no shape.
+    """
+    edges = shape if isinstance(shape, (tuple, list)) else (shape,)
+    if not all(is_whole(edge) and edge >= 0 for edge in edges):
+        raise InputError(f"found the shape {shape!r}; expected whole numbers from 0 on")
+    return tuple(int(edge) for edge in edges)
 
 
 def plain_array(values: Any, dtype: Any = None) -> Array:

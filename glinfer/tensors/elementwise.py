@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import numpy as np
+import numpy.typing as npt
 
 from glinfer.errors import InputError, PlanError
 from glinfer.ops.flat.elementwise import arithmetic, broadcast_axes
@@ -14,25 +15,30 @@ _MAX_FLOAT = float(np.finfo(np.float32).max)
 
 
 class Elementwise(Group):
-    """Arithmetic of float32 or float16 tensors, with NumPy's broadcasting; computed in float32, which the result is."""
+    """Arithmetic of float32 or float16 tensors, with NumPy's broadcasting.
 
-    def add(self, x: Tensor, y: Tensor, *, out: Tensor | None = None) -> Tensor:
+    It is computed in float32, which the result is where ``dtype`` does not ask for float16.
+    """
+
+    def add(self, x: Tensor, y: Tensor, *, dtype: npt.DTypeLike = "float32", out: Tensor | None = None) -> Tensor:
         """``x + y``.
 
         Raises:
             InputError: the shapes do not broadcast, or a tensor is not of floats.
         """
-        return self._arithmetic("add", "add", x, y, out)
+        return self._arithmetic("add", "add", x, y, dtype, out)
 
-    def subtract(self, x: Tensor, y: Tensor, *, out: Tensor | None = None) -> Tensor:
+    def subtract(self, x: Tensor, y: Tensor, *, dtype: npt.DTypeLike = "float32", out: Tensor | None = None) -> Tensor:
         """``x - y``, see :meth:`add`."""
-        return self._arithmetic("subtract", "subtract", x, y, out)
+        return self._arithmetic("subtract", "subtract", x, y, dtype, out)
 
-    def multiply(self, x: Tensor, y: Tensor, *, out: Tensor | None = None) -> Tensor:
+    def multiply(self, x: Tensor, y: Tensor, *, dtype: npt.DTypeLike = "float32", out: Tensor | None = None) -> Tensor:
         """``x * y``, see :meth:`add`."""
-        return self._arithmetic("multiply", "multiply", x, y, out)
+        return self._arithmetic("multiply", "multiply", x, y, dtype, out)
 
-    def add_bias(self, x: Tensor, bias: Tensor, *, out: Tensor | None = None) -> Tensor:
+    def add_bias(
+        self, x: Tensor, bias: Tensor, *, dtype: npt.DTypeLike = "float32", out: Tensor | None = None
+    ) -> Tensor:
         """x [..., D] + bias [D].
 
         Raises:
@@ -42,18 +48,20 @@ class Elementwise(Group):
             raise InputError(
                 f"add_bias: x is {list(x.shape)} and bias is {list(bias.shape)}; expected [..., D] and [D]"
             )
-        return self._arithmetic("add_bias", "add", x, bias, out)
+        return self._arithmetic("add_bias", "add", x, bias, dtype, out)
 
-    def residual_add(self, x: Tensor, residual: Tensor, *, out: Tensor | None = None) -> Tensor:
+    def residual_add(
+        self, x: Tensor, residual: Tensor, *, dtype: npt.DTypeLike = "float32", out: Tensor | None = None
+    ) -> Tensor:
         """``x + residual``, of one shape.
 
         Raises:
             InputError: the shapes differ, or a tensor is not of floats.
         """
         expect_same_shape("residual_add", x=x, residual=residual)
-        return self._arithmetic("residual_add", "add", x, residual, out)
+        return self._arithmetic("residual_add", "add", x, residual, dtype, out)
 
-    def scale(self, x: Tensor, factor: float, *, out: Tensor | None = None) -> Tensor:
+    def scale(self, x: Tensor, factor: float, *, dtype: npt.DTypeLike = "float32", out: Tensor | None = None) -> Tensor:
         """``factor * x``, the factor rounded to float32.
 
         Raises:
@@ -63,9 +71,11 @@ class Elementwise(Group):
         number = isinstance(factor, (int, float, np.integer, np.floating)) and not isinstance(factor, bool)
         if not number or not abs(factor) <= _MAX_FLOAT:
             raise InputError(f"scale: factor is {factor!r}; expected a finite number that float32 holds")
-        return self._draw("scale", scale_draw, {"x": x}, x.shape, out=out, factor=float(factor))
+        return self._compute("scale", scale_draw, {"x": x}, x.shape, dtype, out, factor=float(factor))
 
-    def _arithmetic(self, call: str, operation: str, x: Tensor, y: Tensor, out: Tensor | None) -> Tensor:
+    def _arithmetic(
+        self, call: str, operation: str, x: Tensor, y: Tensor, dtype: npt.DTypeLike, out: Tensor | None
+    ) -> Tensor:
         expect_floats(call, x=x, y=y)
         try:
             shape = np.broadcast_shapes(x.shape, y.shape)
@@ -74,8 +84,10 @@ class Elementwise(Group):
                 f"{call}: {list(x.shape)} and {list(y.shape)} do not broadcast; expected equal edges from the last "
                 "one on, or edges of 1"
             ) from None
+        if 0 in shape:
+            return self._passes(call).computed_zeros(shape, dtype, out, x=x, y=y)
         try:
             axes = broadcast_axes(x.shape, y.shape)
         except PlanError as error:
             raise InputError(f"{call}: {error}") from None
-        return self._draw(call, arithmetic, {"x": x, "y": y}, shape, out=out, operation=operation, axes=axes)
+        return self._compute(call, arithmetic, {"x": x, "y": y}, shape, dtype, out, operation=operation, axes=axes)

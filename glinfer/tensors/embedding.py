@@ -3,24 +3,35 @@
 from __future__ import annotations
 
 import numpy as np
+import numpy.typing as npt
 
 from glinfer.errors import InputError
 from glinfer.ops.flat.lookup import dequantize as dequantize_draw
 from glinfer.ops.flat.lookup import lookup as lookup_draw
 from glinfer.ops.flat.lookup import position_add as position_draw
 from glinfer.tensors.base import Group, expect_floats
+from glinfer.tensors.passes import float_type
 from glinfer.tensors.tensor import TEXTURE_FORMATS, Tensor, is_whole
 
 
 class Embeddings(Group):
     """Lookups, positions and unpacking. Copied values keep their bits; unpacked or added ones are float32."""
 
-    def lookup(self, ids: Tensor, table: Tensor, *, check_ids: bool = False, out: Tensor | None = None) -> Tensor:
-        """The rows of a table that ids name; ids [...] of int32, table [V, D] → [..., D] of float32.
+    def lookup(
+        self,
+        ids: Tensor,
+        table: Tensor,
+        *,
+        check_ids: bool = False,
+        dtype: npt.DTypeLike = "float32",
+        out: Tensor | None = None,
+    ) -> Tensor:
+        """The rows of a table that ids name; ids [...] of int32, table [V, D] → [..., D].
 
         Args:
             ids: any shape. An id below 0, or of V or more, gives a row of zeros.
             table: float32, float16 or packed, such as token embeddings from a GGUF file.
+            dtype: the result's type, float32 or float16.
             check_ids: read the ids back first, which waits for them, and refuse those without a row.
             out: where to write; a new tensor where it is left out.
 
@@ -34,7 +45,7 @@ class Embeddings(Group):
             )
         if check_ids:
             _expect_rows("lookup", ids, table.shape[0])
-        return self._rows("lookup", ids, table, "float32", out)
+        return self._rows("lookup", ids, table, dtype, out)
 
     def gather_rows(self, x: Tensor, ids: Tensor, *, out: Tensor | None = None) -> Tensor:
         """``x[ids]`` as NumPy has it; x [R, D] of float32, float16 or int32, ids [...] of int32 → [..., D] of x's type.
@@ -56,20 +67,26 @@ class Embeddings(Group):
             raise InputError(f"gather_rows: x is {list(x.shape)} of {x.dtype}; expected [R, D] of {known}; {hint}")
         return self._rows("gather_rows", ids, x, x.dtype, out)
 
-    def _rows(self, call: str, ids: Tensor, table: Tensor, dtype: str, out: Tensor | None) -> Tensor:
+    def _rows(self, call: str, ids: Tensor, table: Tensor, dtype: npt.DTypeLike, out: Tensor | None) -> Tensor:
         _expect_ids(call, ids)
         inputs, form = table.shape[1], table.dtype if table.packed else None
         reads, shape = {"ids": ids, "weight": table}, (*ids.shape, inputs)
-        return self._draw(call, lookup_draw, reads, shape, dtype, out, table_format=form, inputs=inputs)
+        wanted = float_type(call, dtype) if call == "lookup" else table.dtype
+        if 0 in table.shape:  # ids without a row
+            return self._passes(call).zeros(shape, wanted, out, ids=ids, table=table)
+        options = {"table_format": form, "inputs": inputs}
+        run = self._draw if call == "gather_rows" else self._compute
+        return run(call, lookup_draw, reads, shape, wanted, out, **options)
 
-    def dequantize(self, table: Tensor, *, out: Tensor | None = None) -> Tensor:
-        """The weights of a packed tensor [..., inputs], as float32 of that shape; bit for bit as GGML unpacks them.
+    def dequantize(self, table: Tensor, *, dtype: npt.DTypeLike = "float32", out: Tensor | None = None) -> Tensor:
+        """The weights of a packed tensor [..., inputs], in that shape; in float32 bit for bit as GGML unpacks them.
 
         Of ``Q8_ROW`` and ``Q16_ROW`` each integer times the row's scale, rounded once. OpenGL may take subnormal
         floats, such as a scale below 1.2e-38, for zero.
 
         Args:
             table: in any packed format.
+            dtype: the result's type, float32 or float16, to which the weights are rounded.
             out: where to write; a new tensor where it is left out.
 
         Raises:
@@ -79,15 +96,20 @@ class Embeddings(Group):
             raise InputError(f"dequantize: table is {list(table.shape)} of {table.dtype}; expected a packed tensor")
         form, inputs = table.dtype, table.shape[-1]
         reads = {"weight": table}
-        return self._draw("dequantize", dequantize_draw, reads, table.shape, out=out, table_format=form, inputs=inputs)
+        return self._compute(
+            "dequantize", dequantize_draw, reads, table.shape, dtype, out, table_format=form, inputs=inputs
+        )
 
-    def add_positions(self, x: Tensor, table: Tensor, *, offset: int = 0, out: Tensor | None = None) -> Tensor:
+    def add_positions(
+        self, x: Tensor, table: Tensor, *, offset: int = 0, dtype: npt.DTypeLike = "float32", out: Tensor | None = None
+    ) -> Tensor:
         """``x[..., s, :] + table[offset + s]``: learned positions (Vaswani et al. 2017); x [..., S, D], table [P, D].
 
         Args:
-            x: float32 or float16; the result is float32 of its shape. A vector [D] is one row.
+            x: float32 or float16; the result has its shape. A vector [D] is one row.
             table: float32 or float16.
             offset: the position of row 0: how many came before it.
+            dtype: the result's type, float32 or float16.
             out: where to write; a new tensor where it is left out.
 
         Raises:
@@ -108,7 +130,9 @@ class Embeddings(Group):
                 f"expected a whole number from 0 to {room}"
             )
         reads = {"x": x, "table": table}
-        return self._draw("add_positions", position_draw, reads, x.shape, out=out, length=length, offset=int(offset))
+        return self._compute(
+            "add_positions", position_draw, reads, x.shape, dtype, out, length=length, offset=int(offset)
+        )
 
 
 def _expect_ids(call: str, ids: Tensor) -> None:

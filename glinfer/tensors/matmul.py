@@ -7,6 +7,7 @@ from dataclasses import dataclass, replace
 from typing import Any
 
 import numpy as np
+import numpy.typing as npt
 
 from glinfer.errors import InputError, PlanError
 from glinfer.ops.flat.matmul import matmul as matmul_draws
@@ -84,6 +85,7 @@ class Products(Elementwise, Movement):
         activation: str = "none",
         residual: Tensor | None = None,
         strategy: str | Strategy | None = None,
+        dtype: npt.DTypeLike = "float32",
         out: Tensor | None = None,
     ) -> Tensor:
         """``activation(x @ y + bias) + residual``, with ``@`` as ``numpy.matmul`` has it.
@@ -95,10 +97,11 @@ class Products(Elementwise, Movement):
             activation: a key of :data:`glinfer.ops.published.linear.ACTIVATIONS`.
             residual: of the result's shape.
             strategy: one of :data:`glinfer.ops.flat.matmul.STRATEGIES`, where the choice by shape shall not count.
+            dtype: the result's type, float32 or float16.
             out: where to write; a new tensor where it is left out.
 
         Returns:
-            [..., M, N] of float32, without the axis that a vector lacks.
+            [..., M, N], without the axis that a vector lacks.
 
         Raises:
             InputError: the shapes do not fit, an operand is not of floats, or the strategy cannot compute this.
@@ -107,7 +110,7 @@ class Products(Elementwise, Movement):
         if not x.shape or not y.shape:
             raise InputError(f"matmul: x is {list(x.shape)} and y is {list(y.shape)}; both need an axis to sum over")
         if y.ndim == 1:
-            return self._matrix_vector(x, y, After(bias, activation, residual), strategy, out)
+            return self._matrix_vector(x, y, After(bias, activation, residual), strategy, dtype, out)
         _expect_inner("matmul", x, y, x.shape[-1], y.shape[-2])
         k, n = y.shape[-2:]
         m = 1 if x.ndim == 1 else x.shape[-2]
@@ -118,13 +121,17 @@ class Products(Elementwise, Movement):
             raise InputError(
                 f"matmul: x is {list(x.shape)} and y is {list(y.shape)}; their leading axes do not broadcast"
             ) from None
+        shape = (*leading, n) if x.ndim == 1 else (*leading, m, n)
+        after = After(bias, activation, residual)
+        if 0 in shape:
+            _expect_after("matmul", after, n, shape)
+            return self._passes("matmul").computed_zeros(shape, dtype, out, x=x, y=y, bias=bias, residual=residual)
         if batch is None:
             added: dict[str, Any] = {"bias": bias, "activation": activation, "residual": residual}
             with self._copied(x, leading) as left, self._copied(y, leading) as right:
-                return self.matmul(left, right, **added, strategy=strategy, out=out)
-        shape = (*leading, n) if x.ndim == 1 else (*leading, m, n)
+                return self.matmul(left, right, **added, strategy=strategy, dtype=dtype, out=out)
         product = joined(Product(m, n, k, False, None, batch.sizes, batch.x_steps, batch.y_steps))
-        return self._product("matmul", x, y, product, shape, After(bias, activation, residual), strategy, out)
+        return self._product("matmul", x, y, product, shape, after, strategy, dtype, out)
 
     def _copied(self, x: Tensor, leading: Shape) -> Tensor:
         """Copy x with its leading axes broadcast, axis by axis."""
@@ -143,6 +150,7 @@ class Products(Elementwise, Movement):
         y: Tensor,
         after: After,
         strategy: str | Strategy | None,
+        dtype: npt.DTypeLike,
         out: Tensor | None,
     ) -> Tensor:
         """Multiply x [..., M, K] by y [K]: the rows of x are the weights, and y the one row."""
@@ -153,10 +161,10 @@ class Products(Elementwise, Movement):
         rows = math.prod(shape)
         product = Product(1, rows, y.shape[-1], transposed=True)
         if shape == (rows,):
-            return self._product("matmul", y, x, product, shape, after, strategy, out)
+            return self._product("matmul", y, x, product, shape, after, strategy, dtype, out)
         residual = None if after.residual is None else after.residual.reshape(rows)
         with self._product(
-            "matmul", y, x, product, (rows,), replace(after, residual=residual), strategy, None
+            "matmul", y, x, product, (rows,), replace(after, residual=residual), strategy, dtype, None
         ) as found:
             if residual is not None:
                 residual.release()
@@ -171,6 +179,7 @@ class Products(Elementwise, Movement):
         activation: str = "none",
         residual: Tensor | None = None,
         strategy: str | Strategy | None = None,
+        dtype: npt.DTypeLike = "float32",
         out: Tensor | None = None,
     ) -> Tensor:
         """``activation(x @ weight.T + bias) + residual``: a linear layer.
@@ -178,10 +187,10 @@ class Products(Elementwise, Movement):
         Args:
             x: [..., K], of float32 or float16.
             weight: [N, K], of float32, float16 or a packed format, which the shader unpacks.
-            bias, activation, residual, strategy, out: see :meth:`matmul`.
+            bias, activation, residual, strategy, dtype, out: see :meth:`matmul`.
 
         Returns:
-            [..., N] of float32.
+            [..., N].
 
         Raises:
             InputError: the shapes do not fit, x is not of floats, or the strategy cannot compute this.
@@ -198,10 +207,18 @@ class Products(Elementwise, Movement):
         form = weight.dtype if weight.packed else None
         product = Product(math.prod(x.shape[:-1]), n, k, transposed=True, table_format=form)
         return self._product(
-            "linear", x, weight, product, (*x.shape[:-1], n), After(bias, activation, residual), strategy, out
+            "linear", x, weight, product, (*x.shape[:-1], n), After(bias, activation, residual), strategy, dtype, out
         )
 
-    def dot(self, x: Tensor, y: Tensor, *, strategy: str | Strategy | None = None, out: Tensor | None = None) -> Tensor:
+    def dot(
+        self,
+        x: Tensor,
+        y: Tensor,
+        *,
+        strategy: str | Strategy | None = None,
+        dtype: npt.DTypeLike = "float32",
+        out: Tensor | None = None,
+    ) -> Tensor:
         """``numpy.dot``: the sum product over the last axis of x and the second-to-last of y.
 
         ``dot(x, y)[i…, j…, n] = Σ_k x[i…, k] · y[j…, k, n]``; of vectors the inner product; with a tensor without axes
@@ -210,21 +227,25 @@ class Products(Elementwise, Movement):
         Args:
             x: [..., K] or [], of float32 or float16.
             y: [..., K, N], [K] or [].
-            strategy, out: see :meth:`matmul`.
+            strategy, dtype, out: see :meth:`matmul`.
 
         Raises:
             InputError: the shapes do not fit, or an operand is not of floats.
         """
         expect_floats("dot", x=x, y=y)
         if not x.shape or not y.shape:
-            return self.multiply(x, y, out=out)
+            return self.multiply(x, y, dtype=dtype, out=out)
         if y.ndim <= 2:
-            return self.matmul(x, y, strategy=strategy, out=out)
+            return self.matmul(x, y, strategy=strategy, dtype=dtype, out=out)
         _expect_inner("dot", x, y, x.shape[-1], y.shape[-2])
         k, n = y.shape[-2:]
         axes = (y.ndim - 2, *range(y.ndim - 2), y.ndim - 1)
         shape = (*x.shape[:-1], *y.shape[:-2], n)
-        with self.transpose(y, axes) as moved, moved.reshape(k, -1) as flat, self.matmul(x, flat) as found:
+        with (
+            self.transpose(y, axes) as moved,
+            moved.reshape(k, math.prod(y.shape[:-2]) * n) as flat,
+            self.matmul(x, flat, dtype=dtype) as found,
+        ):
             return self.repack(found, shape, out=out)
 
     def _product(
@@ -236,17 +257,19 @@ class Products(Elementwise, Movement):
         shape: Shape,
         after: After,
         strategy: str | Strategy | None,
+        dtype: npt.DTypeLike,
         out: Tensor | None,
     ) -> Tensor:
         """Multiply x, a stack of product.m rows of product.k, with weight, into a tensor of ``shape``."""
+        _expect_after(call, after, product.n, shape)
+        if 0 in shape:
+            inputs = {"x": x, "weight": weight, "bias": after.bias, "residual": after.residual}
+            return self._passes(call).computed_zeros(shape, dtype, out, **inputs)
+        if product.k == 0:  # a sum of nothing is 0, as is one of a zero
+            edges = (*weight.shape[:-1], 1) if product.transposed else (*weight.shape[:-2], 1, weight.shape[-1])
+            with self._device.zeros((*x.shape[:-1], 1)) as left, self._device.zeros(edges) as right:
+                return self._product(call, left, right, replace(product, k=1), shape, after, strategy, dtype, out)
         passes = self._passes(call)
-        if after.activation not in ACTIVATIONS:
-            known = ", ".join(ACTIVATIONS)
-            raise InputError(f"{call}: there is no activation {after.activation!r}; known: {known}")
-        if after.bias is not None and after.bias.shape != (product.n,):
-            raise InputError(f"{call}: bias is {list(after.bias.shape)}; expected [{product.n}]")
-        if after.residual is not None and after.residual.shape != shape:
-            raise InputError(f"{call}: residual is {list(after.residual.shape)}; expected {list(shape)}, as the result")
         finish = Finish(
             None if after.bias is None else passes.read("bias", after.bias),
             after.activation,
@@ -261,7 +284,7 @@ class Products(Elementwise, Movement):
                 call,
                 passes.read("x", x),
                 passes.read("weight", weight),
-                passes.result("y", shape, out=out),
+                passes.computed("y", shape, dtype, out),
                 product=product,
                 strategy=chosen,
                 finish=finish,
@@ -274,6 +297,16 @@ class Products(Elementwise, Movement):
         passes.draw(*draws)
         (y,) = passes.run()
         return y
+
+
+def _expect_after(call: str, after: After, columns: int, shape: Shape) -> None:
+    if after.activation not in ACTIVATIONS:
+        known = ", ".join(ACTIVATIONS)
+        raise InputError(f"{call}: there is no activation {after.activation!r}; known: {known}")
+    if after.bias is not None and after.bias.shape != (columns,):
+        raise InputError(f"{call}: bias is {list(after.bias.shape)}; expected [{columns}]")
+    if after.residual is not None and after.residual.shape != shape:
+        raise InputError(f"{call}: residual is {list(after.residual.shape)}; expected {list(shape)}, as the result")
 
 
 def joined(product: Product) -> Product:

@@ -5,8 +5,6 @@ from __future__ import annotations
 import math
 import operator
 from collections.abc import Sequence
-from types import EllipsisType
-from typing import SupportsIndex
 
 import numpy as np
 import numpy.typing as npt
@@ -16,10 +14,9 @@ from glinfer.ops.flat.movement import MAX_PARTS, concat, repack, strided_axes, s
 from glinfer.ops.flat.strided import Axis
 from glinfer.ops.spec import TensorSpec
 from glinfer.tensors.base import Group
+from glinfer.tensors.indexing import Index, parts_of
 from glinfer.tensors.passes import Passes
 from glinfer.tensors.tensor import TEXTURE_FORMATS, Shape, Tensor, as_matrix, is_whole
-
-Index = slice | SupportsIndex | EllipsisType | None
 
 
 class Movement(Group):
@@ -41,7 +38,7 @@ class Movement(Group):
             raise InputError(
                 f"transpose: x is {list(x.shape)} and the axes are {order}; expected each of {list(range(x.ndim))} once"
             )
-        own = _axes_of(x.shape)
+        own = axes_of(x.shape)
         return self._moved("transpose", x, [own[axis] for axis in order], out=out)
 
     def split_qkv(
@@ -67,6 +64,12 @@ class Movement(Group):
         _expect_elements("split_qkv", x)
         width = _head_width("split_qkv", x, parts, f"({heads} + 2·{kv_heads})", head_dim)
         passes = self._passes("split_qkv")
+        if x.size == 0:
+            q, k, v = (
+                passes.empty((*x.shape[:-2], count, x.shape[-2], width), x.dtype, x=x)
+                for count in (heads, kv_heads, kv_heads)
+            )
+            return q, k, v
         source = passes.read("x", x)
         first = 0
         for name, count in (("q", heads), ("k", kv_heads), ("v", kv_heads)):
@@ -97,7 +100,7 @@ class Movement(Group):
         """
         if x.ndim < 3:
             raise InputError(f"merge_heads: x is {list(x.shape)}; expected [..., heads, rows, columns of a head]")
-        *outer, heads, rows, columns = _axes_of(x.shape)
+        *outer, heads, rows, columns = axes_of(x.shape)
         shape = (*x.shape[:-3], rows.size, heads.size * columns.size)
         return self._moved("merge_heads", x, [*outer, rows, heads, columns], shape, out=out)
 
@@ -105,9 +108,15 @@ class Movement(Group):
         """``x[index]`` as NumPy's basic indexing has it: whole numbers, slices, one Ellipsis, None for a new axis.
 
         Raises:
-            InputError: an index is of another kind or out of range, there are too many, or nothing is left.
+            InputError: an index is of another kind or out of range, or there are too many.
         """
-        axes, row, col = _sliced(x, index)
+        own, parts = axes_of(x.shape), parts_of("slice", x.shape, index)
+        axes, row, col = [], 0, 0
+        for part in parts:
+            axis = Axis(1, 0, 0) if part.axis is None else own[part.axis]
+            row, col = row + part.start * axis.first, col + part.start * axis.second
+            if part.kept:
+                axes.append(Axis(part.size, part.step * axis.first, part.step * axis.second))
         return self._moved("slice", x, axes, row_offset=row, col_offset=col, out=out)
 
     def expand(self, x: Tensor, shape: Sequence[int], *, out: Tensor | None = None) -> Tensor:
@@ -117,7 +126,7 @@ class Movement(Group):
             InputError: x does not broadcast to this shape.
         """
         wanted = _edges("expand", shape)
-        own = [Axis(1, 0, 0)] * (len(wanted) - x.ndim) + _axes_of(x.shape)
+        own = [Axis(1, 0, 0)] * (len(wanted) - x.ndim) + axes_of(x.shape)
         fits = len(wanted) == len(own) and all(axis.size in (1, edge) for axis, edge in zip(own, wanted, strict=True))
         if not fits:
             raise InputError(f"expand: x is {list(x.shape)}, which does not broadcast to {list(wanted)}")
@@ -150,7 +159,7 @@ class Movement(Group):
             raise InputError(
                 f"astype: x is {list(x.shape)} of {x.dtype} and dtype is {wanted}; expected float32 or float16"
             )
-        return self._moved("astype", x, _axes_of(x.shape), dtype=wanted, out=out)
+        return self._moved("astype", x, axes_of(x.shape), dtype=wanted, out=out)
 
     def concat(self, tensors: Sequence[Tensor], axis: int = -1, *, out: Tensor | None = None) -> Tensor:
         """``numpy.concatenate``: one after the other along an axis, up to 8 of them in one draw.
@@ -162,7 +171,12 @@ class Movement(Group):
         shape = (*first.shape[:along], sum(tensor.shape[along] for tensor in tensors), *first.shape[along + 1 :])
         groups = None if along == first.ndim - 1 else math.prod(first.shape[:along])
         passes = self._passes("concat")
-        parts = [passes.read(f"x{number}", tensor) for number, tensor in enumerate(tensors)]
+        for number, tensor in enumerate(tensors):
+            passes.expect_here(f"x{number}", tensor)
+        if 0 in shape:
+            return passes.empty(shape, first.dtype, out)
+        held = [tensor for tensor in tensors if tensor.size]
+        parts = [passes.read(f"x{number}", tensor) for number, tensor in enumerate(held)]
         while len(parts) > MAX_PARTS:
             parts = [
                 _joined(passes, parts[start : start + MAX_PARTS], groups) for start in range(0, len(parts), MAX_PARTS)
@@ -187,6 +201,8 @@ class Movement(Group):
         """A strided copy of x; the axes are those of the result, or of a tensor with the same texels."""
         _expect_elements(call, x)
         shape = tuple(axis.size for axis in axes) if shape is None else shape
+        if 0 in shape:
+            return self._passes(call).empty(shape, dtype or x.dtype, out)
         try:
             strided_axes(axes, as_matrix(shape)[1])
         except PlanError as error:
@@ -195,7 +211,7 @@ class Movement(Group):
         return self._draw(call, strided_copy, {"x": x}, shape, dtype or x.dtype, out, axes=axes, **offsets)
 
 
-def _axes_of(shape: Shape) -> list[Axis]:
+def axes_of(shape: Shape) -> list[Axis]:
     """The axes of a tensor, with what a step along each adds to (row, column)."""
     rows = [Axis(size, math.prod(shape[number + 1 : -1]), 0) for number, size in enumerate(shape[:-1])]
     return [*rows, *(Axis(size, 0, 1) for size in shape[-1:])]
@@ -203,61 +219,14 @@ def _axes_of(shape: Shape) -> list[Axis]:
 
 def _split_axes(shape: Shape, heads: int, width: int) -> list[Axis]:
     """The axes [..., heads, rows, width] that split the columns of [..., rows, columns] into heads."""
-    *outer, rows, _ = _axes_of(shape)
+    *outer, rows, _ = axes_of(shape)
     return [*outer, Axis(heads, 0, width), rows, Axis(width, 0, 1)]
-
-
-def _sliced(x: Tensor, index: Sequence[Index]) -> tuple[list[Axis], int, int]:
-    """The axes of ``x[index]``, and the row and column where it begins."""
-    at = f"slice: x is {list(x.shape)} and the index [{', '.join(_spelt(part) for part in index)}]"
-    given = sum(part is not None and part is not Ellipsis for part in index)
-    if given > x.ndim or sum(part is Ellipsis for part in index) > 1:
-        raise InputError(f"{at}; expected at most {x.ndim} numbers and slices, and one Ellipsis")
-    whole = [slice(None)] * (x.ndim - given)
-    place = next((number for number, part in enumerate(index) if part is Ellipsis), len(index))
-    own = iter(_axes_of(x.shape))
-    axes, row, col = [], 0, 0
-    for part in (*index[:place], *whole, *index[place + 1 :]):
-        if part is None:
-            axes.append(Axis(1, 0, 0))
-            continue
-        axis = next(own)
-        if isinstance(part, slice):
-            start, size, step = _steps(at, part, axis.size)
-            axes.append(Axis(size, step * axis.first, step * axis.second))
-        elif part is not Ellipsis and is_whole(part) and -axis.size <= operator.index(part) < axis.size:
-            start = operator.index(part) % axis.size
-        else:
-            raise InputError(
-                f"{at}; {_spelt(part)} is no slice, and no whole number from {-axis.size} to {axis.size - 1}"
-            )
-        row, col = row + start * axis.first, col + start * axis.second
-    return axes, row, col
-
-
-def _steps(at: str, part: slice, size: int) -> tuple[int, int, int]:
-    """The start, length and step of a slice of an axis of this size."""
-    try:
-        taken = range(size)[part]
-    except (TypeError, ValueError) as error:
-        raise InputError(f"{at}; {_spelt(part)} is no slice of whole numbers: {error}") from None
-    if not taken:
-        raise InputError(f"{at}; {_spelt(part)} leaves nothing of {size}, and every edge must be at least 1")
-    return taken[0], len(taken), taken.step
-
-
-def _spelt(part: object) -> str:
-    """One part of an index as it is written in brackets, on one line."""
-    if isinstance(part, slice):
-        ends = ["" if end is None else repr(end) for end in (part.start, part.stop, part.step)]
-        return ":".join(ends if ends[2] else ends[:2])
-    return "..." if part is Ellipsis else " ".join(repr(part).split())
 
 
 def _edges(call: str, shape: Sequence[int]) -> Shape:
     """Check a shape from the caller."""
-    if not isinstance(shape, Sequence) or not all(is_whole(edge) and edge > 0 for edge in shape):
-        raise InputError(f"{call}: found the shape {shape!r}; expected whole numbers from 1 on")
+    if not isinstance(shape, Sequence) or not all(is_whole(edge) and edge >= 0 for edge in shape):
+        raise InputError(f"{call}: found the shape {shape!r}; expected whole numbers from 0 on")
     return tuple(operator.index(edge) for edge in shape)
 
 

@@ -5,6 +5,8 @@ from __future__ import annotations
 import math
 from numbers import Real
 
+import numpy.typing as npt
+
 from glinfer.errors import InputError
 from glinfer.ops.flat.normalize import Norm, normalized
 from glinfer.ops.spec import TensorSpec
@@ -27,9 +29,10 @@ class Normalizations(Group):
         bias: Tensor | None = None,
         *,
         eps: float = 1e-5,
+        dtype: npt.DTypeLike = "float32",
         out: Tensor | None = None,
     ) -> Tensor:
-        """``(x - mean) / sqrt(variance + eps) * weight + bias`` (Ba et al. 2016); x [..., D] → float32 [..., D].
+        """``(x - mean) / sqrt(variance + eps) * weight + bias`` (Ba et al. 2016); x [..., D].
 
         Rows far from 0 keep their digits: deviations are taken from an element of the row before they are added up. A
         row of equal elements becomes the bias, or NaN where eps is 0; one that holds NaN or an infinity becomes NaN.
@@ -38,6 +41,7 @@ class Normalizations(Group):
             x: float32 or float16, at least one axis.
             weight, bias: [D] of float32 or float16; 1 and 0 where they are left out.
             eps: at least 0.
+            dtype: the result's type, float32 or float16.
             out: where to write; a new tensor where it is left out.
 
         Raises:
@@ -45,11 +49,13 @@ class Normalizations(Group):
         """
         _expect("layer_norm", x, eps, weight=weight, bias=bias)
         passes = self._passes("layer_norm")
+        if x.size == 0:
+            return passes.computed_zeros(x.shape, dtype, out, x=x, weight=weight, bias=bias)
         source = passes.read("x", x)
         norm = Norm(
             "layer", weight=_vector(passes, "weight", weight), bias=_vector(passes, "bias", bias), eps=float(eps)
         )
-        return _run(passes, source, norm, x, out)
+        return _run(passes, source, norm, x, dtype, out)
 
     def rms_norm(
         self,
@@ -58,9 +64,10 @@ class Normalizations(Group):
         *,
         eps: float = 1e-6,
         offset: float = 0.0,
+        dtype: npt.DTypeLike = "float32",
         out: Tensor | None = None,
     ) -> Tensor:
-        """``x / sqrt(mean(x²) + eps) * (weight + offset)`` (Zhang and Sennrich 2019); x [..., D] → float32 [..., D].
+        """``x / sqrt(mean(x²) + eps) * (weight + offset)`` (Zhang and Sennrich 2019); x [..., D].
 
         A row that holds NaN becomes NaN; of one that holds infinities, these become NaN and the rest 0, as in NumPy.
 
@@ -69,6 +76,7 @@ class Normalizations(Group):
             weight: [D] of float32 or float16; 1 where it is left out.
             eps: at least 0.
             offset: added to the weight: 1 in Gemma.
+            dtype: the result's type, float32 or float16.
             out: where to write; a new tensor where it is left out.
 
         Raises:
@@ -77,9 +85,11 @@ class Normalizations(Group):
         _expect("rms_norm", x, eps, weight=weight)
         _expect_offset("rms_norm", weight, offset)
         passes = self._passes("rms_norm")
+        if x.size == 0:
+            return passes.computed_zeros(x.shape, dtype, out, x=x, weight=weight)
         source = passes.read("x", x)
         norm = Norm("rms", weight=_vector(passes, "weight", weight), eps=float(eps), offset=float(offset))
-        return _run(passes, source, norm, x, out)
+        return _run(passes, source, norm, x, dtype, out)
 
     def add_rms_norm(
         self,
@@ -89,13 +99,15 @@ class Normalizations(Group):
         *,
         eps: float = 1e-6,
         offset: float = 0.0,
+        dtype: npt.DTypeLike = "float32",
     ) -> tuple[Tensor, Tensor]:
-        """``x + residual`` and :meth:`rms_norm` of it, in the draws of the latter; both float32 [..., D].
+        """``x + residual`` and :meth:`rms_norm` of it, in the draws of the latter; both [..., D].
 
         Args:
             x: float32 or float16, at least one axis.
             residual: of x's shape, float32 or float16.
             weight, eps, offset: as in :meth:`rms_norm`.
+            dtype: the results' type, float32 or float16; the norm is that of the float32 sum.
 
         Raises:
             InputError: as :meth:`rms_norm`; or x and residual differ in shape.
@@ -105,22 +117,26 @@ class Normalizations(Group):
         expect_same_shape("add_rms_norm", x=x, residual=residual)
         _expect_offset("add_rms_norm", weight, offset)
         passes = self._passes("add_rms_norm")
+        if x.size == 0:
+            inputs: dict[str, Tensor | None] = {"x": x, "residual": residual, "weight": weight}
+            return passes.computed_zeros(x.shape, dtype, **inputs), passes.computed_zeros(x.shape, dtype)
         source, other = passes.read("x", x), passes.read("residual", residual)
         factor = _vector(passes, "weight", weight)
-        added, target = passes.result("sum", x.shape), passes.result("y", x.shape)
+        added, target = passes.computed("sum", x.shape, dtype), passes.computed("y", x.shape, dtype)
         norm = Norm("rms", weight=factor, eps=float(eps), offset=float(offset), residual=other, added=added)
         _draw(passes, source, target, norm)
         total, y = passes.run()
         return total, y
 
-    def softmax(self, x: Tensor, *, out: Tensor | None = None) -> Tensor:
-        """``exp(x) / sum(exp(x))`` over the last axis; x [..., N] of float32 or float16 → float32 [..., N].
+    def softmax(self, x: Tensor, *, dtype: npt.DTypeLike = "float32", out: Tensor | None = None) -> Tensor:
+        """``exp(x) / sum(exp(x))`` over the last axis; x [..., N] of float32 or float16.
 
         No row overflows, its largest element being taken off first. -Inf becomes 0; in a row of nothing but -Inf, or of
         equal elements such as -1e30, every element becomes 1/N. A row that holds NaN or +Inf becomes NaN.
 
         Args:
             x: at least one axis.
+            dtype: the result's type, float32 or float16.
             out: where to write; a new tensor where it is left out.
 
         Raises:
@@ -128,13 +144,17 @@ class Normalizations(Group):
         """
         expect_rows("softmax", x=x)
         passes = self._passes("softmax")
-        return _run(passes, passes.read("x", x), Norm("softmax"), x, out)
+        if x.size == 0:
+            return passes.computed_zeros(x.shape, dtype, out, x=x)
+        return _run(passes, passes.read("x", x), Norm("softmax"), x, dtype, out)
 
-    def log_softmax(self, x: Tensor, *, out: Tensor | None = None) -> Tensor:
+    def log_softmax(self, x: Tensor, *, dtype: npt.DTypeLike = "float32", out: Tensor | None = None) -> Tensor:
         """The logarithm of :meth:`softmax`, also where that is too small for float32; -Inf stays as it is."""
         expect_rows("log_softmax", x=x)
         passes = self._passes("log_softmax")
-        return _run(passes, passes.read("x", x), Norm("log_softmax"), x, out)
+        if x.size == 0:
+            return passes.computed_zeros(x.shape, dtype, out, x=x)
+        return _run(passes, passes.read("x", x), Norm("log_softmax"), x, dtype, out)
 
 
 def _expect(call: str, x: Tensor, eps: float, **vectors: Tensor | None) -> None:
@@ -149,8 +169,8 @@ def _expect(call: str, x: Tensor, eps: float, **vectors: Tensor | None) -> None:
         raise InputError(f"{call}: eps is {eps!r}; expected a number that is at least 0")
 
 
-def _run(passes: Passes, source: TensorSpec, norm: Norm, x: Tensor, out: Tensor | None) -> Tensor:
-    _draw(passes, source, passes.result("y", x.shape, out=out), norm)
+def _run(passes: Passes, source: TensorSpec, norm: Norm, x: Tensor, dtype: npt.DTypeLike, out: Tensor | None) -> Tensor:
+    _draw(passes, source, passes.computed("y", x.shape, dtype, out), norm)
     (y,) = passes.run()
     return y
 

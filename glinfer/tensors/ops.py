@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from glinfer.tensors.activation import Activations
+from glinfer.tensors.assignment import Assignment
 from glinfer.tensors.attention import Attention
 from glinfer.tensors.backward import Backward
 from glinfer.tensors.embedding import Embeddings
@@ -12,5 +13,5 @@ from glinfer.tensors.reduction import Reductions
 from glinfer.tensors.sorting import Sorting
 
 
-class Ops(Activations, Attention, Embeddings, Normalizations, Reductions, Backward, Positions, Sorting):
+class Ops(Activations, Attention, Assignment, Embeddings, Normalizations, Reductions, Backward, Positions, Sorting):
     """The kernels of a device, which docs/kernels.md lists; :class:`Attention` brings products, sums and copies."""

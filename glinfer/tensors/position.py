@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import numpy.typing as npt
+
 from glinfer.errors import InputError, PlanError
 from glinfer.ops.flat.rotate import rotate
 from glinfer.ops.rotary import Scaling, cosines_and_sines, rope_frequencies
@@ -34,9 +36,10 @@ class Positions(Group):
         rotary_dim: int | None = None,
         scaling: Scaling | None = None,
         length: int | None = None,
+        dtype: npt.DTypeLike = "float32",
         out: Tensor | None = None,
     ) -> Tensor:
-        """Rotary position embeddings (Su et al. 2021); x [..., S, heads × D] → float32 of the same shape.
+        """Rotary position embeddings (Su et al. 2021); x [..., S, heads × D].
 
         Pair i of a head is turned by the row's position × theta^(−2i / rotary_dim). The cosines and sines are computed
         in float64 and kept on the device as float32 [positions, rotary_dim], for the 8 latest settings; they count in
@@ -57,6 +60,7 @@ class Positions(Group):
             length: how many positions the context has, for ``dynamic`` and ``longrope`` and for the size of the table;
                 left out, up to the last position of x. With ``positions`` it spares reading them back; that they are
                 below it is not checked then.
+            dtype: the result's type, float32 or float16.
             out: where to write; a new tensor where it is left out.
 
         Raises:
@@ -76,12 +80,14 @@ class Positions(Group):
                 f"rope: {rotary!r} elements of each head of x {list(x.shape)} are to turn in pairs; expected an even "
                 f"rotary_dim from 2 to {dim}"
             )
+        if x.size == 0:
+            return self._passes("rope").computed_zeros(x.shape, dtype, out, x=x)
         needed = self._needed(sequence, int(offset), positions, length)
         passes = self._passes("rope")
         table = self._table(needed, int(rotary), theta, scaling)
         source, angles = passes.read("x", x), passes.read("table", table)
         places = None if positions is None else passes.read("positions", positions)
-        target = passes.result("y", x.shape, out=out)
+        target = passes.computed("y", x.shape, dtype, out)
         passes.draw(
             rotate(
                 "rope",

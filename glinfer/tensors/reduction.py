@@ -2,35 +2,46 @@
 
 from __future__ import annotations
 
+import numpy.typing as npt
+
 from glinfer.errors import InputError
 from glinfer.ops.flat.normalize import cross_entropy as cross_entropy_draw
 from glinfer.ops.flat.stats import MAX_ARGMAX_COLUMNS, largest_column, stat_column, summarize
 from glinfer.tensors.base import Group, expect_floats
-from glinfer.tensors.passes import Passes
+from glinfer.tensors.passes import Passes, float_type
 from glinfer.tensors.tensor import Shape, Tensor
 
 
 class Reductions(Group):
     """One number for every row, computed in float32. Two draws, or three where rows are long or many."""
 
-    def sum(self, x: Tensor, *, keepdims: bool = False, out: Tensor | None = None) -> Tensor:
-        """The sum over the last axis; x [..., N] of float32 or float16 → float32 [...], or [..., 1].
+    def sum(
+        self, x: Tensor, *, keepdims: bool = False, dtype: npt.DTypeLike = "float32", out: Tensor | None = None
+    ) -> Tensor:
+        """The sum over the last axis; x [..., N] of float32 or float16 → [...], or [..., 1].
 
         Rows are added up in blocks of blocks, so that the error hardly grows with N. NaN and infinities as in NumPy.
 
         Args:
             x: at least one axis.
             keepdims: keep the last axis, with one element.
+            dtype: the result's type, float32 or float16.
             out: where to write; a new tensor where it is left out.
 
         Raises:
             InputError: x has no axis, is not of floats, or ``out`` does not fit.
         """
-        return _column(self._passes("sum"), x, "sum", keepdims, out)
+        return _column(self._passes("sum"), x, "sum", keepdims, dtype, out)
 
-    def max(self, x: Tensor, *, keepdims: bool = False, out: Tensor | None = None) -> Tensor:
-        """The largest element of the last axis, NaN where there is one; see :meth:`sum`."""
-        return _column(self._passes("max"), x, "largest", keepdims, out)
+    def max(
+        self, x: Tensor, *, keepdims: bool = False, dtype: npt.DTypeLike = "float32", out: Tensor | None = None
+    ) -> Tensor:
+        """The largest element of the last axis, NaN where there is one; see :meth:`sum`.
+
+        Raises:
+            InputError: as :meth:`sum`; or rows have no elements.
+        """
+        return _column(self._passes("max"), x, "largest", keepdims, dtype, out)
 
     def argmax(self, x: Tensor, *, keepdims: bool = False, out: Tensor | None = None) -> Tensor:
         """The index of the largest element of the last axis, as int32; see :meth:`sum`.
@@ -38,12 +49,14 @@ class Reductions(Group):
         The first of equals; NaN counts as larger than all others, as in NumPy.
 
         Raises:
-            InputError: as :meth:`sum`; or x has more than 2^24 columns, whose numbers float32 does not hold.
+            InputError: as :meth:`max`; or x has more than 2^24 columns, whose numbers float32 does not hold.
         """
-        return _column(self._passes("argmax"), x, "largest", keepdims, out)
+        return _column(self._passes("argmax"), x, "largest", keepdims, "int32", out)
 
-    def cross_entropy(self, logits: Tensor, targets: Tensor, *, out: Tensor | None = None) -> Tensor:
-        """``log(sum(exp(logits))) - logits[target]``; logits [..., V], targets int32 [...] → float32 [...].
+    def cross_entropy(
+        self, logits: Tensor, targets: Tensor, *, dtype: npt.DTypeLike = "float32", out: Tensor | None = None
+    ) -> Tensor:
+        """``log(sum(exp(logits))) - logits[target]``; logits [..., V], targets int32 [...] → [...].
 
         One loss for every row, not their mean. It is 0 where the target is outside of [0, V), whatever the row holds:
         so rows are left out, as with PyTorch's ``ignore_index``. Otherwise it is minus :meth:`log_softmax` at the
@@ -52,6 +65,7 @@ class Reductions(Group):
         Args:
             logits: float32 or float16, at least one axis.
             targets: the shape of logits without its last axis.
+            dtype: the result's type, float32 or float16.
             out: where to write; a new tensor where it is left out.
 
         Raises:
@@ -64,18 +78,20 @@ class Reductions(Group):
                 f"expected targets {list(logits.shape[:-1])} of int32"
             )
         passes = self._passes("cross_entropy")
+        if logits.size == 0:  # a target is outside of a vocabulary of none, so that its loss is 0
+            return passes.computed_zeros(targets.shape, dtype, out, logits=logits, targets=targets)
         source, wanted = passes.read("logits", logits), passes.read("targets", targets)
         name, kernels = "cross_entropy", passes.kernels
         stats, draws = summarize(
             name, name, source, stat="exponents", readers=source.shape[0], scratch=passes.scratch, kernels=kernels
         )
-        target = passes.result("y", targets.shape, out=out)
+        target = passes.computed("y", targets.shape, dtype, out)
         passes.draw(*draws, cross_entropy_draw(name, name, source, stats, wanted, target, kernels=kernels))
         (y,) = passes.run()
         return y
 
 
-def _column(passes: Passes, x: Tensor, stat: str, keepdims: bool, out: Tensor | None) -> Tensor:
+def _column(passes: Passes, x: Tensor, stat: str, keepdims: bool, dtype: npt.DTypeLike, out: Tensor | None) -> Tensor:
     call = passes.call
     expect_rows(call, x=x)
     if call == "argmax" and x.shape[-1] > MAX_ARGMAX_COLUMNS:
@@ -83,16 +99,23 @@ def _column(passes: Passes, x: Tensor, stat: str, keepdims: bool, out: Tensor | 
             f"{call}: x is {list(x.shape)}; expected at most {MAX_ARGMAX_COLUMNS} columns, whose numbers float32 "
             "holds; split the rows"
         )
+    shape: Shape = (*x.shape[:-1], 1) if keepdims else x.shape[:-1]
+    if x.size == 0:
+        if stat == "sum":
+            return passes.computed_zeros(shape, dtype, out, x=x)
+        if 0 not in shape:
+            raise InputError(f"{call}: x is {list(x.shape)}, whose rows have no elements, so that none is the largest")
+        return passes.empty(shape, "int32" if call == "argmax" else float_type(call, dtype), out, x=x)
     source = passes.read("x", x)
     stats, draws = summarize(
         call, call, source, stat=stat, readers=source.shape[0], scratch=passes.scratch, kernels=passes.kernels
     )
-    shape: Shape = (*x.shape[:-1], 1) if keepdims else x.shape[:-1]
-    target = passes.result("y", shape, "int32" if call == "argmax" else "float32", out=out)
     passes.draw(*draws)
     if call == "argmax":
+        target = passes.result("y", shape, "int32", out)
         passes.draw(largest_column(call, call, stats, target, cols=x.shape[-1], kernels=passes.kernels))
     else:
+        target = passes.computed("y", shape, dtype, out)
         passes.draw(stat_column(call, call, stats, target, stat=stat, kernels=passes.kernels))
     (y,) = passes.run()
     return y

@@ -48,9 +48,11 @@ class Storage:
         """The texture, filled now if this is the first use.
 
         Raises:
-            InputError: it was released.
+            InputError: it was released, or has no elements.
             PlanError, GLError: the texture cannot be made.
         """
+        if not self.layout.height:
+            raise InputError("a tensor without elements has no texture")
         if self._texture is None:
             if self._matrix is None:
                 raise InputError("this tensor was released; its elements are gone")

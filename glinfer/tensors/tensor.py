@@ -46,6 +46,9 @@ class TensorDevice(Protocol):
     def tensor(self, values: npt.ArrayLike, dtype: npt.DTypeLike | str | None = None) -> Tensor:
         """Copy an array to the device."""
 
+    def zeros(self, shape: Shape, dtype: npt.DTypeLike = "float32") -> Tensor:
+        """Make a tensor of zeros."""
+
     def layout(self, shape: Shape, dtype: str) -> FlatLayout:
         """Lay a tensor of this shape and type out in a texture."""
 
@@ -136,6 +139,10 @@ class Tensor:
         part: Tensor = self.device.ops.slice(self, *(index if isinstance(index, tuple) else (index,)))
         return part
 
+    def __setitem__(self, index: Any, value: Any) -> None:
+        """Change a part in place, as NumPy's basic indexing has it; see :meth:`Assignment.assign`."""
+        self.device.ops.assign(self, index, value)
+
     def __iter__(self) -> Iterator[Tensor]:
         """Iterate over copies of the parts along the first axis; without this Python would try indices for ever."""
         return (self[place] for place in range(len(self)))
@@ -173,7 +180,7 @@ class Tensor:
                 )
             return Tensor(self.device, self.storage, wanted, self.dtype)
         cols, own_cols = as_matrix(wanted)[1], as_matrix(self.shape)[1]
-        if cols == own_cols or (cols % LANES == 0 and own_cols % LANES == 0):
+        if not self.size or cols == own_cols or (cols % LANES == 0 and own_cols % LANES == 0):
             return Tensor(self.device, self.storage, wanted, self.dtype)
         copied: Tensor = self.device.ops.repack(self, wanted)
         return copied
@@ -188,7 +195,7 @@ class Tensor:
         known = math.prod(edge for edge in edges if edge != -1)
         if unknown == 1 and known > 0 and self.size % known == 0:
             edges[edges.index(-1)] = self.size // known
-        if min(edges, default=1) < 1 or math.prod(edges) != self.size:
+        if min(edges, default=0) < 0 or math.prod(edges) != self.size:
             raise InputError(f"a tensor {list(self.shape)} of {self.size} elements cannot become {list(given)}")
         return tuple(edges)
 

@@ -8,6 +8,7 @@ import click
 
 from glinfer.cli.common import LIMITS, device_options, json_option, out, print_json, progress, table
 from glinfer.errors import InputError
+from glinfer.models.tuning import cores
 from qa.kernels.measure import (
     KernelReport,
     KernelRow,
@@ -52,6 +53,7 @@ def kernels(names: tuple[str, ...], no_times: bool, page: str | None, as_json: b
             api=options["api"],
             limits=LIMITS[options["limits"]],
             times=not no_times,
+            processes=cores(),
             on_step=advance,
         )
     if as_json:

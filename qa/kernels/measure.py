@@ -2,12 +2,15 @@
 
 from __future__ import annotations
 
+import os
 import statistics
 import time
 import zlib
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
+from concurrent.futures import ProcessPoolExecutor, as_completed
 from dataclasses import asdict, dataclass, replace
 from fnmatch import fnmatchcase
+from multiprocessing import get_context
 from typing import Any
 
 import numpy as np
@@ -57,6 +60,8 @@ TABLE_BEGIN, TABLE_END = "<!-- table: begin -->", "<!-- table: end -->"
 _WARM_UPS = 2
 _MIN_SAMPLES, _MAX_SAMPLES, _SECONDS = 5, 25, 0.5
 _BETWEEN = ", "
+_CASES_EACH = 12
+"""Fewer cases are not worth another process, which takes a second to begin."""
 
 Progress = Callable[[int, int], None]
 
@@ -194,6 +199,7 @@ def measure_kernels(
     api: str | None = None,
     limits: Limits | None = None,
     times: bool = True,
+    processes: int = 1,
     on_step: Progress = lambda done, total: None,
 ) -> KernelReport:
     """Check every case in every form at all shapes, on large and on small textures, and time it.
@@ -204,76 +210,154 @@ def measure_kernels(
         api: ``es`` or ``desktop``, as :class:`glinfer.tensors.device.Device` takes it.
         limits: the largest textures, as :class:`glinfer.tensors.device.Device` takes them.
         times: also time each case at the size that it names.
+        processes: most processes that check, each with a device of its own; more than one only where there are cases
+            for all of them. Times are taken in this process, when all checks are done.
         on_step: called with the steps done and the number of steps.
 
     Raises:
         ContextError: nothing usable opens.
     """
-    sweep = _Sweep(cases, on_step, times)
-    with Device(device, api=api, limits=limits) as large:
-        sweep.check(large, SHAPES, "")
-        taken = sweep.times(large) if times else [None] * len(cases)
-        renderer, least = large.description, large.context.limits
-    for edge, shapes in SMALL_SHAPES.items():
-        small = replace(least, max_texture_size=min(least.max_texture_size, edge))
-        with Device(device, api=api, limits=small) as wrapped:
-            sweep.check(wrapped, shapes, f", textures of {edge} texels a side")
-    return KernelReport(renderer, tuple(sweep.row(*each) for each in enumerate(taken)))
+    opening = _Opening(device, api, limits)
+    done, total = 0, (1 + len(SMALL_SHAPES) + times) * len(cases)
+
+    def step(steps: int) -> None:
+        nonlocal done
+        done += steps
+        on_step(done, total)
+
+    with Device(device, api=api, limits=limits) as opened:
+        renderer = opened.description
+        rounds = [_Round(None, SHAPES), *(_Round(edge, shapes) for edge, shapes in SMALL_SHAPES.items())]
+        found: list[list[_Checked]] = [[] for _ in cases]
+        for place, checked in _checks(cases, rounds, opening, min(processes, len(cases) // _CASES_EACH)):
+            found[place].append(checked)
+            step(1)
+        rows = []
+        for case, checks in zip(cases, found, strict=True):
+            taken = None
+            if times:
+                taken = time_case(case, opened)
+                step(1)
+            rows.append(_row(case, sorted(checks, key=lambda each: each.number), taken))
+    return KernelReport(renderer, tuple(rows))
 
 
-class _Sweep:
-    """The checks of several cases on several devices."""
+@dataclass(frozen=True)
+class _Opening:
+    """The arguments of :class:`glinfer.tensors.device.Device`."""
 
-    def __init__(self, cases: Sequence[KernelCase], on_step: Progress, times: bool) -> None:
-        self.cases, self._on_step = cases, on_step
-        self._done, self._total = 0, (1 + len(SMALL_SHAPES) + times) * len(cases)
-        self._errors: list[dict[str, float]] = [dict.fromkeys(case.forms, 0.0) for case in cases]
-        self._worst = ["" for _ in cases]
-        self._problems = ["" for _ in cases]
+    device: str | int | None
+    api: str | None
+    limits: Limits | None
 
-    def check(self, device: Device, shapes: Sequence[Shape], where: str) -> None:
-        for place, case in enumerate(self.cases):
-            for form in case.forms:
-                for shape in shapes:
-                    self._check_one(place, device, form, shape, where)
-            self._step()
+    def open(self, edge: int | None) -> Device:
+        """A device, with textures of at most so many texels a side."""
+        limits = self.limits
+        if edge is not None:
+            with Device(self.device, api=self.api, limits=limits) as large:
+                least = large.context.limits
+            limits = replace(least, max_texture_size=min(least.max_texture_size, edge))
+        return Device(self.device, api=self.api, limits=limits)
 
-    def _check_one(self, place: int, device: Device, form: str, shape: Shape, where: str) -> None:
-        at = f"{form} at {shape[0]}×{shape[1]}{where}"
-        try:
-            error = case_error(self.cases[place], device, form, shape)
-        except GlinferError as refusal:  # one kernel that does not run must not hide what the others do
-            error = np.inf
-            self._problems[place] = self._problems[place] or f"{at}: {refusal}"
-        if not self._worst[place] or error > max(self._errors[place].values()):
-            self._worst[place] = at
-        self._errors[place][form] = max(self._errors[place][form], error)
 
-    def times(self, device: Device) -> list[KernelTime]:
-        found = []
-        for case in self.cases:
-            found.append(time_case(case, device))
-            self._step()
-        return found
+@dataclass(frozen=True)
+class _Round:
+    """The shapes that are checked on textures of one size."""
 
-    def _step(self) -> None:
-        self._done += 1
-        self._on_step(self._done, self._total)
+    edge: int | None
+    shapes: tuple[Shape, ...]
 
-    def row(self, place: int, taken: KernelTime | None) -> KernelRow:
-        case = self.cases[place]
-        return KernelRow(
-            kernel=case.kernel,
-            family=case.family,
-            shaders=case.shaders,
-            forms=case.forms,
-            tolerance=case.tolerance,
-            errors=self._errors[place],
-            worst=self._worst[place],
-            problem=self._problems[place],
-            time=taken,
-            timed_at=case.timed_at,
-        )
+    @property
+    def where(self) -> str:
+        return "" if self.edge is None else f", textures of {self.edge} texels a side"
+
+
+@dataclass
+class _Checked:
+    """What a round found of one case; rounds are numbered in the order of their checks."""
+
+    number: int
+    errors: dict[str, float]
+    worst: str = ""
+    problem: str = ""
+
+
+def _checks(
+    cases: Sequence[KernelCase], rounds: Sequence[_Round], opening: _Opening, processes: int
+) -> Iterator[tuple[int, _Checked]]:
+    """Check all cases in all rounds; yields the place of a case and what one round found, as they come."""
+    if processes < 2:
+        for number, each in enumerate(rounds):
+            with opening.open(each.edge) as device:
+                for place, case in enumerate(cases):
+                    yield place, _checked(case, device, each, number)
+        return
+    places = {case: place for place, case in enumerate(cases)}
+    known = {case: place for place, case in enumerate(all_cases())}
+    # The longest first, so that no process ends with one of them alone; products compile the largest shaders.
+    parts = sorted(_parts(cases), key=lambda part: part[0].family != "product")
+    with ProcessPoolExecutor(processes, get_context("spawn"), initializer=_take_one_core) as pool:
+        tasks = {}
+        for number, each in enumerate(rounds):
+            for part in parts:
+                tasks[pool.submit(_check_part, [known[case] for case in part], each, number, opening)] = part
+        for task in as_completed(tasks):
+            for case, checked in zip(tasks[task], task.result(), strict=True):
+                yield places[case], checked
+
+
+def _parts(cases: Sequence[KernelCase]) -> list[list[KernelCase]]:
+    """Cases that one process checks on one device: a family, whose kernels share programs, or a product alone."""
+    found: list[list[KernelCase]] = []
+    for case in cases:
+        if found and found[-1][0].family == case.family != "product":
+            found[-1].append(case)
+        else:
+            found.append([case])
+    return found
+
+
+def _take_one_core() -> None:
+    """Have llvmpipe rasterise in the thread that draws: the other cores have processes of their own."""
+    os.environ.setdefault("LP_NUM_THREADS", "0")
+
+
+def _check_part(places: Sequence[int], shapes: _Round, number: int, opening: _Opening) -> list[_Checked]:
+    cases = all_cases()
+    with opening.open(shapes.edge) as device:
+        return [_checked(cases[place], device, shapes, number) for place in places]
+
+
+def _checked(case: KernelCase, device: Device, shapes: _Round, number: int) -> _Checked:
+    found = _Checked(number, dict.fromkeys(case.forms, 0.0))
+    for form in case.forms:
+        for shape in shapes.shapes:
+            at = f"{form} at {shape[0]}×{shape[1]}{shapes.where}"
+            try:
+                error = case_error(case, device, form, shape)
+            except GlinferError as refusal:  # one kernel that does not run must not hide what the others do
+                error = np.inf
+                found.problem = found.problem or f"{at}: {refusal}"
+            if not found.worst or error > max(found.errors.values()):
+                found.worst = at
+            found.errors[form] = max(found.errors[form], error)
+    return found
+
+
+def _row(case: KernelCase, checks: Sequence[_Checked], taken: KernelTime | None) -> KernelRow:
+    worst = max(checks, key=lambda each: max(each.errors.values()))
+    return KernelRow(
+        kernel=case.kernel,
+        family=case.family,
+        shaders=case.shaders,
+        forms=case.forms,
+        tolerance=case.tolerance,
+        errors={form: max(each.errors[form] for each in checks) for form in case.forms},
+        worst=worst.worst,
+        problem=next((each.problem for each in checks if each.problem), ""),
+        time=taken,
+        timed_at=case.timed_at,
+    )
 
 
 def read_page(path: AnyPath) -> str:

@@ -1,10 +1,13 @@
 // Activations of the MLP, chosen by ACTIVATION: 0 none, 1 GELU in its tanh form, 2 GELU in its erf form, 3 SiLU.
+// Each is 0 below the number where float32 has no normal number for it, at -Inf too, which is the limit there. The selection
+// drops what overflows on the way. A NaN is below no number and stays, by the x that multiplies or is divided.
 
-// 0.5 x (1 + tanh(u)) is x / (1 + exp(-2u)): the same function without cancellation where tanh is near -1.
-// The clamp keeps exp finite; tanh itself overflows to NaN on some drivers.
+// 0.5 x (1 + tanh(u)) is x / (1 + exp(-2u)): the same function without cancellation where tanh is near -1, and without
+// tanh, which overflows to NaN on some drivers. At -10.03 exp is 1.6e38; the clamp also keeps compilers from joining -2 with
+// the other factors, so that all round alike.
 float gelu_tanh(float x) {
     float u = 0.7978845608028654 * (x + 0.044715 * x * x * x);
-    return x / (1.0 + exp(min(-2.0 * u, 88.0)));
+    return x < -10.03 ? 0.0 : x / (1.0 + exp(min(-2.0 * u, 88.0)));
 }
 
 // erfc to 1.2e-7 relative everywhere: the Chebyshev fit of Press et al., Numerical Recipes, section 6.2.
@@ -24,12 +27,12 @@ float erfc_of(float x) {
     return x >= 0.0 ? tail : 2.0 - tail;
 }
 
-// 0.5 x (1 + erf(x / sqrt 2)), written with erfc so that large negative x keeps its digits.
+// 0.5 x (1 + erf(x / sqrt 2)), written with erfc so that large negative x keeps its digits. At -13 it is -8e-38.
 float gelu_erf(float x) {
-    return 0.5 * x * erfc_of(-0.7071067811865476 * x);
+    return x < -13.0 ? 0.0 : 0.5 * x * erfc_of(-0.7071067811865476 * x);
 }
 
-// x / (1 + exp(-x)); below -88 exp would overflow, and the result is 0 to 37 digits.
+// x / (1 + exp(-x)). At -88 exp is 1.7e38.
 float silu(float x) {
     return x < -88.0 ? 0.0 : x / (1.0 + exp(-x));
 }

@@ -209,7 +209,7 @@ def test_an_activation_of_large_numbers_is_the_number_or_nothing(either: Device,
     assert np.array_equal(found, huge.astype(np.float32))
     found, _ = activated(either, -huge, activation)
     assert np.isfinite(found).all()
-    assert (np.abs(found) <= np.maximum(1e-37 * huge, 1e-20)).all(), found
+    assert (np.abs(found) <= np.where(huge < 30, 1e-20, 0)).all(), found
 
 
 @pytest.mark.parametrize("activation", sorted(set(ACTIVATIONS) - {"none"}))

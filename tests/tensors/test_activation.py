@@ -96,7 +96,7 @@ def test_extreme_gates(dev: Device, name: str) -> None:
     ):
         found = y.numpy()
         assert found[[0, 2, 6]].tolist() == [np.float32(2e30), -200.0, np.inf]
-        assert abs(found[1]) <= 1e8 * 1e-5  # -1e30 · 1e-38, where exp is kept finite, is not quite 0
+        assert found[1] == 0
         assert abs(found[3]) < 1e-20
         assert np.isnan(found[[4, 5]]).all()
         assert not padding(y).any()

@@ -104,6 +104,55 @@ def test_ids_that_are_no_row_are_skipped(dev: Device, method: str) -> None:
     np.testing.assert_array_equal(counts, wanted != 0)
 
 
+@pytest.mark.parametrize("method", METHODS)
+def test_gradients_are_added_to_a_table_that_is_there(dev: Device, method: str) -> None:
+    """Whole numbers, so that every order of additions gives the same; counts are those of each call."""
+    rng = np.random.default_rng(7)
+    table = rng.integers(-99, 99, (50, 6)).astype(np.float32)
+    with dev.tensor(table) as into:
+        texture, wanted = into.storage.texture(), table.astype(np.float64)
+        for vocab in (None, 50):
+            ids = rng.integers(-1, 52, (7, 33)).astype(np.int32)
+            grad = rng.integers(-1000, 1000, (7, 33, 6)).astype(np.float32)
+            grad[0, 0] = np.nan
+            sums, counts = expected(ids, grad, 50)
+            wanted += sums
+            before = dev.draws_issued
+            with dev.tensor(ids) as places, dev.tensor(grad) as gradients:
+                found, added = dev.ops.embedding_backward(places, gradients, vocab, method=method, into=into)
+            assert dev.draws_issued - before == (1 if method == "scatter" else 2)
+            assert found is into
+            assert into.storage.texture() is texture
+            np.testing.assert_array_equal(into.numpy(), wanted)
+            with added:
+                np.testing.assert_array_equal(added.numpy(), counts)
+    assert dev.memory().tensors == 0
+
+
+def test_a_view_of_a_table_may_take_gradients(dev: Device) -> None:
+    table, ids = dev.full((3, 8), 1.0), dev.tensor([5, 5, 0])
+    dev.ops.embedding_backward(ids, dev.full((3, 4), 2.0), into=table.reshape(6, 4))
+    assert table.numpy().tolist() == [[3.0] * 4 + [1.0] * 4, [1.0] * 8, [1.0] * 4 + [5.0] * 4]
+
+
+@pytest.mark.parametrize("method", METHODS)
+def test_tables_that_take_no_gradients(dev: Device, method: str) -> None:
+    ids, grad = dev.tensor([1, 2]), dev.full((2, 4), 1.0)
+    for into, vocab, message in (
+        (dev.zeros((5, 3)), None, "into is [5, 3] of float32; expected [5, 4] of float32"),
+        (dev.zeros((5, 4)), 6, "into is [5, 4] of float32; expected [6, 4] of float32"),
+        (dev.zeros((5, 4), "float16"), None, "into is [5, 4] of float16; expected [5, 4] of float32"),
+        (dev.zeros((20,)), None, "vocab is None; expected how many rows the table has"),
+        (None, None, "vocab is None; expected how many rows the table has"),
+        (grad, None, "into is read or written by this call already; give it another tensor"),
+    ):
+        with pytest.raises(InputError) as raised:
+            dev.ops.embedding_backward(ids, grad, vocab, into=into, method=method)
+        assert str(raised.value) == f"embedding_backward: {message}"
+    with Device() as other, pytest.raises(InputError, match="into is a tensor of another device"):
+        dev.ops.embedding_backward(ids, grad, into=other.zeros((5, 4)), method=method)
+
+
 @pytest.mark.parametrize("vocab", [1, 3001])
 def test_every_point_hits_its_texel(dev: Device, vocab: int) -> None:
     ids = np.random.default_rng(6).permutation(vocab).astype(np.int32)
@@ -205,6 +254,34 @@ class OneDraw:
 
 
 @pytest.mark.parametrize("method", METHODS)
+def test_a_plan_that_goes_on_agrees_with_its_oracle(dev: Device, method: str) -> None:
+    builder, edge = PlanBuilder("add", 1, ()), dev.context.limits.max_texture_size
+    ids, grad = (
+        builder.flat("ids", "input", 2, 21, "rgba32i", edge),
+        builder.flat("grad", "input", 42, 6, "rgba32f", edge),
+    )
+    sums, counts = (builder.flat(name, "cache", 11, 6, "rgba32f", edge) for name in ("sums", "counts"))
+    before = builder.flat("before", "input", 11, 6, "rgba32f", edge) if method == "gather" else None
+    options = {"accumulates": True, "before": before, "method": method, "kernels": dev.kernels}
+    builder.draw(add_gradients("add", "add", ids, grad, sums, counts, **options))
+    plan, rng = builder.build(), np.random.default_rng(11)
+    held = {name: normal(rng, 11, 6) for name in ("sums", "counts")}
+    inputs = {"ids": rng.integers(-1, 12, (2, 21)).astype(np.int32), "grad": normal(rng, 42, 6)}
+    if before is not None:
+        inputs["before"] = normal(rng, 11, 6)
+    session = Session(plan, {}, dev.context, programs=dev.programs)
+    for name, array in inputs.items():
+        session.write(name, array)
+    for name, array in held.items():
+        session.texture(name).upload(array)
+    ((_, wanted),) = run_plan(plan, {}, inputs, {}, {name: array.astype(np.float64) for name, array in held.items()})
+    session.run({})
+    for number, name in enumerate(held):
+        assert np.abs(session.read(name) - wanted[number]).max() < 1e-5
+    session.release()
+
+
+@pytest.mark.parametrize("method", METHODS)
 def test_a_plan_begins_at_zero_in_every_run_and_agrees_with_its_oracle(dev: Device, method: str) -> None:
     one = OneDraw(method, dev.kernels, edge=dev.context.limits.max_texture_size)
     one.builder.draw(one.draw)
@@ -238,5 +315,13 @@ def test_draws_that_do_not_fit_are_refused() -> None:
     one.refused(dataclasses.replace(one.draw, points=0), "draw add: scattered points need a number and a vertex shader")
     one = OneDraw()
     one.refused(dataclasses.replace(one.draw, clears=False), "draw add adds to sums, which no earlier draw has written")
+    one = OneDraw()
+    one.builder.draw(one.draw)
+    table = one.builder.build().table
+    ids, grad, sums, counts = (table[name] for name in ("ids", "grad", "sums", "counts"))
+    for method, accumulates in (("scatter", False), ("scatter", True), ("gather", False)):
+        options = {"method": method, "accumulates": accumulates, "before": sums, "kernels": one.kernels}
+        with pytest.raises(PlanError, match=f"draw add: {method} takes a copy of the sums only where gather adds"):
+            add_gradients("add", "add", ids, grad, sums, counts, **options)
     with pytest.raises(PlanError, match="draw add: gradients are added by 'sort'; known: scatter, gather"):
         OneDraw("sort")

@@ -71,6 +71,11 @@ class FlatLayout:
             )
         return cls(rows, cols, width, -(-texels // width), FORMATS[format_name])
 
+    @classmethod
+    def without_elements(cls, shape: tuple[int, int], format_name: str) -> FlatLayout:
+        """The layout of a matrix with an edge of 0, which takes no texel."""
+        return cls(*shape, _MIN_WIDTH, 0, FORMATS[format_name])
+
     @property
     def row_texels(self) -> int:
         """Texels of one row."""

@@ -3,6 +3,7 @@
 
 from glinfer.ops.flat import (
     activate,
+    assign,
     attend,
     elementwise,
     lookup,

@@ -27,30 +27,36 @@ def add_gradients(
     counts: TensorSpec,
     *,
     method: str,
+    accumulates: bool = False,
+    before: TensorSpec | None = None,
     kernels: KernelOptions,
 ) -> DrawSpec:
     """``sums[id] += grad`` for ids [R, C] and grad [R × C, D]; ``counts`` gets the number of added elements.
 
-    sums and counts [vocabulary, D] in 32-bit floats begin at zero. Elements that are not finite are skipped, and so is
-    the gradient of an id that names no row. Blending may add in another order than that of the ids.
+    sums and counts [vocabulary, D] in 32-bit floats begin at zero. With ``accumulates`` sums begins at what it holds,
+    which ``gather`` finds in ``before``, a copy of it, and ``scatter`` adds to counts as well. Elements that are not
+    finite are skipped, and so is the gradient of an id that names no row. Blending may add in another order than that
+    of the ids.
 
     Raises:
-        PlanError: there is no such method, or a tensor has another layout.
+        PlanError: there is no such method, a tensor has another layout, or a copy is missing or too much.
     """
     if method not in METHODS:
         raise PlanError(f"draw {name}: gradients are added by {method!r}; known: {', '.join(METHODS)}")
     scatters = method == "scatter"
+    if (before is not None) != (accumulates and not scatters):
+        raise PlanError(f"draw {name}: {method} takes a copy of the sums only where gather adds to them")
     defines: list[Define] = [("IDS_ROWS", ids.shape[0]), ("IDS_COLS", ids.shape[1]), ("OUT_ROWS", sums.shape[0])]
     return flat_draw(
         name,
         kind,
         f"{method}_add",
-        [("ids", ids), ("grad", grad)],
+        [("ids", ids), ("grad", grad), *([("before", before)] if before is not None else [])],
         [sums, counts],
         kernels=kernels,
-        defines=defines,
+        defines=[*defines, *([] if scatters else [("BEFORE", int(before is not None))])],
         adds=scatters,
-        clears=scatters,
+        clears=scatters and not accumulates,
         vertex="common/scatter_add.vert" if scatters else "",
         points=grad.shape[0] * flat_layout(name, grad).row_texels if scatters else 0,
     )
@@ -60,6 +66,7 @@ def _check(shapes: Shapes, params: Params) -> None:
     rows, cols = int(params["IDS_ROWS"]), int(params["IDS_COLS"])
     shapes.expect("ids", rows, cols)
     shapes.expect("output", params["OUT_ROWS"], None)
+    shapes.expect("before", *shapes.by_name["output"])
     shapes.expect("grad", rows * cols, shapes.by_name["output"][1])
 
 
@@ -69,10 +76,16 @@ def _oracle(inputs: Mapping[str, Array], params: Params, size: tuple[int, int]) 
     known = (ids >= 0) & (ids < size[0])
     ids, grad = ids[known], grad[known]
     found = np.zeros((2, *size))
+    if "output" in inputs:
+        found += inputs["output"]
+    elif "before" in inputs:
+        found[0] += inputs["before"]
     np.add.at(found[0], ids, np.where(np.isfinite(grad), grad, 0.0))
     np.add.at(found[1], ids, np.isfinite(grad).astype(np.float64))
     return found
 
 
 for _method in METHODS:
-    register(Op(f"{_method}_add", ("ids", "grad"), (), _check, _oracle, ("ids",)))
+    register(
+        Op(f"{_method}_add", ("ids", "grad"), ("before",) if _method == "gather" else (), _check, _oracle, ("ids",))
+    )

@@ -72,17 +72,32 @@ def _gelu_erf(x: Array) -> Array:
     return np.asarray(0.5 * x * np.vectorize(math.erfc, otypes=[np.float64])(-x / math.sqrt(2.0)))
 
 
+def _sigmoid(x: Array) -> Array:
+    with np.errstate(invalid="ignore"):  # NumPy warns of a NaN, and keeps it
+        return np.asarray(np.exp(-np.logaddexp(0.0, -x)))
+
+
 def _gelu_tanh(x: Array) -> Array:
-    return 0.5 * x * (1.0 + np.tanh(math.sqrt(2.0 / math.pi) * (x + 0.044715 * x**3)))
+    # 0.5 (1 + tanh(u)) is sigmoid(2u), which keeps the digits that 1 + tanh(u) loses below -6.
+    return x * _sigmoid(2.0 * math.sqrt(2.0 / math.pi) * (x + 0.044715 * x**3))
+
+
+def _silu(x: Array) -> Array:
+    return x * _sigmoid(x)
+
+
+_FUNCTIONS = {ACTIVATIONS["gelu_new"]: _gelu_tanh, ACTIVATIONS["gelu"]: _gelu_erf, ACTIVATIONS["silu"]: _silu}
 
 
 def activate(x: Array, activation: int) -> Array:
-    """The activation of that number in :data:`ACTIVATIONS`, float64."""
-    if activation == ACTIVATIONS["gelu_new"]:
-        return _gelu_tanh(x)
-    if activation == ACTIVATIONS["silu"]:
-        return np.asarray(x / (1.0 + np.exp(np.minimum(-x, 700.0))))
-    return _gelu_erf(x) if activation == ACTIVATIONS["gelu"] else x
+    """The activation of that number in :data:`ACTIVATIONS`, float64.
+
+    At -Inf it is the limit, 0, where the formulas have -Inf · 0.
+    """
+    if activation == ACTIVATIONS["none"]:
+        return x
+    function = _FUNCTIONS[activation]
+    return np.where(x == -np.inf, -0.0, function(np.maximum(x, -1e100)))
 
 
 def _oracle(inputs: Mapping[str, Array], params: Params, size: tuple[int, int]) -> Array:

@@ -20,11 +20,13 @@ def _check(device: Device, rng: np.random.Generator, rows: int, cols: int, form:
     odd = np.array([np.nan, np.inf, -np.inf], dtype=grad.dtype)
     grad = np.where(rng.random(grad.shape) < 0.05, rng.choice(odd, grad.shape), grad)
     sums, counts = expected(ids, grad, rows)
-    method = "gather" if form == "gather" else None
+    table = normal(rng, rows, cols)
+    into = device.tensor(table) if form.endswith("into") else None
+    method = "gather" if form.startswith("gather") else None
     with device.tensor(ids) as places, device.tensor(grad) as gradients:
-        found, added = device.ops.embedding_backward(places, gradients, rows, method=method)
+        found, added = device.ops.embedding_backward(places, gradients, rows, method=method, into=into)
         with found, added:
-            return [(found.numpy(), sums), (added.numpy(), counts)]
+            return [(found.numpy(), sums if into is None else table + sums), (added.numpy(), counts)]
 
 
 def expected(ids: Array, grad: Array, vocab: int) -> tuple[Array, Array]:
@@ -53,7 +55,7 @@ CASES = [
         "embedding_backward",
         "backward",
         ("scatter_add", "gather_add"),
-        ("float32", "float16", "gather"),
+        ("float32", "float16", "into", "gather", "gather into"),
         _check,
         _timed,
         "512 of 5256×512",

@@ -128,6 +128,24 @@ def _astype(
                 yield device.ops.astype(tensor, wanted), x.astype(wanted)
 
 
+def _assign(
+    device: Device, rng: np.random.Generator, rows: int, cols: int, form: str
+) -> Iterator[tuple[Tensor, Array]]:
+    x, row = elements(rng, form, rows, cols), elements(rng, form, cols)
+    expected, whole = x.copy(), device.tensor(x)
+    expected[rows // 2], expected[rows // 3 :, cols // 4 : cols // 2 + 1] = row, elements(rng, form, 1, 1)[0]
+    whole[rows // 2] = row
+    whole[rows // 3 :, cols // 4 : cols // 2 + 1] = expected[-1, cols // 4]
+    yield whole, expected
+    x = elements(rng, form, 2, min(rows, 31), 3, min(cols, 37))
+    value = elements(rng, form, *x[:, ::-2, 1:].shape)
+    expected, deep = x.copy(), device.tensor(x)
+    expected[:, ::-2, 1:] = value
+    with device.tensor(value) as tensor:
+        deep[:, ::-2, 1:] = tensor
+    yield deep, expected
+
+
 def _timed(run: Callable[[Device, Tensor], Sequence[Tensor]], *shape: int) -> Timed:
     def timed(device: Device, rng: np.random.Generator) -> Callable[[], object]:
         x = device.tensor(normal(rng, *shape))
@@ -150,8 +168,13 @@ def _case(
     shown: str = "",
 ) -> KernelCase:
     size = shown or "×".join(str(edge) for edge in shape)
-    shaders = ("strided_copy", "repack") if shader == "repack" else (shader,)
+    shaders = {"repack": ("strided_copy", "repack"), "assign": ("assign", "strided_copy")}.get(shader, (shader,))
     return KernelCase(kernel, "movement", shaders, FORMS, _checked(moves), _timed(run, *shape), size, tolerance=0)
+
+
+def _half_assigned(device: Device, x: Tensor) -> Sequence[Tensor]:
+    device.ops.assign(x, slice(256), 1.0)
+    return ()
 
 
 _HALVES = slice(256, None), slice(1, None)
@@ -192,5 +215,6 @@ CASES = [
         (512, 2047),
         "512×2047 to 2047×512",
     ),
+    _case("assign", "assign", _assign, _half_assigned, (512, 2048), "256 rows of 512×2048"),
     _case("astype", "strided_copy", _astype, lambda dev, x: [dev.ops.astype(x, "float16")], (512, 2048)),
 ]

@@ -15,6 +15,7 @@
 //   {"kind": "overwrite", "texture": "wte", "y": 1, "lines": 2}   zeros in lines of a texture
 //   {"kind": "reread", "path": "other"}         another file in the place of weights.safetensors, from now on
 //   {"kind": "rebind", "draw": "lm_head", "unit": 0, "texture": "wte"}   what a draw samples at a texture unit
+//   {"kind": "draw", "vertex": "…", "fragment": "…", "inputs": {"x": [1, 2, 3, 4]}}   a pass over textures of one line
 // Printed: {"results": […], "console": […], "errors": […], "drawCalls": …, "renderer": …}.
 
 import { readFileSync } from "node:fs";
@@ -45,6 +46,42 @@ function watch() {
   addEventListener("webglcontextlost", () => (watched.lost += 1), true);
 }
 
+/** Before any script of the page: a function that draws one triangle over textures of one line, and reads the bits back. */
+function lendDraw() {
+  globalThis.drawOnce = (gl, { vertex, fragment, inputs }) => {
+    const program = gl.createProgram();
+    for (const [kind, text] of [[gl.VERTEX_SHADER, vertex], [gl.FRAGMENT_SHADER, fragment]]) {
+      const shader = gl.createShader(kind);
+      gl.shaderSource(shader, text);
+      gl.compileShader(shader);
+      if (!gl.getShaderParameter(shader, gl.COMPILE_STATUS)) throw new Error(gl.getShaderInfoLog(shader));
+      gl.attachShader(program, shader);
+    }
+    gl.linkProgram(program);
+    gl.useProgram(program);
+    const width = Object.values(inputs)[0].length / 4;
+    const texture = (unit, numbers) => {
+      gl.activeTexture(gl.TEXTURE0 + unit);
+      gl.bindTexture(gl.TEXTURE_2D, gl.createTexture());
+      gl.texImage2D(gl.TEXTURE_2D, 0, gl.RGBA32F, width, 1, 0, gl.RGBA, gl.FLOAT, numbers);
+      for (const name of [gl.TEXTURE_MIN_FILTER, gl.TEXTURE_MAG_FILTER]) gl.texParameteri(gl.TEXTURE_2D, name, gl.NEAREST);
+      return gl.getParameter(gl.TEXTURE_BINDING_2D);
+    };
+    Object.entries(inputs).forEach(([name, numbers], unit) => {
+      texture(unit, new Float32Array(numbers));
+      gl.uniform1i(gl.getUniformLocation(program, name), unit);
+    });
+    const target = texture(Object.keys(inputs).length, null);
+    gl.bindFramebuffer(gl.FRAMEBUFFER, gl.createFramebuffer());
+    gl.framebufferTexture2D(gl.FRAMEBUFFER, gl.COLOR_ATTACHMENT0, gl.TEXTURE_2D, target, 0);
+    gl.viewport(0, 0, width, 1);
+    gl.drawArrays(gl.TRIANGLES, 0, 3);
+    const found = new Float32Array(4 * width);
+    gl.readPixels(0, 0, width, 1, gl.RGBA, gl.FLOAT, found);
+    return Array.from(new Uint32Array(found.buffer));
+  };
+}
+
 /** In the page: wait for its model and do the jobs; draw calls are counted around each. */
 async function work(jobs) {
   await globalThis.glinfer.ready;
@@ -60,7 +97,9 @@ async function work(jobs) {
   for (const job of jobs) {
     const start = performance.now();
     const made = {};
-    if (job.kind === "encode") {
+    if (job.kind === "draw") {
+      made.bits = globalThis.drawOnce(gl, job);
+    } else if (job.kind === "encode") {
       made.ids = model.tokenizer.encode(job.text);
       made.text = model.tokenizer.decode(made.ids);
     } else if (job.kind === "verify") {
@@ -169,6 +208,7 @@ async function main() {
       if (why !== "net::ERR_ABORTED") said.errors.push(`${request.url()} ${why}`); // the page has read enough of it
     });
     await page.addInitScript(watch);
+    await page.addInitScript(lendDraw);
     await page.goto(url);
     let made = {};
     if (message) made = await talk(page, message);

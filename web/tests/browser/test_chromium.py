@@ -9,6 +9,7 @@ from typing import Any
 
 import numpy as np
 import pytest
+import subnormals
 from goldens import ModelWriter, gab_records
 
 import glinfer
@@ -18,6 +19,10 @@ from glinfer.engine.random_model import demo_tokenizer
 from glinfer.export.site import ExportedSite, export_web
 from glinfer.formats import Checkpoint, random_checkpoint, save_checkpoint, write_bpe
 from glinfer.formats.packed import PackedTensor
+from glinfer.gl.program import VERTEX_SHADER, load_source
+from glinfer.models.plan import PlanBuilder
+from glinfer.ops.flat.elementwise import arithmetic
+from glinfer.ops.kernels import KernelOptions
 from qa.kernels.cases.embedding import random_blocks
 
 pytestmark = [pytest.mark.gl, pytest.mark.web]
@@ -265,6 +270,45 @@ def test_edges_that_are_longer_than_any_texture(run_site: Drive, tmp_path: Path,
     (found,) = run_site(made.folder, [job], query=LIMITS["webgl2"])["results"]
     assert found["ids"] == ids
     assert max(np.abs(np.array(a) - b).max() for a, b in zip(found["logits"], logits, strict=True)) <= LOGITS_TOLERANCE
+
+
+def test_subnormal_numbers_in_arithmetic(run_site: Drive, tmp_path: Path) -> None:
+    """The browser's renderer does what docs/kernels.md says."""
+    made, jobs = export_web("shakespeare", tmp_path / "site"), []
+    for case in subnormals.CASES.values():
+        builder = PlanBuilder("one draw", 1, ())
+        x, y, out = (builder.flat(name, kind, 1, 4, "rgba32f", 64) for name, kind in (
+            ("x", "input"), ("y", "input"), ("out", "activation")))  # fmt: skip
+        spec = arithmetic("draw", "draw", x, y, out, operation=case.operation, kernels=KernelOptions())
+        sources = [
+            load_source(VERTEX_SHADER, {}, api="es"),
+            load_source("arithmetic.frag", dict(spec.defines), api="es"),
+        ]
+        inputs = {name: np.resize(numbers, 16).tolist() for name, numbers in (("x", case.x), ("y", case.y))}
+        jobs.append({"kind": "draw", "vertex": sources[0].text, "fragment": sources[1].text, "inputs": inputs})
+    ran = run_site(made.folder, jobs)
+    bits = [np.array(found["bits"][:4], np.uint32).view(np.float32) for found in ran["results"]]
+    found = subnormals.outcomes(dict(zip(subnormals.CASES, bits, strict=True)))
+    known = subnormals.renderer_of(ran["renderer"])
+    print(ran["renderer"], found)
+    assert known is None or found == subnormals.BEHAVIOUR[known]
+
+
+@pytest.mark.parametrize("plan", ["fast", "reference"])
+def test_activations_far_below_zero_are_zero(run_site: Drive, tmp_path: Path, plan: str) -> None:
+    """Biases of −1e37 in front of GELU give the very logits that biases of −50 give, times weights of 1e3."""
+    config = ModelConfig.from_options("blocks=1,heads=2,dim=16,vocab=300,context=32")
+    found = []
+    for biases in ([-50.0], [-50.0, -1e10, -1e37, -3e38]):
+        checkpoint = random_checkpoint(config, seed=4)
+        checkpoint.tensors["transformer.h.0.mlp.fc_in.bias"][:] = np.resize(np.float32(biases), 64)
+        checkpoint.tensors["transformer.h.0.mlp.fc_out.weight"][:] *= 1e3
+        path = tmp_path / f"{len(biases)}.gab"
+        save_checkpoint(checkpoint, path)
+        made = export_web(path, tmp_path / path.stem, plan=plan, limits="webgl2")
+        found += run_site(made.folder, [{"kind": "logits", "ids": [7, 250, 1]}], query=LIMITS["webgl2"])["results"]
+    assert np.ptp(found[0]["logits"][0]) > 0
+    assert found[0]["logits"] == found[1]["logits"]
 
 
 def test_a_single_file_runs_without_a_server(open_page: Drive, tmp_path: Path) -> None:

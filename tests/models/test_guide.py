@@ -1,0 +1,95 @@
+"""Where the reference plan departs from the published guide: docs/shaders.md has the table, and says why."""
+
+from __future__ import annotations
+
+import math
+import re
+from pathlib import Path
+
+import pytest
+
+from glinfer.config import ModelConfig
+from glinfer.formats import random_checkpoint
+from glinfer.gl.context import Device, Limits
+from glinfer.gl.layouts.matrix import Layout
+from glinfer.gl.program import shader_root
+from glinfer.models.plan import Plan
+from glinfer.models.reference.gab import reference_plan
+from glinfer.models.session import Session
+from glinfer.ops.published.attention import MASKED
+
+DOC = Path(__file__).resolve().parents[2] / "docs" / "shaders.md"
+GAB = ModelConfig.from_options("")
+
+
+@pytest.fixture(scope="module")
+def plan() -> Plan:
+    return reference_plan(GAB)
+
+
+def table() -> dict[str, str]:
+    """The column *here* of the table, by its first column."""
+    text = DOC.read_text("utf-8").partition("## Departures from the published guide")[2]
+    rows = [line.strip("|").split(" | ") for line in text.partition("\n## ")[0].splitlines() if line.startswith("| ")]
+    return {row[0].strip(): row[2] for row in rows}
+
+
+def test_the_vocabulary_is_not_padded(plan: Plan) -> None:
+    shapes = {tensor.name: tensor.shape for tensor in plan.tensors}
+    for name in ("transformer.wte.weight", "lm_head.weight"):
+        assert shapes[name] == (5256, 512)
+    assert shapes["logits"] == shapes["probs"] == (1, 5256)
+    assert table()["rows of the vocabulary"].startswith("5,256")
+    assert f"{(8192 - 5256) * 512 * 4 / 1e6:.1f} MB of zeros in each of two tables" in DOC.read_text("utf-8")
+
+
+def test_formats(plan: Plan) -> None:
+    """Ids are whole numbers, everything else is one float a texel."""
+    assert {tensor.name for tensor in plan.tensors if tensor.format != "r32f"} == {"tokens"}
+    assert plan.table["tokens"].format == "r32i"
+    assert "uniform isampler2D tokens;" in (shader_root() / "embed.frag").read_text("utf-8")
+
+
+def test_masked_scores() -> None:
+    assert MASKED == -1e30
+    assert "const float MASKED = -1e30;" in (shader_root() / "attention_scores.frag").read_text("utf-8")
+    assert table()["masked scores"] == "−1e30"
+
+
+def test_working_textures(plan: Plan) -> None:
+    sizes = {tensor.name: 4 * math.prod(tensor.shape) for tensor in plan.tensors if tensor.kind != "weight"}
+    assert sizes["attn.scores"] == sizes["attn.probs"] == sizes["mlp.inner"] == 16_777_216
+    assert sorted(sizes.values()).count(4_194_304) == 8
+    assert sizes["attn.mixed"] == 524_288
+    assert f"{sum(sizes.values()) / 1e6:.1f} MB" in table()["working textures"]
+
+
+def test_only_long_edges_are_wrapped(plan: Plan) -> None:
+    """Within WebGL2's limits what has a row or a column for each of 5,256 tokens, and on larger textures nothing."""
+
+    def wrapped(edge: int) -> set[str]:
+        return {tensor.name for tensor in plan.tensors if Layout.of(tensor.shape, tensor.format, edge).wrapped}
+
+    edge = Limits.webgl2_minimum().max_texture_size
+    assert wrapped(edge) == {"transformer.wte.weight", "lm_head.weight", "lm_head.bias", "logits", "probs"}
+    assert not wrapped(8192)
+
+
+@pytest.mark.gl
+def test_each_pass_is_one_triangle_over_the_rows_in_use(device: Device) -> None:
+    config = ModelConfig.from_options("blocks=1,heads=2,dim=8,vocab=20,context=16")
+    checkpoint = random_checkpoint(config)
+    session = Session(reference_plan(config), checkpoint.tensors, device)
+    values = {"rows": 5}
+    assert len(session.draws) == 1 * (8 + 4 * 2) + 4
+    assert {draw.vertices(values) for draw in session.draws} == {3}
+    heights = {draw.name: draw.viewport(values)[3] for draw in session.draws}
+    assert {heights.pop("lm_head"), heights.pop("probs")} == {1}
+    assert set(heights.values()) == {5}
+    session.release()
+
+
+def test_no_vertex_buffer() -> None:
+    text = (shader_root() / "common" / "triangle.vert").read_text("utf-8")
+    assert "gl_VertexID" in text
+    assert not re.search(r"^\s*(in|uniform) ", text, re.MULTILINE)

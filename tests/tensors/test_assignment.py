@@ -1,0 +1,271 @@
+"""Assignment to rows, slices and elements, against NumPy's own: bits, what stays, overlaps, views, what is refused."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import numpy as np
+import pytest
+from flat_draw import padding, same_bits
+from hypothesis import HealthCheck, given, settings
+from hypothesis import strategies as st
+from tiers import tiered
+
+from glinfer.errors import InputError, PlanError
+from glinfer.models.oracle import run_plan
+from glinfer.models.plan import PlanBuilder
+from glinfer.models.session import Session
+from glinfer.ops.flat.assign import Taken, assign, cuts_texels, joined_axes
+from glinfer.ops.flat.movement import strided_copy
+from glinfer.ops.flat.strided import MAX_AXES, Axis
+from glinfer.tensors.device import Device
+from qa.kernels.cases.movement import elements
+
+pytestmark = pytest.mark.gl
+
+Array = np.ndarray[Any, Any]
+s_ = np.s_
+INDICES: list[tuple[tuple[int, ...], Any]] = [
+    ((5, 8), s_[2]),
+    ((5, 8), s_[1:4]),
+    ((5, 7), s_[:, 3:7]),
+    ((), s_[()]),
+    ((9,), s_[-7:5]),
+    ((300, 70), s_[250:100:-7, 60:3:-5]),
+    ((4, 5, 6), s_[1, ::-1, 1:5]),
+    ((4, 5, 6), s_[..., 0]),
+    ((4, 5, 6), s_[::2, None, 3]),
+    ((2, 3, 4, 5), s_[:, 1:, 2:3]),
+    ((2, 3, 4, 5, 6, 7), s_[0:2, 1:2, ::3, 1:5:2, 1:6, 2:5]),
+    ((6, 4), s_[...]),
+]
+
+
+def changed(array: Array, index: Any, value: Any) -> Array:
+    """What NumPy makes of it."""
+    copy = np.array(array)
+    copy[index] = value
+    return copy
+
+
+def values_for(rng: np.random.Generator, dtype: str, part: tuple[int, ...]) -> list[Any]:
+    """A value of the part's shape, a number, and a row or a column for all of it."""
+    found: list[Any] = [elements(rng, dtype, *part), 5]
+    if part:
+        found += [elements(rng, dtype, part[-1]), elements(rng, dtype, *part[:-1], 1)]
+    return found
+
+
+@tiered(("shape", "index"), INDICES, keep=range(6))
+@tiered("dtype", ["float32", "int32", "float16"], keep=2)
+def test_a_part_becomes_what_numpy_makes_it(dev: Device, dtype: str, shape: tuple[int, ...], index: Any) -> None:
+    rng = np.random.default_rng(1)
+    array = elements(rng, dtype, *shape)
+    for value in values_for(rng, dtype, array[index].shape):
+        x = dev.tensor(array)
+        x[index] = value
+        assert same_bits(x.numpy(), changed(array, index, value))
+        assert not padding(x).any()
+        given = dev.tensor(value)
+        x = dev.tensor(array)
+        assert dev.ops.assign(x, index, given) is x
+        assert same_bits(x.numpy(), changed(array, index, value))
+    del x, given
+    assert dev.memory().tensors == 0
+
+
+@pytest.mark.slow
+@settings(max_examples=25, suppress_health_check=[HealthCheck.function_scoped_fixture])
+@given(st.data())
+def test_random_indices(dev: Device, data: st.DataObject) -> None:
+    shape = tuple(data.draw(st.lists(st.integers(1, 9), max_size=4), "shape"))
+    index: list[Any] = []
+    for edge in shape[: data.draw(st.integers(0, len(shape)), "indexed")]:
+        part = data.draw(st.one_of(st.integers(-edge, edge - 1), st.slices(edge)), "part")
+        index.append(part)
+    array = elements(np.random.default_rng(2), "float32", *shape)
+    value = elements(np.random.default_rng(3), "float32", *array[tuple(index)].shape)
+    x = dev.tensor(array)
+    x[tuple(index)] = value
+    assert same_bits(x.numpy(), changed(array, tuple(index), value))
+
+
+def test_within_the_least_limits_and_small_textures(small: Device) -> None:
+    array = elements(np.random.default_rng(4), "float32", 41, 77)
+    for index in (s_[7], s_[3:30:2, 5:70]):
+        x = small.tensor(array)
+        x[index] = 2.5
+        assert same_bits(x.numpy(), changed(array, index, 2.5))
+
+
+def test_what_stays_keeps_its_bits_and_its_texture(dev: Device) -> None:
+    array = np.arange(24, dtype=np.uint32).reshape(3, 8).view(np.float32)  # subnormal numbers
+    array.view(np.uint32)[0, 0] = 0x7FC01234
+    x = dev.tensor(array)
+    texture, before = x.storage.texture(), dev.draws_issued
+    x[1] = np.ones(8, np.float32)
+    assert dev.draws_issued == before + 1
+    x[2, 1:3] = 4
+    assert dev.draws_issued == before + 3
+    assert x.storage.texture() is texture
+    expected = changed(changed(array, 1, 1), s_[2, 1:3], 4)
+    if "llvmpipe" in dev.description:
+        assert same_bits(x.numpy(), expected)
+    assert x.numpy()[1:, 1:3].tolist() == expected[1:, 1:3].tolist()
+
+
+def test_another_place_of_the_same_size_takes_no_new_program(dev: Device) -> None:
+    x = dev.zeros((64, 10))
+    x[3] = 1
+    x[3, 2:5] = 2
+    programs = len(dev.programs)
+    for row in range(20):
+        x[row] = row
+        x[row, 4:7] = -1
+    assert len(dev.programs) == programs
+    assert x.numpy()[:20, 0].tolist() == list(range(20))
+
+
+def test_views_see_it_and_copies_do_not(dev: Device) -> None:
+    x = dev.zeros((4, 8))
+    view, part = x.reshape(8, 4), x[1]
+    view[2] = 7  # the first half of row 1
+    assert x.numpy()[1].tolist() == [7.0] * 4 + [0.0] * 4
+    part[0] = 5
+    assert not part.numpy()[1:].any()
+    assert x.numpy()[1, 0] == 7
+    ragged = dev.zeros((2, 6)).reshape(4, 3)  # other texels, so a copy
+    ragged[0] = 1
+    assert ragged.numpy().sum() == 3
+
+
+def test_a_value_that_shares_elements_counts_as_it_was(dev: Device) -> None:
+    array = elements(np.random.default_rng(5), "float32", 6, 4)
+    x = dev.tensor(array)
+    x[::-1] = x
+    assert same_bits(x.numpy(), array[::-1])
+    x = dev.tensor(array)
+    x[1:, 1:] = x[:-1, :-1]
+    assert same_bits(x.numpy(), changed(array, s_[1:, 1:], array[:-1, :-1]))
+    x = dev.tensor(array)
+    x[2:4] = x.reshape(24)[3:11].reshape(2, 4)
+    assert same_bits(x.numpy(), changed(array, s_[2:4], array.reshape(24)[3:11].reshape(2, 4)))
+    x.reshape(24)[:] = x.reshape(1, 24)
+    assert x.shape == (6, 4)
+
+
+def test_values_of_another_type(dev: Device) -> None:
+    numbers = np.float32([1.0005, 65520, -7e-8, np.nan, 2049])
+    with np.errstate(over="ignore"):
+        halves = numbers.astype(np.float16)
+    for value in (numbers, numbers.astype(np.float64), dev.tensor(numbers)):
+        x = dev.zeros((2, 5), "float16")
+        x[1] = value
+        assert same_bits(x.numpy()[1], halves)
+    whole = dev.zeros(3, "int32")
+    whole[1:] = np.int64([-(2**31), 5])
+    floats = dev.zeros(3)
+    floats[:] = whole
+    assert floats.numpy().tolist() == [0, -(2**31), 5]
+    floats[0] = np.float16(0.5)
+    assert floats.numpy()[0] == 0.5
+
+
+def test_a_part_without_elements_changes_nothing(dev: Device) -> None:
+    x, before = dev.full((3, 4), 1.5), dev.draws_issued
+    x[1:1] = np.zeros((0, 4), np.float32)
+    x[:, 4:] = 5
+    dev.zeros((0, 5))[:] = 1
+    assert dev.draws_issued == before
+    assert (x.numpy() == 1.5).all()
+
+
+def test_what_is_refused(dev: Device) -> None:
+    x, whole = dev.zeros((2, 3)), dev.zeros(3, "int32")
+    packed = dev.tensor(np.zeros((2, 32), np.float32), "Q8_ROW")
+    held = dev.zeros((1,))
+    held.release()
+    for run, message in (
+        (lambda: x.__setitem__(2, 0), "assign: x is [2, 3] and the index [2]; 2 is no slice, and no whole number from "
+         "-2 to 1"),
+        (lambda: x.__setitem__((0, 0, 0), 0), "assign: x is [2, 3] and the index [0, 0, 0]; expected at most 2 numbers "
+         "and slices, and one Ellipsis"),
+        (lambda: x.__setitem__(0, [1.0, 2.0]), "assign: the part is [3] and the value [2], which does not broadcast to "
+         "it"),
+        (lambda: x.__setitem__(0, dev.zeros((2, 3))), "assign: the part is [3] and the value [2, 3], which does not "
+         "broadcast to it"),
+        (lambda: whole.__setitem__(0, x[0, 0]), "assign: x is of int32 and value of float32; expected int32"),
+        (lambda: whole.__setitem__(0, 1.5), "found float64 from 1.5 to 1.5; int32 cannot hold that exactly"),
+        (lambda: x.__setitem__(0, "text"), "found an array of <U4; expected numbers: float32, float16, int32"),
+        (lambda: packed.__setitem__(0, 1), "assign: x is [2, 32] of Q8_ROW, whose elements lie in blocks; make it "
+         "again"),
+        (lambda: x.__setitem__(0, packed), "assign: value is [2, 32] of Q8_ROW; dequantize it first"),
+        (lambda: dev.ops.assign(np.zeros(3), 0, 1), "assign: x is a ndarray; make a tensor of it with "
+         "device.tensor(x)"),
+        (lambda: held.__setitem__(0, 1), "this tensor [1] was released; make it again, or release it later"),
+        (lambda: x.__setitem__(0, held), "this tensor [1] was released; make it again, or release it later"),
+    ):  # fmt: skip
+        with pytest.raises(InputError) as raised:
+            run()
+        assert str(raised.value) == message
+    assert not x.numpy().any()
+    with Device() as other, pytest.raises(InputError, match=r"\Aassign: value is a tensor of another device; "):
+        x[0] = other.zeros(3)
+    deep = dev.zeros((3,) * 7)
+    with pytest.raises(InputError, match=r"\Aassign: x is .*: found an index over 6 axes .*; assign in two steps\Z"):
+        deep[::2, ::2, ::2, ::2, ::2, ::2] = 1
+
+
+@pytest.mark.parametrize("columns", [Taken(10, 4, 6, 1, 0, 1), Taken(10, 1, 4, 2, 0, 1)])
+def test_the_draws_agree_with_their_oracles(dev: Device, columns: Taken) -> None:
+    rng, rows = np.random.default_rng(6), [Taken(3, 0, 2, 2, 1, 0), Taken(4, 1, 2, 1, 2, 0)]
+    held, value = elements(rng, "float32", 12, 10), elements(rng, "float32", 4, 6)
+    builder = PlanBuilder("an assignment", 1, ())
+    source, out = (
+        builder.flat("value", "input", 4, 6, "rgba32f", 64),
+        builder.flat("out", "cache", 12, 10, "rgba32f", 64),
+    )
+    before = None
+    if cuts_texels(columns):
+        before = builder.flat("before", "activation", 10, 10, "rgba32f", 64)
+        axes = [Axis(10, 1, 0), Axis(10, 0, 1)]
+        builder.draw(strided_copy("before", "d", out, before, axes, row_offset=1, kernels=dev.kernels))
+    builder.draw(assign("d", "d", source, out, rows, columns, before=before, kernels=dev.kernels))
+    plan = builder.build()
+    session = Session(plan, {}, dev.context)
+    session.write("value", value)
+    session.texture("out").upload(held)
+    session.run({})
+    caches = {"out": held.copy()}
+    *_, (_, wanted) = run_plan(plan, {}, {"value": value}, {}, caches)
+    assert np.array_equal(session.read("out"), caches["out"])
+    assert wanted.shape == (11, 10)
+    assert (caches["out"] != held).sum() == 4 * columns.size
+    session.release()
+
+
+def test_axes_that_continue_each_other_are_one() -> None:
+    whole = Taken(4, 0, 4, 1, 2, 0)
+    assert joined_axes([Taken(3, 1, 2, 1, 8, 0), whole]) == [Taken(12, 4, 8, 1, 2, 0)]
+    assert joined_axes([Taken(3, 1, 1, 1, 0, 0), whole]) == [Taken(12, 4, 4, 1, 2, 0)]
+    assert len(joined_axes([Taken(3, 0, 2, 2, 8, 0), whole])) == 2
+    assert len(joined_axes([Taken(3, 1, 2, 1, 9, 0), whole])) == 2
+    assert joined_axes([Taken(1, 0, 1, 1, 0, 0)]) == [Taken(1, 0, 1, 1, 0, 0)]
+
+
+def test_what_no_draw_can_be_built_of(dev: Device) -> None:
+    builder = PlanBuilder("one draw", 1, ())
+    value = builder.flat("value", "input", 2, 4, "rgba32f", 64)
+    whole = builder.flat("whole", "input", 2, 4, "rgba32i", 64)
+    out = builder.flat("out", "cache", 8, 8, "rgba32f", 64)
+    rows, half = [Taken(8, 2, 2, 1, 1, 0)], Taken(8, 2, 4, 1, 0, 1)
+    with pytest.raises(PlanError, match="draw d: whole has format rgba32i and out rgba32f"):
+        assign("d", "d", whole, out, rows, half, kernels=dev.kernels)
+    with pytest.raises(PlanError, match="the index takes a part of a texel; expected a copy of the rows"):
+        assign("d", "d", value, out, rows, half, kernels=dev.kernels)
+    many = [Taken(2, 0, 2, 2, 0, 0)] * (MAX_AXES + 1)
+    with pytest.raises(PlanError, match="over 6 axes that do not join; at most 5"):
+        assign("d", "d", value, out, many, Taken(8, 0, 4, 1, 0, 1), kernels=dev.kernels)
+    builder.draw(assign("d", "d", value, out, [Taken(8, 2, 3, 1, 1, 0)], Taken(8, 0, 4, 1, 0, 1), kernels=dev.kernels))
+    with pytest.raises(PlanError, match="it reads places 0 to 2 of value, which has 2"):
+        builder.build()

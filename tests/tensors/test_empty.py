@@ -1,0 +1,231 @@
+"""Tensors without elements, as NumPy has them: made, moved, and through every kernel."""
+
+from __future__ import annotations
+
+import inspect
+from collections.abc import Callable
+from typing import Any
+
+import numpy as np
+import pytest
+
+from glinfer.errors import InputError
+from glinfer.tensors.device import Device, Memory
+from glinfer.tensors.ops import Ops
+from glinfer.tensors.tensor import TEXTURE_FORMATS
+
+pytestmark = pytest.mark.gl
+
+Array = np.ndarray[Any, Any]
+SHAPES = [(0,), (0, 5), (3, 0), (2, 0, 4), (0, 0)]
+
+
+def nothing(*shape: int, dtype: str = "float32") -> Array:
+    return np.zeros(shape, dtype)
+
+
+@pytest.mark.parametrize("dtype", TEXTURE_FORMATS)
+@pytest.mark.parametrize("shape", SHAPES)
+def test_a_tensor_without_elements(dev: Device, shape: tuple[int, ...], dtype: str) -> None:
+    for x in (dev.tensor(nothing(*shape, dtype=dtype)), dev.zeros(shape, dtype), dev.full(shape, 1, dtype)):
+        assert (x.shape, x.size, x.dtype, x.nbytes, len(x)) == (shape, 0, dtype, 0, shape[0])
+        found = x.numpy()
+        assert (found.shape, found.dtype) == (shape, dtype)
+        assert dev.memory() == Memory(3, 0, 0)
+        assert "not uploaded" in repr(x)
+
+
+def test_what_lists_without_elements_become(dev: Device) -> None:
+    for values, shape in (([], (0,)), ([[], []], (2, 0)), ([[]], (1, 0))):
+        assert dev.tensor(values).shape == shape
+    with pytest.raises(InputError, match=r"\Afound an array \[0, 32\] without elements; Q8_0 needs at least one block"):
+        dev.tensor(nothing(0, 32), "Q8_0")
+
+
+Moved = Callable[[Any, Any], Any]
+MOVES: list[tuple[tuple[int, ...], Callable[[Any], Any], Callable[[Array], Array]]] = [
+    ((0, 5), lambda x: x.reshape(5, 0), lambda a: a.reshape(5, 0)),
+    ((0, 5), lambda x: x.reshape(-1, 7), lambda a: a.reshape(-1, 7)),
+    ((2, 0, 4), lambda x: x.device.ops.transpose(x, (2, 0, 1)), lambda a: a.transpose(2, 0, 1)),
+    ((3, 5), lambda x: x[3:], lambda a: a[3:]),
+    ((3, 5), lambda x: x[1, 2:2], lambda a: a[1, 2:2]),
+    ((0, 5), lambda x: x[::-1, None], lambda a: a[::-1, None]),
+    ((1, 5), lambda x: x.device.ops.expand(x, (0, 5)), lambda a: np.broadcast_to(a, (0, 5))),
+    ((3, 0), lambda x: x.device.ops.repack(x, (0, 2)), lambda a: a.reshape(0, 2)),
+    ((3, 0), lambda x: x.device.ops.astype(x, "float16"), lambda a: a.astype(np.float16)),
+    ((0, 6), lambda x: x.device.ops.split_heads(x, 2), lambda a: a.reshape(2, 0, 3)),
+    ((2, 0, 3), lambda x: x.device.ops.merge_heads(x), lambda a: a.reshape(0, 6)),
+    ((0, 12), lambda x: x.device.ops.split_qkv(x, 2, 1)[0], lambda a: a.reshape(2, 0, 6)[..., :3]),
+    ((0, 12), lambda x: x.device.ops.split_qkv(x, 2, 1)[2], lambda a: a.reshape(1, 0, 6)[..., :3]),
+    ((3, 0), lambda x: x.device.ops.concat([x, x], 1), lambda a: np.concatenate([a, a], 1)),
+]
+
+
+@pytest.mark.parametrize(("shape", "move", "expected"), MOVES)
+def test_moves(dev: Device, shape: tuple[int, ...], move: Any, expected: Any) -> None:
+    array = np.ones(shape, np.float32)
+    wanted = expected(array)
+    assert wanted.size == 0
+    before = dev.draws_issued
+    found = move(dev.tensor(array)).numpy()
+    assert (found.shape, found.dtype) == (wanted.shape, wanted.dtype)
+    assert dev.draws_issued == before
+
+
+def test_concatenation_leaves_out_what_is_empty(dev: Device) -> None:
+    parts = [np.ones((2, width), np.float32) * width for width in (0, 3, 0, 2)]
+    with dev.ops.concat([dev.tensor(part) for part in parts], 1) as y:
+        assert y.numpy().tolist() == np.concatenate(parts, 1).tolist()
+
+
+X, ROWS = nothing(0, 4), nothing(3, 0)
+ONES, WHOLE = np.ones((3, 4), np.float32), nothing(3, dtype="int32")
+KERNELS: dict[str, list[tuple[Callable[[Any, Callable[[Array], Any]], Any], Array]]] = {
+    "add": [(lambda o, t: o.add(t(X), t(ONES[:1])), X), (lambda o, t: o.add(t(ROWS), t(ONES[:, :1])), ROWS)],
+    "subtract": [(lambda o, t: o.subtract(t(X), t(X)), X)],
+    "multiply": [(lambda o, t: o.multiply(t(X), t(X)), X)],
+    "add_bias": [(lambda o, t: o.add_bias(t(X), t(ONES[0])), X)],
+    "residual_add": [(lambda o, t: o.residual_add(t(X), t(X)), X)],
+    "scale": [(lambda o, t: o.scale(t(X), 2.0), X)],
+    "activate": [(lambda o, t: o.activate(t(X), "none"), X)],
+    "silu": [(lambda o, t: o.silu(t(X)), X)],
+    "gelu": [(lambda o, t: o.gelu(t(X)), X)],
+    "gelu_new": [(lambda o, t: o.gelu_new(t(X)), X)],
+    "gate": [(lambda o, t: o.gate(t(X), t(X), activation="silu"), X)],
+    "silu_gate": [(lambda o, t: o.silu_gate(t(X)), X[:, :2]), (lambda o, t: o.silu_gate(t(ROWS)), ROWS)],
+    "gelu_gate": [(lambda o, t: o.gelu_gate(t(X)), X[:, :2])],
+    "gelu_new_gate": [(lambda o, t: o.gelu_new_gate(t(X)), X[:, :2])],
+    "softmax": [(lambda o, t: o.softmax(t(X)), X), (lambda o, t: o.softmax(t(ROWS)), ROWS)],
+    "log_softmax": [(lambda o, t: o.log_softmax(t(ROWS)), ROWS)],
+    "layer_norm": [(lambda o, t: o.layer_norm(t(X), t(ONES[0]), t(ONES[0])), X)],
+    "rms_norm": [(lambda o, t: o.rms_norm(t(X), t(ONES[0])), X)],
+    "add_rms_norm": [(lambda o, t: o.add_rms_norm(t(X), t(X))[0], X), (lambda o, t: o.add_rms_norm(t(X), t(X))[1], X)],
+    "sum": [
+        (lambda o, t: o.sum(t(X)), X.sum(1)),
+        (lambda o, t: o.sum(t(ROWS)), ROWS.sum(1)),
+        (lambda o, t: o.sum(t(ROWS), keepdims=True), ROWS.sum(1, keepdims=True)),
+    ],
+    "max": [(lambda o, t: o.max(t(X)), X.max(1))],
+    "argmax": [(lambda o, t: o.argmax(t(X)), X.argmax(1).astype(np.int32))],
+    "cross_entropy": [
+        (lambda o, t: o.cross_entropy(t(X), t(WHOLE[:0])), X[:, 0]),
+        (lambda o, t: o.cross_entropy(t(ROWS), t(WHOLE)), nothing(3)),
+    ],
+    "top_k": [
+        (lambda o, t: o.top_k(t(X), 2)[0], X[:, :2]),
+        (lambda o, t: o.top_k(t(X), 2)[1], nothing(0, 2, dtype="int32")),
+    ],
+    "matmul": [
+        (lambda o, t: o.matmul(t(ROWS), t(X)), ROWS @ X),
+        (lambda o, t: o.matmul(t(X), t(ONES.T)), X @ ONES.T),
+        (lambda o, t: o.matmul(t(ONES.T), t(ROWS)), ONES.T @ ROWS),
+        (lambda o, t: o.matmul(t(nothing(0)), t(X)), nothing(0) @ X),
+        (lambda o, t: o.matmul(t(ROWS), t(nothing(0))), ROWS @ nothing(0)),
+        (lambda o, t: o.matmul(t(nothing(2, 3, 0)), t(X)), nothing(2, 3, 0) @ X),
+        (lambda o, t: o.matmul(t(nothing(0, 3, 4)), t(ONES.T)), nothing(0, 3, 4) @ ONES.T),
+        (lambda o, t: o.matmul(t(ROWS), t(X), bias=t(ONES[0]), residual=t(ONES)), ONES + 1),
+    ],
+    "linear": [
+        (lambda o, t: o.linear(t(X), t(ONES)), X @ ONES.T),
+        (lambda o, t: o.linear(t(ROWS), t(ROWS), bias=t(ONES[:, 0]), activation="silu"), None),  # type: ignore[list-item]
+    ],
+    "dot": [
+        (lambda o, t: o.dot(t(ROWS), t(nothing(2, 0, 4))), np.dot(ROWS, nothing(2, 0, 4))),
+        (lambda o, t: o.dot(t(nothing(0)), t(nothing(0))), np.asarray(np.dot(nothing(0), nothing(0)))),
+        (lambda o, t: o.dot(t(X), t(np.float32(2))), X),
+    ],
+    "attention": [
+        (lambda o, t: o.attention(t(X), t(ONES), t(ONES)), X),
+        (lambda o, t: o.attention(t(ONES), t(X), t(X)), nothing(3, 4)),
+        (lambda o, t: o.attention(t(nothing(0, 3, 4)), t(nothing(0, 3, 4)), t(nothing(0, 3, 4))), nothing(0, 3, 4)),
+    ],
+    "attention_scores": [
+        (lambda o, t: o.attention_scores(t(ONES), t(X)), nothing(3, 0)),
+        (lambda o, t: o.attention_scores(t(ROWS), t(ROWS), scale=1.0), nothing(3, 3)),
+    ],
+    "attention_values": [(lambda o, t: o.attention_values(t(ROWS), t(X)), nothing(3, 4))],
+    "lookup": [
+        (lambda o, t: o.lookup(t(WHOLE[:0]), t(ONES)), X),
+        (lambda o, t: o.lookup(t(WHOLE), t(X)), nothing(3, 4)),
+        (lambda o, t: o.lookup(t(WHOLE), t(ROWS)), ROWS),
+    ],
+    "gather_rows": [
+        (lambda o, t: o.gather_rows(t(ONES), t(WHOLE[:0])), X),
+        (lambda o, t: o.gather_rows(t(nothing(0, 4, dtype="int32")), t(WHOLE)), nothing(3, 4, dtype="int32")),
+    ],
+    "add_positions": [(lambda o, t: o.add_positions(t(X), t(ONES)), X)],
+    "rope": [(lambda o, t: o.rope(t(X)), X)],
+    "embedding_backward": [
+        (lambda o, t: o.embedding_backward(t(WHOLE[:0]), t(X), 5)[0], nothing(5, 4)),
+        (lambda o, t: o.embedding_backward(t(WHOLE[:0]), t(X), 5)[1], nothing(5, 4)),
+        (lambda o, t: o.embedding_backward(t(WHOLE[:0]), t(X), into=t(ONES))[0], ONES),
+        (lambda o, t: o.embedding_backward(t(WHOLE), t(ROWS), 5)[0], nothing(5, 0)),
+    ],
+}
+MOVERS = {
+    "transpose",
+    "slice",
+    "expand",
+    "repack",
+    "astype",
+    "split_heads",
+    "merge_heads",
+    "split_qkv",
+    "concat",
+    "assign",
+}
+PACKED_ONLY = {"dequantize"}
+
+
+def test_every_kernel_is_here() -> None:
+    methods = {name for name, _ in inspect.getmembers(Ops, callable) if not name.startswith("_")}
+    assert methods == KERNELS.keys() | MOVERS | PACKED_ONLY
+
+
+@pytest.mark.parametrize("kernel", KERNELS)
+def test_kernels(dev: Device, kernel: str) -> None:
+    for run, wanted in KERNELS[kernel]:
+        if wanted is None:  # silu(1) for every row
+            wanted = np.full((3, 3), 1 / (1 + np.exp(-1)), np.float32)
+        with run(dev.ops, dev.tensor) as y:
+            found = y.numpy()
+            assert (found.shape, found.dtype) == (wanted.shape, wanted.dtype)
+            assert np.allclose(found, wanted, rtol=1e-6, atol=0)
+
+
+def test_results_of_half_floats_and_out(dev: Device) -> None:
+    x, out = dev.tensor(ROWS), dev.full(3, 7.0)
+    assert dev.ops.sum(x, out=out) is out
+    assert out.numpy().tolist() == [0, 0, 0]
+    assert dev.ops.sum(x, dtype="float16").numpy().dtype == np.float16
+    assert dev.ops.softmax(x, dtype="float16").dtype == "float16"
+    same = dev.zeros((3, 0))
+    assert dev.ops.scale(x, 2.0, out=same) is same
+    assert dev.ops.matmul(x, dev.tensor(X), dtype="float16").numpy().dtype == np.float16
+
+
+def test_what_is_refused(dev: Device) -> None:
+    x = dev.tensor(ROWS)
+    for run, message in (
+        (lambda: dev.ops.max(x), "max: x is [3, 0], whose rows have no elements, so that none is the largest"),
+        (lambda: dev.ops.argmax(x), "argmax: x is [3, 0], whose rows have no elements, so that none is the largest"),
+        (lambda: dev.ops.top_k(x, 1), "top_k: k is 1 and x is [3, 0]; expected k from 1 to 0"),
+        (lambda: dev.ops.scale(x, 1.0, out=dev.zeros((3, 1))), "scale: out is [3, 1] of float32; the result is [3, 0] "
+         "of float32"),
+        (lambda: dev.ops.matmul(x, x), "matmul: x is [3, 0] and y is [3, 0]; they sum over 0 and 3 elements"),
+        (lambda: dev.ops.matmul(x, dev.zeros((0, 2)), bias=dev.zeros(3)), "matmul: bias is [3]; expected [2]"),
+        (lambda: dev.ops.attention(x, x, x), "attention: q is [3, 0], without columns whose number sets the scale; "
+         "give a scale"),
+        (lambda: x.reshape(2, -1, 0), "a tensor [3, 0] of 0 elements cannot become [2, -1, 0]"),
+        (lambda: x[0, 0], "slice: x is [3, 0] and the index [0, 0]; 0 is no slice, and the axis has no elements"),
+        (lambda: dev.ops.softmax(x, dtype="int32"), "softmax: dtype is int32; expected float32 or float16"),
+        (lambda: x.storage.texture(), "a tensor without elements has no texture"),
+    ):  # fmt: skip
+        with pytest.raises(InputError) as raised:
+            run()
+        assert str(raised.value) == message
+    with Device() as other, pytest.raises(InputError, match="x is a tensor of another device"):
+        other.ops.softmax(x)
+    x.release()
+    with pytest.raises(InputError, match=r"this tensor \[3, 0\] was released"):
+        dev.ops.softmax(x)
