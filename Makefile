@@ -3,7 +3,7 @@
 
 BIN := .venv/bin
 .DEFAULT_GOAL := help
-.PHONY: help demo test test-all test-web lint format wheel fuzz soak supply clean setup-run setup-dev setup-all
+.PHONY: help demo chat test test-all test-web lint format wheel fuzz soak supply clean setup-run setup-chat setup-dev setup-all
 
 # The demo's settings reach the shell through the environment, letter for letter: spaces, quotes and dollar
 # signs in a prompt stay what they are.
@@ -18,6 +18,10 @@ help: ## Print this list
 demo: setup-run ## Write text with a model; MODEL=file TOKENIZER=file PROMPT="some text" TOKENS=number
 	@$(BIN)/glinfer demo $${MODEL:+--model "$$MODEL"} $${TOKENIZER:+--tokenizer "$$TOKENIZER"} \
 	    $${PROMPT:+--prompt "$$PROMPT"} $${TOKENS:+--max-tokens "$$TOKENS"}
+
+chat: setup-chat ## Talk with SmolLM2, a small published model (93 MB, installed once); MODEL=file for another one
+	@if [ -n "$$MODEL" ]; then $(BIN)/glinfer chat "$$MODEL" $${TOKENIZER:+--tokenizer "$$TOKENIZER"}; \
+	    else $(BIN)/glinfer chat smollm2; fi
 
 test: lint ## Check lint, types, and every feature once (5 minutes on two cores the first time, then 3)
 	$(BIN)/python -m pytest -n auto --maxprocesses 4 --dist worksteal
@@ -62,6 +66,9 @@ clean: ## Remove everything that was made here: .venv, caches, built files
 
 setup-run:
 	@scripts/setup.sh run
+
+setup-chat:
+	@scripts/setup.sh chat
 
 setup-dev:
 	@scripts/setup.sh dev

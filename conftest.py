@@ -47,6 +47,15 @@ if importlib.util.find_spec("triton") is not None:
 os.environ["GLINFER_CACHE"] = ""
 
 
+@pytest.fixture(scope="session", autouse=True)
+def usual_width() -> Iterator[None]:
+    """Nor how wide the terminal is, which the summary of the tests heeds again."""
+    width = os.environ.pop("COLUMNS", None)
+    yield
+    if width is not None:
+        os.environ["COLUMNS"] = width
+
+
 @pytest.fixture(scope="session")
 def golden_model(tmp_path_factory: pytest.TempPathFactory) -> ModelWriter:
     """The file of one of goldens.GAB_MODELS by its name, written when first asked for."""

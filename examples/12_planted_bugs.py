@@ -16,10 +16,7 @@ import moderngl
 import numpy as np
 
 import glinfer
-from glinfer.formats import load_checkpoint
-from glinfer.gl.context import open_device
 from glinfer.inspect.verify.draws import verify_draws
-from glinfer.models.reference.gab import reference_plan
 from glinfer.models.session import Session
 
 PROMPT = "ROMEO:\nBut, soft!"
@@ -79,13 +76,11 @@ def text_with(bug: Callable[[Session], None] | None) -> str:
             return f"{type(error).__name__}: {error}"
 
 
-checkpoint = load_checkpoint("shakespeare")
-plan = reference_plan(checkpoint.config)
 for bug in BUGS:
     print(f"{'as it is' if bug is None else bug.__name__.replace('_', ' ')}")
     print(f"  writes {text_with(bug)}")
-    with open_device() as device:
-        checks = verify_draws(checkpoint, plan, device, [82, 79], on_bound=bug)
+    with glinfer.load("shakespeare", plan="reference") as model:
+        checks = verify_draws(model.engine, [82, 79], on_bound=bug)
     wrong = next((check for check in checks if not check.passed), None)
     if wrong is None:
         print(f"  verify: {len(checks)} draws, all within tolerance")

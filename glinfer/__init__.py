@@ -19,7 +19,7 @@ Importing glinfer loads no OpenGL and creates no context; :func:`load` and :clas
 from __future__ import annotations
 
 import importlib
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from inspect import signature  # the package has a folder inspect, whose name would hide the module
 from os import PathLike
 from typing import TYPE_CHECKING, Any
@@ -28,12 +28,18 @@ from glinfer.config import ModelConfig
 from glinfer.errors import GlinferError
 
 if TYPE_CHECKING:
+    from pathlib import Path
+
     from glinfer.engine.capture import Seen
     from glinfer.engine.model import Model
     from glinfer.engine.requests import BatchRequest
     from glinfer.engine.stream import TextStream, TokenStream
+    from glinfer.gl.context import Device as OpenDevice
+    from glinfer.gl.context import Limits
+    from glinfer.ops.kernels import KernelOptions
     from glinfer.tensors.device import Device
     from glinfer.tensors.tensor import Tensor
+    from glinfer.text.tokenizer import Tokenizer
 
 __version__ = "0.1.0"
 __all__ = [
@@ -71,15 +77,47 @@ if not TYPE_CHECKING:  # to a type checker they are as imported above, and any o
         return sorted({*globals(), *_LATE})
 
 
-def load(path: str | PathLike[str], **options: Any) -> Model:
+def load(
+    path: str | PathLike[str],
+    *,
+    tokenizer: str | PathLike[str] | Tokenizer | None = None,
+    plan: str = "fast",
+    weights: str = "file",
+    cache: str = "f32",
+    kernels: KernelOptions | None = None,
+    gelu: str | None = None,
+    context: int | None = None,
+    device: OpenDevice | str | int | None = None,
+    api: str | None = None,
+    limits: Limits | None = None,
+    shader_root: Path | None = None,
+    strict: bool = False,
+    on_upload: Callable[[int, int], None] | None = None,
+) -> Model:
     """Open a checkpoint on a headless OpenGL ES context, ready to run.
 
     Args:
         path: a ``.gab``, ``.safetensors`` or ``.gguf`` checkpoint, the directory of a Hugging Face model, the manifest
             of a second-generation Gab, or the name of a bundled model; what a file holds tells what it is, not its
             name.
-        **options: see :func:`glinfer.engine.loading.load_model`: ``tokenizer``, ``plan``, ``weights``,
-            ``cache``, ``kernels``, ``gelu``, ``context``, ``device``, ``api``, ``limits``, ``on_upload``.
+        tokenizer: a ``.bpe`` file, a ``tokenizer.json`` or the directory that has it, or a Tokenizer; left out, what
+            comes with the model.
+        plan: ``fast``, each token once, or ``reference``, the plain passes over the whole sequence each time.
+        weights: ``file`` as the file has them, ``f32``, fewer bits such as ``q8``, or ``auto`` for the fastest whose
+            predictions cost at most 0.1% more bits.
+        cache: ``f32`` or ``f16``, the format of keys and values.
+        kernels: how passes are shaped; left out, a good choice for the renderer.
+        gelu: ``tanh`` or ``erf`` to override the checkpoint's own form.
+        context: tokens of the longest sequence; left out, the model's own positions, of rotary ones at most 4096.
+        device: an open device to share, ``"auto"``, or the number of an EGL device; left out, $GLINFER_DEVICE or the
+            best.
+        api: ``es``, OpenGL ES through EGL, or ``desktop``; left out, $GLINFER_API or ``es``.
+        limits: a renderer to stay within, such as ``Limits.webgl2_minimum()``.
+        shader_root: another folder of shader files.
+        strict: whether NaN or an infinity among the logits ends a run.
+        on_upload: told (bytes uploaded so far, bytes in all).
+
+    :func:`glinfer.engine.loading.load_model` tells more of each.
 
     Returns:
         A :class:`glinfer.engine.model.Model`; close it, or use it in a ``with`` block.
@@ -89,7 +127,22 @@ def load(path: str | PathLike[str], **options: Any) -> Model:
     """
     from glinfer.engine.loading import load_model
 
-    return load_model(path, **options)
+    return load_model(
+        path,
+        tokenizer=tokenizer,
+        plan=plan,
+        weights=weights,
+        cache=cache,
+        kernels=kernels,
+        gelu=gelu,
+        context=context,
+        device=device,
+        api=api,
+        limits=limits,
+        shader_root=shader_root,
+        strict=strict,
+        on_upload=on_upload,
+    )
 
 
 def generate(path: str | PathLike[str], prompt: str | Sequence[int], **options: Any) -> str | list[int]:

@@ -4,6 +4,12 @@ Every message is one line that says what was found, what was expected and what t
 The command line prints that line and exits with status 2; nothing else is caught there.
 """
 
+import importlib.metadata
+import json
+from pathlib import Path
+
+_PACKAGE = Path(__file__).resolve().parent
+
 
 class GlinferError(Exception):
     """Base of every error that glinfer raises on purpose."""
@@ -43,3 +49,18 @@ class GLError(GlinferError):
 
 class GlinferWarning(RuntimeWarning):
     """A problem that glinfer can continue after, and that its user should know of."""
+
+
+def install_command(extra: str) -> str:
+    """The command that installs one of glinfer's extras: from the checkout, or the place, that glinfer came from."""
+    try:
+        told = importlib.metadata.distribution("glinfer").read_text("direct_url.json")
+        origin = json.loads(told or "{}")
+    except (importlib.metadata.PackageNotFoundError, ValueError):
+        origin = {}
+    if (_PACKAGE.parent / "pyproject.toml").is_file():
+        return f"pip install -e '{_PACKAGE.parent}[{extra}]'"
+    if url := origin.get("url"):
+        kind = origin.get("vcs_info", {}).get("vcs")
+        return f"pip install 'glinfer[{extra}] @ {kind + '+' if kind else ''}{url}'"
+    return f"pip install 'glinfer[{extra}]'"

@@ -8,6 +8,8 @@ MAX_LOOK_TOKENS = 512
 """Tokens of a text that ``glinfer look`` draws."""
 MAX_LOOK_BYTES = 256_000_000
 """Captured tensors that ``glinfer look`` holds in memory at a time."""
+MAX_CHAT_BYTES = 16_000_000
+"""A conversation that ``/load`` of ``glinfer chat`` reads."""
 MAX_PROFILE_RUNS = 10_000
 """Plain runs of one profile."""
 MAX_PROFILE_BYTES = 256 << 20

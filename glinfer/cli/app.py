@@ -3,11 +3,12 @@
 from __future__ import annotations
 
 import contextlib
+import difflib
 import io
 import os
 import sys
 import warnings
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from importlib import import_module
 from pathlib import Path
 from typing import Any, NoReturn, TextIO
@@ -22,19 +23,28 @@ _EXIT_INTERRUPTED = 130
 
 
 class Commands(click.Group):
-    """A group of commands, each imported when it is first asked for."""
+    """A group of commands in sections, each imported when it is first asked for."""
 
-    def __init__(self, *args: Any, table: Mapping[str, Callable[[], click.Command]], program: str, **options: Any):
+    def __init__(
+        self,
+        *args: Any,
+        table: Mapping[str, Callable[[], click.Command]],
+        sections: Mapping[str, Mapping[str, str]],
+        program: str,
+        **options: Any,
+    ):
         """Make the group.
 
         Args:
             args: as :class:`click.Group` takes them.
             table: every command by its name, as a function that imports it.
+            sections: the sections of the help, each with its commands and their summaries.
             program: what a user types to call the group; messages begin with it.
             options: as :class:`click.Group` takes them.
         """
         super().__init__(*args, **options)
-        self._table, self.program = table, program
+        self._table, self.sections, self.program = table, sections, program
+        self.arguments: tuple[str, ...] = ()
 
     def list_commands(self, ctx: click.Context) -> list[str]:
         """The names of all commands, without importing any."""
@@ -45,6 +55,23 @@ class Commands(click.Group):
         if cmd_name in self._table and cmd_name not in self.commands:
             self.add_command(self._table[cmd_name](), cmd_name)
         return super().get_command(ctx, cmd_name)
+
+    def format_commands(self, ctx: click.Context, formatter: click.HelpFormatter) -> None:
+        """Write the summaries of all commands by section, without importing any command."""
+        width = max(map(len, self._table)) + 2
+        for section, commands in self.sections.items():
+            with formatter.section(section):
+                formatter.write_dl([(f"{name:{width - 2}}", summary) for name, summary in commands.items()])
+
+    def resolve_command(
+        self, ctx: click.Context, args: list[str]
+    ) -> tuple[str | None, click.Command | None, list[str]]:
+        """Find a command; one that does not exist gets the nearest name as a suggestion."""
+        self.arguments = tuple(args[1:])
+        name = args[0]
+        if not name.startswith("-") and self.get_command(ctx, name) is None:
+            raise click.UsageError(f"No such command '{name}'{_nearest(name, self.list_commands(ctx))}", ctx)
+        return super().resolve_command(ctx, args)
 
     def invoke(self, ctx: click.Context) -> Any:
         """Run a command. A closed pipe is caught here because click has its own answer to it, exit status 1."""
@@ -82,12 +109,39 @@ _COMMANDS: Mapping[str, Callable[[], click.Command]] = {
     "tune": lambda: import_module("glinfer.cli.tune").tune_command,
     "verify": lambda: import_module("glinfer.cli.verify").verify,
 }
+_SECTIONS: Mapping[str, Mapping[str, str]] = {
+    "Run a model": {
+        "chat": "Talk with a model in the terminal.",
+        "generate": "Continue a text, or a whole file of prompts.",
+        "demo": "Stream a text and say what it cost.",
+        "models": "List the bundled models.",
+        "convert": "Write a model as .gab, .safetensors or .gguf.",
+        "export-web": "Write a model as a site that a browser runs.",
+        "serve-web": "Serve such a site on this machine.",
+    },
+    "Inspect": {
+        "info": "Show the renderer, and what a model needs of it.",
+        "draws": "Count the draw calls of a token, by pass.",
+        "look": "Draw attention, hidden states and weights.",
+        "diff": "Compare two models, plans or renderers.",
+    },
+    "Check": {
+        "verify": "Check textures, draws and tokens against float64.",
+        "eval": "Measure how well a model predicts a text.",
+    },
+    "Measure": {
+        "bench": "Time prompts and tokens.",
+        "profile": "Time every draw, with the bytes that it moves.",
+        "tune": "Find the fastest shape of the passes here.",
+    },
+}
 CONTEXT_SETTINGS = {"help_option_names": ["-h", "--help"], "max_content_width": 100}
 
 
 @click.group(
     cls=Commands,
     table=_COMMANDS,
+    sections=_SECTIONS,
     program="glinfer",
     invoke_without_command=True,
     context_settings=CONTEXT_SETTINGS,
@@ -141,6 +195,27 @@ def _say_warnings_in_one_line(program: str) -> None:
     warnings.showwarning = show
 
 
+def _nearest(name: str, names: Iterable[str]) -> str:
+    """A suggestion for a name that does not exist, or nothing."""
+    found = difflib.get_close_matches(name, names, n=1)
+    return f"; did you mean {found[0]}?" if found else ""
+
+
+def _no_such_option(error: click.NoSuchOption) -> str:
+    """The message for an unknown option: an argument of that name, else the nearest option."""
+    name, context = error.option_name, error.ctx
+    if context is None:
+        return error.format_message()
+    params = context.command.params
+    argument = next((each for each in params if isinstance(each, click.Argument) and f"--{each.name}" == name), None)
+    if argument is not None:
+        usage = " ".join(context.command.collect_usage_pieces(context)[1:])
+        return f"No such option: {name}; give it without a name: {context.command_path} {usage}"
+    names = [option for each in params if isinstance(each, click.Option) for option in each.opts if len(option) > 2]
+    hint = _nearest(name, [*names, *context.help_option_names]) or f" (see '{context.command_path} --help')"
+    return f"No such option: {name}{hint}"
+
+
 def run(arguments: Sequence[str] | None = None, group: Commands = cli) -> int:
     """Run the command line of a group and return its exit status."""
 
@@ -156,7 +231,7 @@ def run(arguments: Sequence[str] | None = None, group: Commands = cli) -> int:
     except GlinferError as error:
         return complain(str(error))
     except click.NoSuchOption as error:
-        return complain(error.format_message())
+        return complain(_no_such_option(error))
     except click.UsageError as error:
         path = error.ctx.command_path if error.ctx is not None else group.program
         return complain(f"{error.format_message().rstrip('.')} (see '{path} --help')")

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import dataclasses
+from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any
 
@@ -20,7 +21,7 @@ from glinfer.batch.files import (
     run_batch,
 )
 from glinfer.cli.common import loaded, options, print_json, progress
-from glinfer.engine.sampler import SamplingOptions
+from glinfer.engine.defaults import default_sampling, merged
 from glinfer.errors import InputError
 from glinfer.formats import find_model
 from glinfer.formats.files import shown
@@ -77,14 +78,15 @@ def generate_batch(
     *,
     max_tokens: int,
     stop: tuple[str, ...],
-    sampling: SamplingOptions,
+    sampling: Mapping[str, Any],
     as_json: bool,
     quiet: bool,
     **model_options: Any,
 ) -> None:
     """Check what needs no model, then load it and finish the remaining prompts."""
     TextAssembler(stop)  # a bad --stop is no line's fault
-    defaults = {"max_tokens": max_tokens, "stop": stop, "stop_ids": None, **dataclasses.asdict(sampling)}
+    chosen = dataclasses.asdict(merged(default_sampling(model), sampling))
+    defaults = {"max_tokens": max_tokens, "stop": stop, "stop_ids": None, **chosen}
     lines = read_batch(choice.batch, defaults)
     check_out(choice.out, choice.batch)
     files = (find_model(model), model_options["tokenizer"])

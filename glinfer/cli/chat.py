@@ -3,35 +3,53 @@
 from __future__ import annotations
 
 import dataclasses
+import json
+import os
 import sys
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
+from pathlib import Path
 from typing import Any
 
 import click
 
 from glinfer.cli.common import device_options, loaded, model_options, strict_option, tokenizer_option
-from glinfer.cli.generate import closing_line, sampling_options, take_sampling
+from glinfer.cli.generate import chosen_model, closing_line, model_option, sampling_options, take_sampling
+from glinfer.engine.chat import MAX_TOKENS, ChatSession, ChatStream
+from glinfer.engine.defaults import merged
+from glinfer.engine.ids import check_max_tokens
 from glinfer.engine.model import Model
 from glinfer.engine.sampler import SamplingOptions
-from glinfer.errors import InputError
-from glinfer.text.assembler import TextAssembler
-from glinfer.text.chat import ChatForm, Conversation, ReplySplitter, find_chat
+from glinfer.errors import FormatError, InputError
+from glinfer.formats import find_model, replacing
+from glinfer.formats.files import shown
+from glinfer.formats.json_files import read_json
+from glinfer.limits import MAX_CHAT_BYTES
 
+FORMAT = "glinfer-chat"
+_BLOCK = '"""'
 _HELP = """\
   /help              this list
+  /system TEXT       what the conversation begins with; 'none' takes it out, nothing shows it
+  /regen             another reply to the last message
   /reset             forget the conversation
+  /save FILE         write the conversation to a JSON file
+  /load FILE         go on with the conversation in such a file
+  /max-tokens N      how long a reply may be
   /temperature X     0 takes the likeliest token each time
   /top-k N           only the N likeliest tokens; 0 for all
   /top-p X           only the likeliest tokens up to this probability
+  /min-p X           only tokens at least this fraction as likely as the best
   /seed N            the same seed gives the same reply; 'none' for a new one each time
   /think             turn thinking before the answer on or off
-  /quit              leave (so does Ctrl-D); Ctrl-C stops a reply"""
+  /quit              leave (so does Ctrl-D); Ctrl-C stops a reply, or clears the line and then leaves
+  A message of several lines: end each but the last with a backslash, or put \"\"\" before and behind them."""
 
 
 @click.command()
-@click.argument("model", type=click.Path())
+@click.argument("model", type=click.Path(), required=False)
+@model_option
 @tokenizer_option
-@sampling_options
+@sampling_options(MAX_TOKENS)
 @click.option(
     "--system", default="", help="What the conversation begins with, for models whose chat template takes it."
 )
@@ -39,34 +57,42 @@ _HELP = """\
 @model_options
 @device_options
 @strict_option
-def chat(model: str, think: bool, system: str, **options: Any) -> None:
+def chat(model: str | None, named_model: str | None, think: bool, system: str, **options: Any) -> None:
     """Talk with MODEL, in Gab's chat form or that of its own chat template, until /quit or Ctrl-D.
 
-    When the context is full the oldest turns are dropped, and it says so. Type /help for the commands.
+    When the context is full the oldest turns are dropped, and it says so. Type /help for the commands. Lines may come
+    from a pipe too; what cannot be answered is then told on standard error, and the exit status is 2.
     """
-    max_tokens, sampling = options.pop("max_tokens"), take_sampling(options)
-    with loaded(model, **options) as opened:
-        form = find_chat(model, opened.require_tokenizer(), opened.config, system=system)
-        _Chat(opened, form, sampling, max_tokens, think).run()
+    path, _ = chosen_model(named_model, model)
+    max_tokens, given = options.pop("max_tokens"), take_sampling(options)
+    with loaded(path, **options) as opened:
+        session = opened.chat_session(system=system, think=think)
+        talk = _Chat(opened, Path(find_model(path)).stem, session, merged(opened.sampling, given), max_tokens)
+        talk.run()
+    if talk.refused:
+        raise click.exceptions.Exit(2)
 
 
 class _Chat:
-    def __init__(self, model: Model, form: ChatForm, sampling: SamplingOptions, max_tokens: int, think: bool) -> None:
-        self.model, self.sampling, self.think = model, sampling, False
-        context = model.config.max_position_embeddings
-        self.max_tokens = min(max_tokens, max(1, context // 2))
-        self.tokenizer = model.require_tokenizer()
-        self.template = form
-        self.conversation = Conversation(self.template, context)
-        if think:
-            self.toggle_think("")
-        self.interactive = sys.stdin.isatty()
-        self.commands: dict[str, Callable[[str], str]] = {
+    def __init__(
+        self, model: Model, name: str, session: ChatSession, sampling: SamplingOptions, max_tokens: int
+    ) -> None:
+        self.model, self.name, self.session = model, name, session
+        self.sampling, self.max_tokens = sampling, max_tokens
+        self.tries = 0  # other replies asked for since the last message
+        self.interactive, self.refused = sys.stdin.isatty(), False
+        self.commands: dict[str, Callable[[str], str | None]] = {
             "/help": lambda _: _HELP,
+            "/system": self.set_system,
+            "/regen": self.regenerate,
             "/reset": self.reset,
+            "/save": self.save,
+            "/load": self.load,
+            "/max-tokens": self.set_max_tokens,
             "/temperature": lambda value: self.set("temperature", value, float),
             "/top-k": lambda value: self.set("top_k", value, int),
             "/top-p": lambda value: self.set("top_p", value, float),
+            "/min-p": lambda value: self.set("min_p", value, float),
             "/seed": self.set_seed,
             "/think": self.toggle_think,
         }
@@ -75,24 +101,70 @@ class _Chat:
         if self.interactive:
             import readline  # noqa: F401  (line editing and history for input())
 
-            click.echo("Type a message, /help for commands, /quit to leave.")
-        while (line := self.ask()) is not None:
-            name, _, value = line.strip().partition(" ")
+            click.echo(self.header())
+        for message in self.messages():
+            name, _, value = message.strip().partition(" ")
             if name == "/quit":
                 return
             if not name:
                 continue
             try:
-                if name.startswith("/"):
+                if name.startswith("/") and "\n" not in message:
                     self.command(name, value.strip())
                 else:
-                    self.reply(line)
+                    self.tries = 0
+                    self.show(self.session.stream(message, **self.options))
             except InputError as error:
-                click.echo(f"  {error}")
+                if self.interactive:
+                    click.echo(f"  {error}", err=True)
+                    continue
+                click.echo(f"glinfer: {error}", err=True)
+                self.refused = True
 
-    def ask(self) -> str | None:
+    def header(self) -> str:
+        """The model, its context, and where it runs."""
+        context = self.model.config.max_position_embeddings
+        return (
+            f"{self.name} · {self.model.config.model_type} · context {context:,} tokens · "
+            f"{self.model.device.description}\nType a message, /help for commands, /quit to leave."
+        )
+
+    def messages(self) -> Iterator[str]:
+        """Messages and commands until the end of input; the lines of one message are joined."""
+        lines: list[str] = []
+        block = False
+        interrupted = False
+        while True:
+            try:
+                line = self.ask("... " if lines or block else "\n> ")
+            except KeyboardInterrupt:
+                if not self.interactive or (interrupted and not lines and not block):
+                    raise
+                interrupted, block = True, False
+                lines.clear()
+                click.echo("\n  (Ctrl-C again, Ctrl-D or /quit leaves)", nl=False)
+                continue
+            interrupted = False
+            if line is None:
+                if lines or block:
+                    yield "\n".join(lines)
+                return
+            if not lines and not block and line.lstrip().startswith(_BLOCK):
+                block, line = True, line.lstrip()[len(_BLOCK) :]
+                if not line:
+                    continue
+            ended = line.rstrip().endswith(_BLOCK) if block else not line.endswith("\\")
+            if ended:
+                lines.append(line.rstrip()[: -len(_BLOCK)] if block else line)
+                message = "\n".join(lines)
+                lines, block = [], False
+                yield message
+            else:
+                lines.append(line if block else line[:-1])
+
+    def ask(self, prompt: str) -> str | None:
         try:
-            return input("\n> " if self.interactive else "")
+            return input(prompt if self.interactive else "")
         except EOFError:
             return None
         except UnicodeDecodeError as error:
@@ -101,18 +173,25 @@ class _Chat:
     def command(self, name: str, value: str) -> None:
         if name not in self.commands:
             raise InputError(f"there is no command {name}; /help lists them")
-        click.echo(self.commands[name](value))
+        if (answer := self.commands[name](value)) is not None:
+            click.echo(answer)
 
     def reset(self, _: str) -> str:
-        self.conversation.reset()
+        self.session.reset()
         return "  the conversation is forgotten"
 
+    def set_system(self, value: str) -> str:
+        if not value:
+            return f"  the system prompt is {self.session.system!r}" if self.session.system else "  no system prompt"
+        self.session.set_system("" if value.lower() == "none" else value)
+        return "  the system prompt is taken out" if not self.session.system else "  the system prompt is set"
+
+    def set_max_tokens(self, value: str) -> str:
+        self.max_tokens = check_max_tokens(_number("max_tokens", value, int))
+        return f"  max_tokens is {self.max_tokens}"
+
     def set(self, field: str, value: str, kind: Callable[[str], Any]) -> str:
-        try:
-            number = kind(value)
-        except ValueError:
-            expected = "a whole number" if kind is int else "a number"
-            raise InputError(f"{field} is {value!r}; expected {expected}") from None
+        number = _number(field, value, kind)
         self.sampling = dataclasses.replace(self.sampling, **{field: number})
         return f"  {field} is {number}"
 
@@ -123,56 +202,107 @@ class _Chat:
         return self.set("seed", value, int)
 
     def toggle_think(self, _: str) -> str:
-        if not self.think and self.template.think is None:
-            raise InputError(self.template.no_think)
-        self.think = not self.think
-        return f"  thinking is {'on' if self.think else 'off'}"
+        self.session.set_think(not self.session.think)
+        return f"  thinking is {'on' if self.session.think else 'off'}"
 
-    def reply(self, message: str) -> None:
-        prompt = self.conversation.prompt(message, think=self.think, reserve=self.max_tokens)
-        if prompt.dropped_turns:
-            count = prompt.dropped_turns
+    def save(self, value: str) -> str:
+        file = _file_of("/save", value)
+        if os.path.lexists(file):
+            _read_chat(file)  # what is no saved conversation is not replaced
+        messages = self.session.messages
+        document = {"format": FORMAT, "version": 1, "model": self.name, "messages": messages}
+        try:
+            with replacing(file) as new:
+                new.write_text(json.dumps(document, ensure_ascii=False, indent=1) + "\n", encoding="utf-8")
+        except FormatError as error:
+            raise InputError(str(error)) from None
+        return f"  {_count(messages)} written to {shown(file)}"
+
+    def load(self, value: str) -> str:
+        file = _file_of("/load", value)
+        messages = _read_chat(file)
+        try:
+            self.session.restore(messages)
+        except InputError as error:
+            raise InputError(f"{shown(file)}: {error}") from None
+        return f"  {_count(messages)} read from {shown(file)}"
+
+    @property
+    def options(self) -> dict[str, Any]:
+        given = {"max_tokens": self.max_tokens, **dataclasses.asdict(self.sampling)}
+        if self.sampling.seed is not None:
+            given["seed"] = self.sampling.seed + self.tries  # the same seed would give the same reply again
+        return given
+
+    def regenerate(self, _: str) -> None:
+        self.tries += 1
+        self.show(self.session.regenerate(**self.options))
+
+    def show(self, stream: ChatStream) -> None:
+        """Print a reply as it comes: thoughts dimmed and the answer plain, each on lines of its own."""
+        if count := stream.dropped_turns:
             turns = "oldest turn was" if count == 1 else f"{count} oldest turns were"
             click.echo(f"  (the context is full: the {turns} left out)")
-        stream = self.model.stream(
-            prompt.ids,
-            max_tokens=self.max_tokens,
-            stop_ids=self.template.stop_ids,
-            **dataclasses.asdict(self.sampling),
-        )
-        printer = _ReplyPrinter(ReplySplitter(self.template, think=self.think))
+        kind: str | None = None
         try:
-            for token in stream:
-                printer.push(token, self.tokenizer.token_bytes(token))
+            while (part := stream.next_part()) is not None:
+                kind = self.show_part(part.kind, part.text, kind)
         except KeyboardInterrupt:
             stream.close()
-        printer.finish()
-        self.conversation.add_reply(stream.ids)
-        if self.interactive:
-            click.secho(f"  {closing_line(self.model, stream.stats)}", dim=True)
-
-
-class _ReplyPrinter:
-    """Prints thinking dimmed and the answer plain, each as whole characters."""
-
-    def __init__(self, splitter: ReplySplitter) -> None:
-        self.splitter = splitter
-        self.kind: str | None = None
-        self.assembler = TextAssembler()
-
-    def push(self, token: int, data: bytes) -> None:
-        kind = self.splitter.push(token)
-        if kind is None:
-            return
-        if kind != self.kind:
-            if self.kind is not None:
-                self.finish()
-            self.kind, self.assembler = kind, TextAssembler()
-        self.show(self.assembler.push(data))
-
-    def show(self, text: str) -> None:
-        click.secho(text, nl=False, dim=True if self.kind == "thinking" else None)
-
-    def finish(self) -> None:
-        self.show(self.assembler.finish())
+            while (part := stream.next_part()) is not None:
+                kind = self.show_part(part.kind, part.text, kind)
         click.echo()
+        if self.interactive:
+            self.say_end(stream)
+
+    def show_part(self, kind: str, text: str, before: str | None) -> str:
+        if before not in (None, kind):
+            click.echo()
+        click.secho(text, nl=False, dim=True if kind == "thinking" else None)
+        return kind
+
+    def say_end(self, stream: ChatStream) -> None:
+        """Say why a reply was cut, and what it took."""
+        context = self.model.config.max_position_embeddings
+        reasons = {
+            "length": f"cut at {self.max_tokens} tokens; /max-tokens changes that",
+            "context": f"cut: the context of {context} tokens is full; /reset empties it",
+            "closed": "stopped",
+        }
+        if (reason := reasons.get(stream.stats.finish_reason or "")) is not None:
+            click.secho(f"  [{reason}]", fg="yellow")
+        click.secho(f"  {closing_line(self.model, stream.stats, renderer=False)}", dim=True)
+
+
+def _number(field: str, value: str, kind: Callable[[str], Any]) -> Any:
+    try:
+        return kind(value)
+    except ValueError:
+        expected = "a whole number" if kind is int else "a number"
+        raise InputError(f"{field} is {value!r}; expected {expected}") from None
+
+
+def _file_of(command: str, value: str) -> Path:
+    if not value:
+        raise InputError(f"{command} needs the name of a file, such as {command} talk.json")
+    return Path(value).expanduser()
+
+
+def _read_chat(file: Path) -> list[Any]:
+    """The messages of a saved conversation.
+
+    Raises:
+        InputError: the file cannot be read, or is something else.
+    """
+    try:
+        found = read_json(file, MAX_CHAT_BYTES)
+    except FormatError as error:
+        raise InputError(str(error)) from None
+    messages = found.get("messages")
+    if found.get("format") != FORMAT or not isinstance(messages, list):
+        raise InputError(f"{shown(file)}: this is no conversation that /save wrote; name another file")
+    return messages
+
+
+def _count(messages: list[Any]) -> str:
+    return f"{len(messages)} message{'' if len(messages) == 1 else 's'}"

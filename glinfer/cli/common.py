@@ -3,23 +3,26 @@
 from __future__ import annotations
 
 import json
+import os
 import sys
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from functools import partial
 from pathlib import Path
 from typing import Any, TypeVar
 
 import click
+from rich.cells import cell_len
 from rich.console import Console
-from rich.progress import BarColumn, TextColumn, TimeElapsedColumn
+from rich.progress import BarColumn, ProgressColumn, TaskProgressColumn, TextColumn, TimeElapsedColumn
 from rich.progress import Progress as ProgressBar
-from rich.table import Table
+from rich.table import Column, Table
 
 from glinfer.config import ModelConfig
 from glinfer.engine.loading import USUAL_CONTEXT, load_model, random_weights, read_model, usual_context
 from glinfer.engine.model import Model
 from glinfer.engine.progress import Progress, StagedProgress, no_staged_progress
+from glinfer.engine.report import plain
 from glinfer.errors import InputError
 from glinfer.formats import Checkpoint
 from glinfer.formats.files import shown
@@ -28,7 +31,6 @@ from glinfer.gl.context import Device, Limits, open_device
 from glinfer.inspect.info import list_devices
 from glinfer.inspect.report import Table as ReportTable
 from glinfer.inspect.report import megabytes as megabytes
-from glinfer.inspect.report import plain
 from glinfer.models.choice import AUTO, CACHES, DEFAULT_PLAN, DEFAULT_WEIGHTS, PLANS, USUAL_TEXTURE_SIZE, WEIGHTS
 from glinfer.quant.formats import DEFAULT_CACHE
 
@@ -40,8 +42,64 @@ LIMITS = {"driver": None, "webgl2": Limits.webgl2_minimum()}
 def out() -> Console:
     """Return a console on standard output."""
     # Paths and renderer names are shown literally, without markup for "[x]" and ":x:".
-    width = None if sys.stdout.isatty() else 110
-    return Console(highlight=False, markup=False, emoji=False, width=width)
+    width = None if sys.stdout.isatty() or "COLUMNS" in os.environ else 110
+    return _Console(highlight=False, markup=False, emoji=False, width=width)
+
+
+class _Console(Console):
+    """A console whose tables fit, and that leaves a closed pipe to the command line, which ends all commands alike."""
+
+    def print(self, *objects: Any, **options: Any) -> None:
+        """Print; a table that needs more than the width makes the console wider, so that no name is broken."""
+        for each in objects:
+            if isinstance(each, FittedTable):
+                self.width = max(self.width, each.fit(self.width))
+        super().print(*objects, **options)
+
+    def on_broken_pipe(self) -> None:
+        """Raise the error again that rich has caught; by itself rich exits with status 1."""
+        raise
+
+
+class FittedTable(Table):
+    """A table whose columns are never narrower than a word, or a number, in them."""
+
+    def __init__(self, drop: Sequence[str] = ()) -> None:
+        """Make a table without columns; those named in ``drop`` are left out, in this order, where room is short."""
+        super().__init__(box=None, pad_edge=False, header_style="bold")
+        self._drop = list(drop)
+
+    def fit(self, width: int) -> int:
+        """Choose columns and their widths for lines of ``width`` characters; returns what they take."""
+        for name in self._drop:
+            if _total(map(_least, self.columns)) > width:
+                self.columns = [column for column in self.columns if column.header != name]
+        for place, column in enumerate(self.columns):
+            column._index = place
+        widths = [_least(column) for column in self.columns]
+        room = max(0, width - _total(widths))
+        for column, least in sorted(zip(self.columns, widths, strict=True), key=lambda each: _most(each[0]) - each[1]):
+            given = min(room, _most(column) - least)
+            column.width, room = least + given, room - given
+        return _total(column.width or 0 for column in self.columns)
+
+
+def _total(widths: Iterable[int]) -> int:
+    """The width of a table, whose columns are two characters apart."""
+    each = list(widths)
+    return sum(each) + 2 * (len(each) - 1)
+
+
+def _least(column: Column) -> int:
+    """The width of the longest word of a column, or of its longest number, which is not wrapped."""
+    cells = list(map(str, column.cells))
+    words = [word for text in (str(column.header), *cells) for word in text.split()]
+    return max(map(cell_len, (*words, *(cells if column.justify == "right" else ()))), default=0)
+
+
+def _most(column: Column) -> int:
+    texts = (str(column.header), *map(str, column.cells))
+    return max(cell_len(line) for text in texts for line in (text.splitlines() or [""]))
 
 
 def json_text(value: Any) -> str:
@@ -54,9 +112,9 @@ def print_json(value: Any) -> None:
     click.echo(json_text(value))
 
 
-def table(*columns: str, numbers: tuple[str, ...] = ()) -> Table:
-    """Make an empty table; columns named in ``numbers`` are right-aligned."""
-    made = Table(box=None, pad_edge=False, header_style="bold")
+def table(*columns: str, numbers: tuple[str, ...] = (), drop: Sequence[str] = ()) -> Table:
+    """Make an empty table; columns named in ``numbers`` are right-aligned, those in ``drop`` go where room is short."""
+    made = FittedTable(drop)
     for column in columns:
         made.add_column(column, justify="right" if column in numbers else "left", overflow="fold")
     return made
@@ -67,10 +125,10 @@ def number_table(*columns: str) -> Table:
     return table(*columns, numbers=columns)
 
 
-def show_table(made: ReportTable) -> None:
-    """Print the table of a report, its total in bold."""
+def show_table(made: ReportTable, *, drop: Sequence[str] = ()) -> None:
+    """Print the table of a report, its total in bold; columns named in ``drop`` are left out where room is short."""
     names = tuple(column.name for column in made.columns)
-    shown = table(*names, numbers=tuple(column.name for column in made.columns if column.right))
+    shown = table(*names, numbers=tuple(column.name for column in made.columns if column.right), drop=drop)
     for row in made.rows:
         shown.add_row(*(cell.text for cell in row))
     if made.total:
@@ -130,8 +188,14 @@ def options(*decorators: Callable[[Any], Any]) -> Callable[[Command], Command]:
 def _device_or_list(context: click.Context, _: click.Parameter, value: str | None) -> str | None:
     if value != "list":
         return value
+    devices = list_devices()
+    # This option is looked at before --json, so the arguments are asked.
+    arguments = getattr(context.find_root().command, "arguments", ())
+    if "--json" in arguments and any(each.name == "as_json" for each in context.command.params):
+        print_json(devices)
+        context.exit(0)
     shown = table("device", "renderer", "kind", numbers=("device",))
-    for entry in list_devices():
+    for entry in devices:
         kind = "software" if entry.software else "hardware"
         shown.add_row(str(entry.index), entry.renderer or f"unusable: {entry.problem}", kind)
     out().print(shown)
@@ -149,7 +213,8 @@ device_options = options(
         help="Which EGL device to render on; 'list' shows them. Default: $GLINFER_DEVICE, else auto.",
     ),
     click.option(
-        "--gl",
+        "--api",
+        "--gl",  # the older name
         "api",
         type=click.Choice(["es", "desktop"]),
         help="OpenGL ES 3.0 through EGL (default), or desktop OpenGL 3.3.",
@@ -161,7 +226,7 @@ device_options = options(
         help="Lay textures out within the driver's limits, or within WebGL2's guaranteed minimum.",
     ),
 )
-"""``--device``, ``--gl`` and ``--limits``."""
+"""``--device``, ``--api`` and ``--limits``."""
 cache_option = click.option(
     "--cache",
     type=click.Choice(CACHES),
@@ -201,7 +266,8 @@ model_options = options(
 tokenizer_option = click.option(
     "--tokenizer",
     type=click.Path(),
-    help="A .bpe or tokenizer.json file. Default: the one beside the model, if it fits.",
+    help="A .bpe, a tokenizer.json or its directory, or a .gguf, which brings its chat template too. Default: the one "
+    "in or beside the model, if it fits.",
 )
 strict_option = click.option(
     "--strict",
@@ -237,6 +303,17 @@ def progress(what: str) -> Iterator[Progress]:
         yield partial(advance, what)
 
 
+def bar_columns() -> tuple[ProgressColumn, ...]:
+    """Make the columns of a bar: what is done, how far, as long as that is known, and for how long already."""
+    return (
+        TextColumn("{task.description}"),
+        BarColumn(),
+        TaskProgressColumn(),
+        TimeElapsedColumn(),
+        TextColumn("elapsed"),
+    )
+
+
 @contextmanager
 def stage_bars() -> Iterator[StagedProgress]:
     """Show a transient bar for the current stage on a terminal's standard error within the block."""
@@ -244,8 +321,7 @@ def stage_bars() -> Iterator[StagedProgress]:
     if not console.is_terminal:
         yield no_staged_progress  # a bar that is disabled writes an empty line in older versions of rich
         return
-    columns = (TextColumn("{task.description}"), BarColumn(), TextColumn("{task.percentage:>3.0f}%"))
-    with ProgressBar(*columns, TimeElapsedColumn(), console=console, transient=True) as bar:
+    with ProgressBar(*bar_columns(), console=console, transient=True) as bar:
         task = bar.add_task("", total=None)
         yield lambda stage, done, total: bar.update(task, description=stage, completed=done, total=total or None)
 
@@ -277,8 +353,10 @@ def check_one_source(model: str | None, config_text: str | None, *, needed: bool
     Raises:
         InputError: both are given, or neither.
     """
-    if (model is not None and config_text is not None) or (needed and model is None and config_text is None):
-        raise InputError("give either a MODEL or --config, and not both")
+    if model is not None and config_text is not None:
+        raise InputError("found both a MODEL and --config; give one of them")
+    if needed and model is None and config_text is None:
+        raise InputError("found neither a MODEL nor --config; give one of them")
 
 
 def model_or_shape(model: str | None, config_text: str | None, options: Mapping[str, Any]) -> Checkpoint:

@@ -6,9 +6,9 @@ from pathlib import Path
 
 import click
 
-from glinfer.cli.common import json_option, megabytes, print_json
-from glinfer.formats import AS_IN_FILE, DTYPES, find_model, load_checkpoint, save_checkpoint
-from glinfer.formats.vocabularies import vocabulary_beside
+from glinfer.cli.common import json_option, megabytes, print_json, tokenizer_option
+from glinfer.export.convert import Converted, convert_model
+from glinfer.formats import DTYPES
 
 
 @click.command()
@@ -19,41 +19,55 @@ from glinfer.formats.vocabularies import vocabulary_beside
     type=click.Choice(DTYPES),
     help="What matrices become. Default: float32; in a .gguf 'file', as they are in SOURCE.",
 )
-@click.option("--no-tokenizer", is_flag=True, help="Leave the tokenizer out of a .gguf.")
+@tokenizer_option
+@click.option("--no-tokenizer", is_flag=True, help="Write the weights alone.")
 @json_option
-def convert(source: str, target: str, dtype: str | None, no_tokenizer: bool, as_json: bool) -> None:
+def convert(
+    source: str, target: str, dtype: str | None, tokenizer: str | None, no_tokenizer: bool, as_json: bool
+) -> None:
     """Write the checkpoint SOURCE as TARGET; TARGET's ending, .gab, .safetensors or .gguf, chooses the format.
 
     Without --dtype every float keeps its bits, so converting back gives the same numbers again; a matrix that
     SOURCE has in blocks is unpacked, unless TARGET is a .gguf too. --dtype float16 halves a .safetensors file and
-    rounds; a .gguf can have 4 to 8 bits. A .gguf takes the tokenizer beside SOURCE with it, and a Gab becomes a GPT-2
-    there. TARGET appears only when it is complete.
+    rounds; a .gguf can have 4 to 8 bits. A Gab becomes a GPT-2 in a .gguf. TARGET appears only when it is complete,
+    and may be no file of SOURCE.
+
+    Tokenizer, chat template and end tokens go along: into a .gguf, and beside the other formats, as TARGET.bpe or
+    tokenizer.json, tokenizer_config.json, chat_template.jinja and generation_config.json.
 
     \b
     glinfer convert shakespeare shakespeare.gguf --dtype q8_0
+    glinfer convert model.gguf folder/model.safetensors
     """
-    path = find_model(source)
-    checkpoint = load_checkpoint(path)
-    checkpoint.check_finite()
-    ending = Path(target).suffix.lower()
-    vocabulary = vocabulary_beside(path) if ending == ".gguf" and not no_tokenizer else None
-    kept = AS_IN_FILE if ending == ".gguf" else "float32"
-    save_checkpoint(checkpoint, target, dtype=dtype or kept, tokenizer=vocabulary)
-    if ending == ".gab" and checkpoint.config.hidden_act == "gelu":
+    made = convert_model(source, target, dtype=dtype, tokenizer=tokenizer, with_tokenizer=not no_tokenizer)
+    checkpoint = made.checkpoint
+    if Path(target).suffix.lower() == ".gab" and checkpoint.config.hidden_act == "gelu":
         click.echo("note: .gab cannot say that this model has the erf form of GELU; run it with --gelu erf", err=True)
-    if ending == ".gguf" and vocabulary is None and not no_tokenizer:
-        click.echo(f"note: there is no tokenizer beside {source} that a .gguf can hold; the file has none", err=True)
-    size, count = Path(target).stat().st_size, len(checkpoint.tensors) + len(checkpoint.packed)
+    if made.parts.tokenizer is None and not no_tokenizer:
+        click.echo(f"note: {target} has no tokenizer: {made.parts.reason}", err=True)
+    count = len(checkpoint.tensors) + len(checkpoint.packed)
     if as_json:
         print_json(
             {
                 "source": source,
                 "target": target,
-                "bytes": size,
+                "bytes": made.nbytes,
                 "tensors": count,
                 "parameters": checkpoint.parameter_count,
+                "tokenizer": made.parts.tokenizer is not None,
+                "chat_template": made.parts.template is not None,
+                "beside": [str(path) for path in made.beside],
             }
         )
         return
     contents = f"{count} tensors, {checkpoint.parameter_count:,} parameters"
-    click.echo(f"wrote {target}: {contents}, {megabytes(size)}")
+    click.echo(f"wrote {target}: {contents}, {megabytes(made.nbytes)}{_inside(made)}")
+    for path in made.beside:
+        click.echo(f"wrote {path}")
+
+
+def _inside(made: Converted) -> str:
+    """What a file has taken into itself beside the weights."""
+    if made.parts.tokenizer is None or made.beside:
+        return ""
+    return ", with its tokenizer" + (" and chat template" if made.parts.template is not None else "")

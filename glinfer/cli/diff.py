@@ -31,7 +31,7 @@ _CHOICES: dict[str, Sequence[str]] = {
     "weights": (*WEIGHTS, AUTO),
     "cache": CACHES,
     "gelu": ("tanh", "erf"),
-    "gl": ("es", "desktop"),
+    "api": ("es", "desktop"),
     "limits": tuple(LIMITS),
 }
 _FREE = ("context", "tokenizer", "device")
@@ -162,8 +162,6 @@ def side_of(option: str, model: str, settings: Sequence[str]) -> RunConfig:
         found["context"] = int(found["context"])
     if "limits" in found:
         found["limits"] = LIMITS[found["limits"]]
-    if "gl" in found:
-        found["api"] = found.pop("gl")
     return RunConfig(model, **found)
 
 

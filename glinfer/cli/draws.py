@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import dataclasses
 from typing import Any
 
 import click
@@ -23,9 +24,9 @@ from glinfer.cli.common import (
 from glinfer.engine.loading import random_weights, read_model
 from glinfer.formats.checkpoint import Checkpoint
 from glinfer.inspect.draws import DrawReport, measured, planned
-from glinfer.models.choice import plan_for, weights_for
+from glinfer.models.choice import plan_for, same_draws, weights_for, weights_named
 from glinfer.models.session import check_fits
-from glinfer.models.tuning import default_for
+from glinfer.models.tuning import kernels_for
 
 
 @click.command()
@@ -41,9 +42,10 @@ def draws(
 ) -> None:
     """Count the draw calls of one token, by pass, and the texture memory of the plan.
 
-    Without --measure no graphics driver is needed: the plan alone is counted, and checked against --limits. With it,
-    the last token of the sequence is really run (on random weights when only --config is given), and the exit status
-    is 1 if the counts differ.
+    Without --measure no graphics driver is needed: the plan alone is counted, and checked against --limits. Where
+    renderers differ in the number of passes, that is an estimate, and said to be one. With --measure the plan is that
+    of --device, the last token of the sequence is really run (on random weights when only --config is given), and the
+    exit status is 1 if the counts differ.
 
     \b
     glinfer draws --config blocks=6,heads=8
@@ -52,7 +54,7 @@ def draws(
     """
     check_one_source(model, config_text)
     name, weights = options["plan"], options["weights"]
-    how = {"weights": weights, "cache": options["cache"]}
+    how: dict[str, Any] = {"weights": weights, "cache": options["cache"]}
     checkpoint: Checkpoint | None = None
     if model is not None:
         checkpoint = read_model(model, gelu=options["gelu"], context=options["context"])[1]
@@ -60,15 +62,18 @@ def draws(
     else:
         config, formats = shape_asked_for(config_text or "", options), None
     edge = planned_edge(options["limits"])
-    plan = plan_for(config, name, formats=formats, max_texture_size=edge, **how)
-    report = planned(config, plan, tokens, edge)
-    if measure:
+    how |= {"formats": formats, "tokens": tokens}
+    if not measure:
+        plan = plan_for(config, name, max_texture_size=edge, **how)
+        report = planned(config, plan, tokens, edge)
+        report = dataclasses.replace(report, estimate=not same_draws(config, name, formats))
+    else:
         with opened(options["device"], options["api"], options["limits"]) as device:
             edge = device.limits.max_texture_size
-            kernels = default_for(device)
-            plan = plan_for(config, name, formats=formats, kernels=kernels, max_texture_size=edge, **how)
+            kernels = kernels_for(device, config, weights_named(weights, formats))
+            plan = plan_for(config, name, kernels=kernels, max_texture_size=edge, **how)
             check_fits(plan, device)  # before random weights of any size are made
-            checkpoint = checkpoint or random_weights(config, name, **how)
+            checkpoint = checkpoint or random_weights(config, name, weights, options["cache"])
             report = measured(checkpoint, plan, tokens, device, weights=weights_for(checkpoint, name, weights))
     if as_json:
         print_json(report.to_json())
@@ -86,8 +91,13 @@ def _show(report: DrawReport) -> None:
     out().print(shown)
     click.echo(
         f"plan {report.table.plan} · {report.table.total} draws/token · "
-        f"sizes are columns×rows of a matrix, for token {report.table.tokens} of a sequence"
+        f"sizes are columns×rows of the last matrix, for token {report.table.tokens} of a sequence"
     )
+    if report.estimate:
+        click.echo(
+            "these draws are an estimate for a renderer with the plainest kernels; how many passes a norm or a product "
+            "takes depends on the renderer, and --measure counts those of this machine's"
+        )
     memory = ", ".join(f"{kind} {megabytes(count)}" for kind, count in report.texture_bytes.items() if count)
     name, width, height = report.largest
     click.echo(f"textures: {memory}; the largest, {name}, has {width}×{height} texels")

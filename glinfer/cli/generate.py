@@ -4,12 +4,14 @@ from __future__ import annotations
 
 import dataclasses
 import sys
+from collections.abc import Callable
 from typing import Any
 
 import click
 
 from glinfer.cli.batch import batch_options, generate_batch, take_batch
 from glinfer.cli.common import (
+    Command,
     device_options,
     json_option,
     loaded,
@@ -18,60 +20,127 @@ from glinfer.cli.common import (
     parse_ids,
     print_json,
     progress,
+    read_text,
     strict_option,
     tokenizer_option,
     utf8,
 )
+from glinfer.engine.defaults import USUAL
 from glinfer.engine.model import Model
 from glinfer.engine.sampler import SamplingOptions
 from glinfer.engine.stream import GenerationStats, TextStream, TokenStream
 from glinfer.errors import InputError
+from glinfer.formats.files import shown
 
-sampling_options = options(
-    click.option("--max-tokens", type=click.IntRange(min=1), default=128, help="How many tokens at most. Default 128."),
-    click.option("--temperature", type=float, default=1.0, help="0 takes the likeliest token each time. Default 1."),
-    click.option("--top-k", type=int, default=0, help="Only the k likeliest tokens; 0 for all (default)."),
-    click.option(
-        "--top-p",
-        type=float,
-        default=1.0,
-        help="Only the likeliest tokens up to this probability. Default 1.",
-    ),
-    click.option(
-        "--min-p",
-        type=float,
-        default=0.0,
-        help="Only tokens at least this fraction as likely as the best.",
-    ),
-    click.option("--repetition-penalty", type=float, default=1.0, help="Above 1: repeat less. Default 1."),
-    click.option("--seed", type=int, help="The same seed gives the same text."),
+_DEFAULT = "Default: the model's own, else {:g}."
+model_option = click.option(
+    "-m",
+    "--model",
+    "named_model",
+    type=click.Path(),
+    metavar="MODEL",
+    help="The model, in place of the argument MODEL.",
 )
-"""``--max-tokens`` and the options of the sampler."""
+"""``--model``, which :func:`chosen_model` puts in the place of the first argument."""
 
 
-def take_sampling(given: dict[str, Any]) -> SamplingOptions:
-    """Take the sampler's options out of ``given`` and check them."""
-    return SamplingOptions(**{field.name: given.pop(field.name) for field in dataclasses.fields(SamplingOptions)})
+def sampling_options(max_tokens: int) -> Callable[[Command], Command]:
+    """``--max-tokens`` with this default, and the options of the sampler."""
+    return options(
+        click.option(
+            "-n",
+            "--max-tokens",
+            type=click.IntRange(min=1),
+            default=max_tokens,
+            help=f"How many tokens at most. Default {max_tokens}.",
+        ),
+        click.option(
+            "-t",
+            "--temperature",
+            type=float,
+            help=f"0 takes the likeliest token each time. {_DEFAULT.format(USUAL.temperature)}",
+        ),
+        click.option(
+            "--top-k", type=int, help=f"Only the k likeliest tokens; 0 for all. {_DEFAULT.format(USUAL.top_k)}"
+        ),
+        click.option(
+            "--top-p",
+            type=float,
+            help=f"Only the likeliest tokens up to this probability; 1 for all. {_DEFAULT.format(USUAL.top_p)}",
+        ),
+        click.option(
+            "--min-p",
+            type=float,
+            help=f"Only tokens at least this fraction as likely as the best; 0 for all. {_DEFAULT.format(USUAL.min_p)}",
+        ),
+        click.option(
+            "--repetition-penalty",
+            type=float,
+            help=f"Above 1: repeat less. {_DEFAULT.format(USUAL.repetition_penalty)}",
+        ),
+        click.option("--seed", type=int, help="The same seed gives the same text."),
+    )
+
+
+def chosen_model(named: str | None, *arguments: str | None) -> tuple[str, str | None]:
+    """The model and what follows it, of ``--model`` and the arguments.
+
+    Raises:
+        UsageError: no model is given.
+        InputError: there is an argument too many.
+    """
+    given = [each for each in (named, *arguments) if each is not None]
+    if not given:
+        raise click.UsageError("Missing argument 'MODEL'.")
+    if len(given) > max(1, len(arguments)):
+        raise InputError(f"--model stands in place of the argument MODEL; leave out {shown(given[1])} or --model")
+    return given[0], given[1] if len(given) > 1 else None
+
+
+def take_sampling(given: dict[str, Any]) -> dict[str, Any]:
+    """Take the sampler's options that a user gave out of ``given``, and check them."""
+    taken = {field.name: given.pop(field.name) for field in dataclasses.fields(SamplingOptions)}
+    chosen = {name: value for name, value in taken.items() if value is not None}
+    SamplingOptions(**chosen)
+    return chosen
 
 
 @click.command()
-@click.argument("model", type=click.Path())
+@click.argument("model", type=click.Path(), required=False)
 @click.argument("prompt", required=False)
+@model_option
+@click.option("-p", "--prompt", "named_prompt", metavar="PROMPT", help="The prompt, in place of the argument PROMPT.")
+@click.option("-f", "--file", type=click.Path(), help="A file with the prompt, less one newline at its end.")
 @tokenizer_option
 @click.option("--ids", help="A prompt of token ids, such as 13,132,251; prints ids. Needs no tokenizer.")
-@sampling_options
+@sampling_options(128)
 @click.option("--stop", multiple=True, help="End at this text; may be given several times.")
 @batch_options
 @model_options
 @device_options
 @strict_option
 @json_option
+@click.option(
+    "--echo/--no-echo", default=None, help="Print the prompt before the text. Default: on a terminal, not in a pipe."
+)
 @click.option("--quiet", "-q", is_flag=True, help="No closing line.")
-def generate(model: str, prompt: str | None, ids: str | None, as_json: bool, quiet: bool, **options: Any) -> None:
+def generate(
+    model: str | None,
+    named_model: str | None,
+    prompt: str | None,
+    named_prompt: str | None,
+    file: str | None,
+    ids: str | None,
+    as_json: bool,
+    echo: bool | None,
+    quiet: bool,
+    **options: Any,
+) -> None:
     """Continue PROMPT with MODEL and stream the text.
 
     MODEL is a .gab, .safetensors or .gguf file, the directory of a Hugging Face model, the manifest of a Gab, or the
-    name of a bundled model. PROMPT is text, or '-' to read it from standard input.
+    name of a bundled model. PROMPT is text, or '-' to read it from standard input, less one newline at its end,
+    as shells do.
     The closing line on standard error counts draw calls, tokens and speed.
 
     With --batch, the prompts of a file go through the model together: lines such as {"prompt": "Once"} or
@@ -80,31 +149,44 @@ def generate(model: str, prompt: str | None, ids: str | None, as_json: bool, qui
 
     \b
     glinfer generate model.gab "Once upon a time" --max-tokens 40 --seed 1
+    glinfer generate -m model.gab -f story.txt -n 40 -t 0
     glinfer generate model.gab --ids 13,132,251 --temperature 0 --json
     glinfer generate model.gab --batch prompts.jsonl --out results.jsonl --seed 1
     """
-    batch = take_batch(options, single=prompt is not None or ids is not None)
+    path, prompt = chosen_model(named_model, model, prompt)
+    sources = {"a PROMPT": prompt, "--prompt": named_prompt, "--file": file, "--ids": ids}
+    found = [name for name, source in sources.items() if source is not None]
+    batch = take_batch(options, single=bool(found))
     if batch is not None:
         chosen = {name: options.pop(name) for name in ("max_tokens", "stop")}
         sampling = take_sampling(options)
-        generate_batch(model, batch, sampling=sampling, as_json=as_json, quiet=quiet, **chosen, **options)
+        generate_batch(path, batch, sampling=sampling, as_json=as_json, quiet=quiet, **chosen, **options)
         return
-    if (prompt is None) == (ids is None):
-        raise InputError("give either a PROMPT or --ids, and not both")
-    given: str | list[int] = parse_ids(ids) if ids is not None else _text_of(prompt or "")
+    if not found:
+        raise InputError("found neither a PROMPT nor --file nor --ids; give one of them")
+    if len(found) > 1:
+        raise InputError(f"found both {found[0]} and {found[1]}; give one of them")
+    if ids is not None:
+        given: str | list[int] = parse_ids(ids)
+    elif file is not None:
+        given = read_text(file).removesuffix("\n")
+    else:
+        given = _text_of((prompt if named_prompt is None else named_prompt) or "")
     max_tokens, stop, sampling = options.pop("max_tokens"), options.pop("stop"), take_sampling(options)
-    with loaded(model, **options) as opened:
-        stream = opened.stream(given, max_tokens=max_tokens, stop=stop, **dataclasses.asdict(sampling))
+    with loaded(path, **options) as opened:
+        stream = opened.stream(given, max_tokens=max_tokens, stop=stop, **sampling)
         if as_json:
             print_json(_collected(opened, given, stream, max_tokens))
             return
+        if isinstance(given, str) and (sys.stdout.isatty() if echo is None else echo):
+            click.echo(given, nl=False)
         show(stream)
         if not quiet:
             click.echo(closing_line(opened, stream.stats), err=True)
 
 
 def _text_of(prompt: str) -> str:
-    return prompt if prompt != "-" else utf8(sys.stdin.buffer.read(), "standard input")
+    return prompt if prompt != "-" else utf8(sys.stdin.buffer.read(), "standard input").removesuffix("\n")
 
 
 def show(stream: TextStream | TokenStream) -> None:
@@ -117,13 +199,13 @@ def show(stream: TextStream | TokenStream) -> None:
     click.echo()
 
 
-def closing_line(model: Model, stats: GenerationStats) -> str:
+def closing_line(model: Model, stats: GenerationStats, *, renderer: bool = True) -> str:
     """The line after a text: ``39 draws/token · 40 tokens · 250 tok/s · OpenGL ES 3.2 Mesa 22.3.6 · llvmpipe (…)``."""
     parts = [
         f"{stats.draws_per_token:g} draws/token",
         f"{stats.tokens} tokens",
         f"{stats.tokens_per_second:.2f} tok/s",
-        model.device.description,
+        *([model.device.description] if renderer else []),
     ]
     if stats.dropped:
         context = model.config.max_position_embeddings

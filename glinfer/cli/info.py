@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import dataclasses
+from collections.abc import Iterator
 from typing import Any
 
 import click
@@ -17,10 +18,10 @@ from glinfer.cli.common import (
     print_json,
     table,
 )
-from glinfer.engine.loading import read_model
+from glinfer.engine.loading import for_use
 from glinfer.errors import ContextError
-from glinfer.formats import Checkpoint
-from glinfer.inspect.info import EXTENSIONS, RendererReport, model_report, renderer_report
+from glinfer.formats import Checkpoint, find_model, load_checkpoint
+from glinfer.inspect.info import EXTENSIONS, RendererReport, model_report, renderer_report, text_report
 from glinfer.models.choice import check_choice
 
 
@@ -37,16 +38,22 @@ def info(model: str | None, as_json: bool, **options: Any) -> None:
     """
     how = {name: options[name] for name in ("plan", "weights", "cache")}
     check_choice(**how)
-    checkpoint = None if model is None else read_model(model, gelu=options["gelu"], context=options["context"])[1]
-    about = None
+    checkpoint = about = None
+    around: dict[str, Any] = {}
+    positions = 0
+    if model is not None:
+        path = find_model(model)
+        whole = load_checkpoint(path)
+        checkpoint = for_use(whole, gelu=options["gelu"], context=options["context"])
+        positions, around = whole.config.max_position_embeddings, text_report(path, checkpoint.config)
     try:
         with opened(options["device"], options["api"], options["limits"]) as device:
             report = renderer_report(device)
             if checkpoint is not None:
-                about = model_report(checkpoint, device=device, **how)
+                about = {**model_report(checkpoint, positions, device=device, **how), **around}
     except ContextError as error:
         if checkpoint is not None:
-            about = model_report(checkpoint, device=None, **how)
+            about = {**model_report(checkpoint, positions, device=None, **how), **around}
         if as_json:
             print_json({"can_run": False, "problem": str(error), "model": about})
         elif about is not None and checkpoint is not None:
@@ -90,13 +97,38 @@ def _show_model(checkpoint: Checkpoint, about: dict[str, Any], fits: str = "fits
     shown.add_row("model", checkpoint.source)
     for name, value in about["config"].items():
         shown.add_row(name, str(value))
+    shown.add_row("context", _context(about))
+    for name, value in _around(about):
+        shown.add_row(name, value)
     shown.add_row("tensors", ", ".join(f"{count} in {name}" for name, count in about["formats"].items()))
     shown.add_row("parameters", f"{about['parameters']:,}")
     cache = f", cache in {about['cache']}" if about["plan"] == "fast" else ""
     shown.add_row("plan", f"{about['plan']}, weights in {about['weights']}{cache}")
     if about["draws"] is not None:
-        shown.add_row("draws/token", str(about["draws"]))
+        estimate = " (an estimate for a renderer with the plainest kernels)" if about["draws_are_an_estimate"] else ""
+        shown.add_row("draws/token", f"{about['draws']}{estimate}")
     for kind, count in about["texture_bytes"].items():
         shown.add_row(f"{kind} textures", megabytes(count))
     shown.add_row(fits, "yes" if about["fits"] else f"no: {about['problem']}")
     out().print(shown)
+
+
+def _context(about: dict[str, Any]) -> str:
+    context, positions = about["context"], about["config"]["max_position_embeddings"]
+    if context == positions:
+        return f"{context} tokens, all positions of the model"
+    return f"{context} of the model's {positions} positions; --context takes more or fewer"
+
+
+def _around(about: dict[str, Any]) -> Iterator[tuple[str, str]]:
+    """Name and text of the rows on tokenizer, chat, end tokens and sampling."""
+    tokenizer, chat = about["tokenizer"], about["chat"]
+    if tokenizer is None:
+        yield "tokenizer", f"no: {about['tokenizer_problem']}"
+    else:
+        yield "tokenizer", f"{tokenizer['kind']}, {tokenizer['tokens']:,} tokens"
+        yield "chat template", f"{chat['form']}, from {chat['from']}" if chat["form"] else f"no: {chat['problem']}"
+    ends = ", ".join(f"{token['text']} ({token['id']})".lstrip() for token in about["end_tokens"])
+    yield "end tokens", ends or about.get("end_tokens_problem", "none")
+    sampling = ", ".join(f"{name} {value}" for name, value in about["sampling"].items())
+    yield "sampling", sampling or about.get("sampling_problem", "its files name none")

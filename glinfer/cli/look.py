@@ -69,7 +69,7 @@ def look(
     check_drawing()
     check_folder(folder, force=force)
     if text is not None and ids is not None:
-        raise InputError("give either a TEXT or --ids, and not both")
+        raise InputError("found both a TEXT and --ids; give one of them")
     prompt: str | list[int] | None = text if ids is None else parse_ids(ids)
     path, checkpoint = read_model(model, gelu=options["gelu"], context=options["context"])
     wanted = LookOptions.of(checkpoint.config, what, layers, top)

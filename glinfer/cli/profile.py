@@ -40,6 +40,9 @@ from glinfer.inspect.report import megabytes
 from glinfer.limits import MAX_PROFILE_RUNS
 from glinfer.models.choice import AUTO, check_choice, plan_for
 
+_DROPPED = ("written", "output")
+"""Columns of tables that are left out where lines are short; --json and --html have them."""
+
 
 @click.command("profile")
 @click.argument("model", type=click.Path(), required=False)
@@ -155,10 +158,10 @@ def _measured(engine: Engine, label: str, options: dict[str, Any]) -> ProfileRep
 
 
 def _show(report: ProfileReport, each: bool) -> None:
-    show_table(report.kind_table())
+    show_table(report.kind_table(), drop=_DROPPED)
     if each:
         click.echo()
-        show_table(report.draw_table())
+        show_table(report.draw_table(), drop=_DROPPED)
     click.echo(f"\n{report.subject} · plan {report.plan} · weights {report.weights} · {report.renderer}")
     wall = report.wall
     click.echo(
@@ -186,7 +189,7 @@ def _show(report: ProfileReport, each: bool) -> None:
 
 def _show_comparison(comparison: ProfileComparison) -> None:
     click.echo(f"before: {comparison.before.about}\nafter:  {comparison.after.about}\n")
-    show_table(comparison.table())
+    show_table(comparison.table(), drop=_DROPPED)
     before_ms, after_ms = comparison.before.wall_ms, comparison.after.wall_ms
     change = f" ({after_ms / before_ms - 1.0:+.1%})" if before_ms else ""
     click.echo(f"\na plain run: {before_ms:.3f} ms before, {after_ms:.3f} ms after{change}")

@@ -1,4 +1,4 @@
-"""``glinfer verify``: comparison of textures with their uploads, and of draws with float64."""
+"""``glinfer verify``: comparison of bound textures with the model's file, and of draws with float64."""
 
 from __future__ import annotations
 
@@ -26,6 +26,7 @@ from glinfer.cli.common import (
     table,
 )
 from glinfer.engine.ids import check_ids
+from glinfer.engine.textures import TextureCheck
 from glinfer.errors import ContextError, InputError
 from glinfer.formats import Checkpoint
 from glinfer.inspect.draws import example_ids
@@ -40,7 +41,7 @@ from glinfer.inspect.verify.suite import (
 )
 from glinfer.models.choice import check_choice, plan_for
 
-_FINDINGS_SHOWN = 12
+_FINDINGS_SHOWN, _TEXELS_SHOWN = 12, 3
 
 
 def _show_schema(context: click.Context, _: click.Parameter, asked: bool) -> None:
@@ -52,7 +53,7 @@ def _show_schema(context: click.Context, _: click.Parameter, asked: bool) -> Non
 def everywhere_options(command: Command) -> Command:
     """``--all-weights`` and ``--all-devices``."""
     every_device = (
-        "Check every renderer of this machine, by OpenGL ES and by desktop OpenGL; with --gl by that one alone."
+        "Check every renderer of this machine, by OpenGL ES and by desktop OpenGL; with --api by that one alone."
     )
     command = click.option("--all-devices", is_flag=True, help=every_device)(command)
     return click.option("--all-weights", is_flag=True, help="Check every weight format that the model can have.")(
@@ -113,12 +114,22 @@ def nothing_ran(unusable: Sequence[UnusableRun]) -> str:
     is_flag=True,
     help="Also run a forward, compare every draw with float64, and look at OpenGL's errors and state after each.",
 )
-@click.option("--tokens", type=int, help="Length of that forward's sequence. Default 8.")
-@click.option("--ids", help="That forward's token ids, such as 13,132,251.")
+@click.option("--tokens", type=int, help="Length of the sequence that is run. Default 8.")
+@click.option("--ids", help="Its token ids, such as 13,132,251.")
+@click.option(
+    "--after",
+    type=click.IntRange(min=1),
+    help="Compare the textures after so many tokens, generated in a sequence and, by the fast plan, in a batch too.",
+)
 @click.option(
     "--greedy",
     type=click.IntRange(min=1),
     help="Also choose so many tokens after those, each the likeliest, and compare with what float64 finds likeliest.",
+)
+@click.option(
+    "--allow-nan",
+    is_flag=True,
+    help="Weights that are NaN or infinite are no failure; their bits are compared, and nothing is run.",
 )
 @everywhere_options
 @model_options
@@ -139,56 +150,63 @@ def verify(
     model: str | None,
     config_text: str | None,
     with_draws: bool,
+    after: int | None,
     greedy: int | None,
+    allow_nan: bool,
     all_weights: bool,
     all_devices: bool,
     as_json: bool,
     **options: Any,
 ) -> None:
-    """Upload every weight of MODEL, read it back through a framebuffer, and compare bit for bit.
+    """Bind MODEL, read every weight back from the bound textures, and compare with the file bit for bit.
 
-    The fast plan's weights are compared as it packs them, the reference plan's as they are in the file. Also stores
-    NaN payloads, infinities, −0 and denormals, which careless paths change. With --draws every pass of the last token
-    is compared with float64, and OpenGL's errors and state are looked at after it. With --all-weights and
-    --all-devices each format is checked on each renderer.
+    The fast plan's weights are compared as it packs them, and where it keeps the file's bits these too; the reference
+    plan's as they are in the file. Also stores NaN payloads, infinities, −0 and denormals, which careless paths change.
+    With --draws every pass of the last token is compared with float64, and OpenGL's errors and state are looked at
+    after it; with --after tokens are generated first. Both leave weights as they are, which is compared again at the
+    end. With --all-weights and --all-devices each format is checked on each renderer.
 
     \b
     glinfer verify model.gab --plan reference
     glinfer verify model.gab --weights q8 --draws --tokens 16 --json
-    glinfer verify model.gguf --greedy 20
+    glinfer verify model.gguf --greedy 20 --after 200
     glinfer verify model.gab --all-weights --all-devices --draws
 
     \b
     Exit status:
       0  all that was checked holds
-      1  something differs, or OpenGL reported an error
+      1  something differs, or OpenGL reported an error; or a weight is NaN or
+         infinite, so that no other command loads the model (see --allow-nan)
       2  bad input, or nothing could be run; with --all-devices and --all-weights
          what cannot be run is told, and no failure as long as something can
     """
     check_everywhere(context)
-    runs = with_draws or greedy is not None
+    runs = with_draws or greedy is not None or after is not None
     tokens, ids = options.pop("tokens"), options.pop("ids")
     if not runs and (tokens is not None or ids is not None):
-        raise InputError("--tokens and --ids belong to --draws or --greedy; add one of them")
+        raise InputError("--tokens and --ids belong to --draws, --greedy or --after; add one of them")
     if tokens is not None and ids is not None:
-        raise InputError("give either --tokens or --ids, and not both")
+        raise InputError("found both --tokens and --ids; give one of them")
     checkpoint = planned_checkpoint(model, config_text, options)
-    if runs or options["plan"] != "reference":  # what is folded and rounded has to be numbers
-        checkpoint.check_finite()
     sequence: list[int] = []
     if runs:
         sequence = check_ids(_sequence(ids, 8 if tokens is None else tokens, checkpoint), checkpoint.config)
-    checks = CheckOptions(with_draws, sequence, greedy)
+    checks = CheckOptions(with_draws, sequence, greedy, after)
     renderers, formats = asked_for(checkpoint, options, all_weights, all_devices)
     with stage_bars() as advance:
         how = {"plan": options["plan"], "cache": options["cache"], "limits": LIMITS[options["limits"]]}
-        report = verify_everywhere(checkpoint, renderers, formats, checks, on_progress=advance, **how)
+        report = verify_everywhere(
+            checkpoint, renderers, formats, checks, allow_nan=allow_nan, on_progress=advance, **how
+        )
     if as_json and (report.runs or all_devices or all_weights):
         print_json(report.to_json())
     if not report.runs:
-        raise ContextError(nothing_ran(report.unusable))
+        refused = f"load refuses this model: {report.load_refuses}; " if report.load_refuses else ""
+        raise ContextError(refused + nothing_ran(report.unusable))
     if not as_json:
         _show(report)
+        if report.load_refuses is not None:
+            click.echo(f"load refuses this model: {report.load_refuses}")
     if not report.passed:
         raise click.exceptions.Exit(1)
 
@@ -236,7 +254,7 @@ def _show_run(run: VerifyRun) -> None:
     shown = table("texture", "size", "format", "bytes", "max difference", "bits", numbers=sizes)
     for check in run.textures:
         size, difference = f"{check.width}×{check.height}", f"{check.max_difference:g}"
-        bits = "identical" if check.identical else "DIFFER"
+        bits = "identical" if check.passed else "DIFFER" if check.lossless else "DECODED OTHERWISE"
         shown.add_row(check.name, size, check.format, f"{check.bytes:,}", difference, bits)
     console.print(shown)
     console.print()
@@ -255,7 +273,8 @@ def _show_run(run: VerifyRun) -> None:
 def _checked(run: VerifyRun) -> dict[str, tuple[int, str]]:
     """Map kinds of checks to their number and result."""
     bad, differ = len(run.bad_textures), sum(not check.exact for check in run.draws)
-    found = {"textures": (len(run.textures), f"{bad} DIFFER" if bad else "all identical")}
+    held = f"{bad} DIFFER" if bad else f"{len(run.wrong_textures)} SAMPLED IN PLACE OF OTHERS"
+    found = {"textures": (len(run.textures), held if bad or run.wrong_textures else "all identical")}
     if run.draws:
         wrong = f"{differ} DIFFER" if differ else f"{len(run.bad_draws)} IN A WRONG STATE"
         found["draws"] = len(run.draws), wrong if run.bad_draws else "all within tolerance"
@@ -271,15 +290,20 @@ def _parts(run: VerifyRun) -> list[str]:
     for what, (count, result) in _checked(run).items():
         first, _, others = what.partition(" ")
         words = f"{first.removesuffix('s') if count == 1 else first} {others}".rstrip()
-        parts.append(f"{count} {words}{f', {size}' if what == 'textures' else ''}: {result}")
+        used = f" after {run.after} tokens" if what == "textures" and run.after is not None else ""
+        parts.append(f"{count} {words}{f', {size}' if what == 'textures' else ''}: {result}{used}")
     return parts
 
 
 def _show_faults(run: VerifyRun, *, tables: bool = False) -> None:
-    """Print a line for each fault; ``tables`` of textures and special values were printed before."""
+    """Print a line for each fault, and what differs in a texture; ``tables`` were printed before."""
+    for texture in run.bad_textures:
+        click.echo(f"texture {texture.name} {_difference(texture)}")
+    for wrong in run.wrong_textures:
+        click.echo(
+            f"plan {wrong.plan}, draw {wrong.draw}: {wrong.sampler} samples {wrong.found}; expected {wrong.expected}"
+        )
     if not tables:
-        for texture in run.bad_textures:
-            click.echo(f"texture {texture.name} differs by up to {texture.max_difference:g}")
         for special in run.special:
             if not special.stored:
                 click.echo(f"special values, {special.name}: changed when they were stored")
@@ -298,6 +322,22 @@ def _show_faults(run: VerifyRun, *, tables: bool = False) -> None:
         click.echo(f"  and {len(lines) - _FINDINGS_SHOWN} more findings; --json has them all")
     if run.problem:
         click.echo(f"the run ended with an error: {run.problem}")
+
+
+def _difference(check: TextureCheck) -> str:
+    """Describe how a texture differs, with the first of its numbers."""
+    if check.identical:
+        return "holds the words that were packed, which give other weights than the file has"
+    places = []
+    for texel in check.texels[:_TEXELS_SHOWN]:
+        element = "padding" if texel.row is None else f"element [{texel.row}, {texel.col}]"
+        digits = 4 if check.format == "rgba16f" else 8
+        bits = f"found 0x{texel.found:0{digits}X}, expected 0x{texel.expected:0{digits}X}"
+        places.append(f"\n  texel ({texel.x}, {texel.y}) {'RGBA'[texel.channel]}, {element}: {bits}")
+    rest = check.differing - len(places)
+    more = f"\n  and {rest:,} more; --json has the first {len(check.texels)}" if rest else ""
+    count = f"{check.differing:,} number{'s' if check.differing != 1 else ''}"
+    return f"differs in {count}, by up to {check.max_difference:g}:{''.join(places)}{more}"
 
 
 def _show_draws(run: VerifyRun) -> None:

@@ -12,15 +12,15 @@ import numpy.typing as npt
 
 from glinfer.config import ModelConfig
 from glinfer.engine.decode import DecodeSession
-from glinfer.engine.ids import check_ids
+from glinfer.engine.engine import Engine
 from glinfer.errors import InputError
 from glinfer.models.capture.names import capture_points, chosen
 from glinfer.models.capture.point import CapturePoint, Span, Textures, span_of
 from glinfer.models.plan import Plan
 from glinfer.models.session import Observer, Session
+from glinfer.notebook import table
 from glinfer.ops import DrawSpec
 from glinfer.ops.published.attention import MASKED
-from glinfer.text.tokenizer import Tokenizer
 
 Floats = npt.NDArray[np.float32]
 MAX_CAPTURE_BYTES = 1 << 32
@@ -42,6 +42,21 @@ class Seen:
     array: Floats
     first: int
     head: int = 0
+
+
+class Captured(dict[str, Floats]):
+    """Captured arrays by name, in order of computation; a dictionary that shows shapes and no numbers."""
+
+    def __repr__(self) -> str:
+        """Name and shape of each array."""
+        return f"Captured({', '.join(f'{name} {list(array.shape)}' for name, array in self.items())})"
+
+    def _repr_html_(self) -> str:
+        cells = [
+            (name, "×".join(map(str, array.shape)), *map(float, (array.min(), array.mean(), array.max())))
+            for name, array in self.items()
+        ]
+        return table(("name", "shape", "least", "mean", "greatest"), cells, f"{len(self)} float32 arrays")
 
 
 Hook = Callable[[Seen], None]
@@ -111,6 +126,7 @@ class Inspected(ABC):
     """The inspection methods of :class:`glinfer.engine.model.Model`."""
 
     config: ModelConfig
+    engine: Engine
     bound: Session
     _own: DecodeSession
 
@@ -124,8 +140,8 @@ class Inspected(ABC):
         """A new sequence of tokens."""
 
     @abstractmethod
-    def require_tokenizer(self) -> Tokenizer:
-        """The tokenizer."""
+    def _ids_of(self, prompt: str | Sequence[int]) -> list[int]:
+        """The ids of a prompt, checked."""
 
     @abstractmethod
     def _require_open(self) -> None: ...
@@ -137,7 +153,7 @@ class Inspected(ABC):
         """
         return list(capture_points(self.plan, self.config))
 
-    def capture(self, patterns: str | Sequence[str], prompt: str | Sequence[int]) -> dict[str, Floats]:
+    def capture(self, patterns: str | Sequence[str], prompt: str | Sequence[int]) -> Captured:
         """Run a prompt anew and keep what is computed on the way: float32 arrays by name, in order of computation.
 
         Args:
@@ -153,7 +169,7 @@ class Inspected(ABC):
         """
         self._require_open()
         points = chosen(capture_points(self.plan, self.config), patterns, self.plan.name)
-        ids = check_ids(self.require_tokenizer().encode(prompt) if isinstance(prompt, str) else prompt, self.config)
+        ids = self._ids_of(prompt)
         size = sum(4 * int(np.prod(_whole_shape(point, len(ids)), dtype=np.float64)) for point in points.values())
         if size > MAX_CAPTURE_BYTES:
             raise InputError(
@@ -168,7 +184,7 @@ class Inspected(ABC):
             for part in parts:
                 session.prefill(part)
                 session.logits()
-        return {name: _together(points[name], arrays, len(ids)) for name, arrays in runs.items()}
+        return Captured((name, _together(points[name], arrays, len(ids))) for name, arrays in runs.items())
 
     @contextmanager
     def watch(self, patterns: str | Sequence[str], hook: Hook) -> Iterator[None]:
@@ -198,7 +214,7 @@ class Inspected(ABC):
                 given one head at a time.
 
         All that the model computes in the block is computed anew with the change, and behind it anew without, bit
-        for bit as before. A session that was made in the block keeps the keys and values that it has.
+        for bit as before. A session that goes on in the block, or behind it, first runs all its tokens again.
 
         Raises:
             InputError: the plan has no such name, or has it in another shape; within the block, what runs several
@@ -209,12 +225,16 @@ class Inspected(ABC):
         if name not in points:
             chosen(points, [_literal(name)], self.plan.name)
         function = change if callable(change) else _replacement(points[name], change)
-        with self._from_the_start(_Patcher(self.config, name, function)):
-            yield
+        self.engine.patches += 1
+        try:
+            with self._observing(_Patcher(self.config, name, function)):
+                yield
+        finally:
+            self.engine.patches += 1
 
     @contextmanager
     def _from_the_start(self, observer: Observer) -> Iterator[None]:
-        """Observe, and forget what was computed without the observer before and with it after."""
+        """Observe all that the model computes, and nothing that it has computed before."""
         self._own.rewind(len(self._own))
         try:
             with self._observing(observer):

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from abc import abstractmethod
 from collections.abc import Callable, Sequence
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, TypeVar
 
 import numpy as np
 import numpy.typing as npt
@@ -18,7 +18,8 @@ from glinfer.engine.closing import Closing
 from glinfer.engine.ids import check_tokens, whole_number, whole_numbers
 from glinfer.engine.probabilities import softmax
 from glinfer.engine.sampler import Sampler, SamplingOptions
-from glinfer.errors import ContextError, InputError
+from glinfer.errors import ContextError, GLError, InputError, NumbersError
+from glinfer.text.tokenizer import Tokenizer
 
 if TYPE_CHECKING:
     from typing_extensions import Self
@@ -26,6 +27,7 @@ if TYPE_CHECKING:
     from glinfer.engine.nan_guard import NanGuard
 
 Floats = npt.NDArray[np.float32]
+T = TypeVar("T")
 Forward = Callable[[Sequence[int]], Floats]
 """Token ids of a whole sequence → one float32 number [vocab] for each token that may come next."""
 
@@ -46,10 +48,15 @@ class DecodeSession(Closing):
         logit_reads: whole rows of logits read back so far; choosing a token seldom needs one.
         nan_guard: the watch of the model over what is read back.
         usable: raises ContextError if the model's device was closed, lost, or belongs to another thread.
+        require_tokenizer: returns the model's tokenizer, or raises an InputError that says why there is none.
+        patches: counts the patches that were put in force or taken away; what was computed at another count is not
+            used again.
     """
 
     nan_guard: NanGuard | None = None
     usable: Callable[[], None] | None = None
+    require_tokenizer: Callable[[], Tokenizer] | None = None
+    patches: Callable[[], int] | None = None
 
     def __init__(self, config: ModelConfig) -> None:
         """Start without tokens; use :meth:`glinfer.engine.model.Model.session`."""
@@ -58,6 +65,7 @@ class DecodeSession(Closing):
         self._ids: list[int] = []
         self._logits: Floats | None = None
         self._closed = ""
+        self._patches = 0
         self.dropped = self.draws_saved = self.logit_reads = 0
 
     @property
@@ -68,6 +76,11 @@ class DecodeSession(Closing):
     def __len__(self) -> int:
         """The number of tokens held."""
         return len(self._ids)
+
+    def __repr__(self) -> str:
+        """The number of tokens held, or that it was closed."""
+        state = "closed" if self._closed else f"{len(self._ids)} of {self._context} tokens"
+        return f"<{type(self).__name__}: {state}>"
 
     @property
     def room(self) -> int:
@@ -89,15 +102,27 @@ class DecodeSession(Closing):
         """Whether the GPU can choose tokens with these options, several without a readback in between."""
         return False
 
-    def prefill(self, ids: Sequence[int]) -> None:
+    def prefill(self, ids: str | Sequence[int]) -> None:
         """Append tokens, and run all of them but the last, which runs when its logits or a choice are needed.
 
+        Args:
+            ids: token ids, or text (needs a tokenizer). What a tokenizer puts before a text, such as ``<s>``, comes in
+                an empty session only.
+
         Raises:
-            InputError: an id is not a whole number, or outside the vocabulary.
+            InputError: an id is not a whole number, or outside the vocabulary; text, and there is no tokenizer.
             ContextError: the session was closed.
         """
         self._require_open()
+        if isinstance(ids, str):
+            tokenizer = self._tokenizer()
+            ids = tokenizer.encode_more(ids) if self._ids else tokenizer.encode(ids)
         self._extend(check_tokens("the tokens", ids, self._config))
+
+    def _tokenizer(self) -> Tokenizer:
+        if self.require_tokenizer is None:
+            raise InputError("this session has no tokenizer; give token ids, or make it with model.session()")
+        return self.require_tokenizer()
 
     def _extend(self, tokens: list[int]) -> None:
         for token in tokens:
@@ -105,7 +130,7 @@ class DecodeSession(Closing):
                 self._drop_oldest()
             self._logits = None
             self._ids.append(token)
-        self._catch_up()
+        self._computing(self._catch_up)
 
     def step(self, token: int) -> None:
         """Append one token; errors as in :meth:`prefill`."""
@@ -127,12 +152,14 @@ class DecodeSession(Closing):
         if number:
             self._cut(len(self._ids) - number)
 
-    def hold(self, ids: Sequence[int]) -> None:
+    def hold(self, ids: str | Sequence[int]) -> None:
         """Hold exactly these tokens, ready to go on: what is the same at the beginning is not run again.
 
-        Errors as in :meth:`prefill`.
+        ``ids`` may be a text, with all that a tokenizer puts around one. Errors as in :meth:`prefill`.
         """
         self._require_open()
+        if isinstance(ids, str):
+            ids = self._tokenizer().encode(ids)
         wanted = ids if isinstance(ids, list) else whole_numbers("the tokens", ids)
         common = common_prefix(self._ids, wanted)
         new = check_tokens("the tokens", wanted[common:], self._config, first=common)
@@ -141,7 +168,7 @@ class DecodeSession(Closing):
         self._extend(new)
         if len(self._ids) > self._context:
             self._make_room()
-            self._catch_up()
+            self._computing(self._catch_up)
 
     def logits(self) -> Floats:
         """Logits [vocab] of the next token, float32; computed once, a copy each time.
@@ -152,7 +179,18 @@ class DecodeSession(Closing):
             ContextError: the session was closed.
         """
         self._require_tokens()
-        return (self._keep(self._compute_logits()) if self._logits is None else self._logits).copy()
+        return (self._computing(self._new_logits) if self._logits is None else self._logits).copy()
+
+    def _new_logits(self) -> Floats:
+        return self._keep(self._compute_logits())
+
+    def _computing(self, run: Callable[..., T], *arguments: object) -> T:
+        """Call what runs the model; after an error nothing that is in the caches is used again."""
+        try:
+            return run(*arguments)
+        except (GLError, NumbersError):
+            self._forget(0)
+            raise
 
     def _keep(self, logits: Floats) -> Floats:
         """Check logits that were read back, and keep them until the tokens change."""
@@ -181,7 +219,7 @@ class DecodeSession(Closing):
         chosen: list[int] = []
         while len(chosen) < wanted:
             self._require_tokens()
-            chosen += self._choose(min(wanted - len(chosen), self.room), sampler)
+            chosen += self._computing(self._choose, min(wanted - len(chosen), self.room), sampler)
         return chosen
 
     def fork(self) -> Self:
@@ -189,8 +227,13 @@ class DecodeSession(Closing):
         self._require_open()
         made = self._copy()
         made._ids, made._logits, made.dropped = list(self._ids), self._logits, self.dropped
-        made.nan_guard, made.usable = self.nan_guard, self.usable
+        made.nan_guard, made.usable, made.require_tokenizer = self.nan_guard, self.usable, self.require_tokenizer
+        made.patches, made._patches = self.patches, self._patches
         return made
+
+    def forget(self) -> None:
+        """Forget what was computed, but not the tokens: they run again when the session goes on."""
+        self._forget(0)
 
     def close(self, reason: str = "this session was closed; make another one with model.session()") -> None:
         """Release what is the session's own; harmless when repeated. Later uses raise an error with ``reason``."""
@@ -206,6 +249,9 @@ class DecodeSession(Closing):
         self._require_not_closed()
         if self.usable is not None:
             self.usable()  # before anything changes
+        if self.patches is not None and self._patches != self.patches():
+            self._forget(0)
+            self._patches = self.patches()
 
     def _require_tokens(self) -> None:
         """Refuse an empty session, and make room for the newest token."""

@@ -21,6 +21,8 @@ from glinfer.engine.progress import Progress, no_progress
 from glinfer.engine.requests import BatchRequest, Running
 from glinfer.engine.scheduler import Scheduler
 from glinfer.engine.score import TextScore, TextScorer
+from glinfer.engine.source import WeightSource
+from glinfer.engine.textures import TextureComparison
 from glinfer.errors import InputError, NumbersError
 from glinfer.models.choice import ReferencePlans
 from glinfer.models.options import PlanOptions
@@ -29,8 +31,6 @@ from glinfer.models.reference.decoder import LAST_ROW
 from glinfer.models.reference.gab import LOGITS, PROBS, TOKENS
 from glinfer.models.session import Session
 
-_SHORTEST = 64  # tokens of the first reference plan
-
 
 class Engine(ABC):
     """A model's plan bound to a device, and what can be done with it.
@@ -38,14 +38,20 @@ class Engine(ABC):
     Attributes:
         options: how the plans are built.
         bound: the bound plan, which owns the weights.
+        source: gives the arrays that were uploaded, by tensor name.
         nan_guard: the watch over numbers that are read back.
+        patches: how often a patch was put in force or taken away.
+        textures: the comparison of the bound textures with the weights.
     """
 
-    def __init__(self, options: PlanOptions, bound: Session) -> None:
+    def __init__(self, options: PlanOptions, bound: Session, source: WeightSource) -> None:
         """Take over a bound plan."""
-        self.options, self.bound = options, bound
+        self.options, self.bound, self.source = options, bound, source
+        self.textures = TextureComparison(bound, source)
         self.nan_guard = NanGuard(bound, self.session)
         self._scorer: TextScorer | None = None
+        self.patches = 0
+        self._own: DecodeSession | None = None
 
     @property
     def plan(self) -> Plan:
@@ -56,10 +62,21 @@ class Engine(ABC):
         """An empty sequence of tokens; ``own`` uses the caches of the bound plan itself, others get new ones."""
         made = self._new_session(own)
         made.nan_guard, made.usable = self.nan_guard, self.bound.device.require_usable
+        made.patches = lambda: self.patches
+        self._own = made if own else self._own
         return made
+
+    def forget_own(self) -> None:
+        """Have the sequence in the bound plan's own caches run again when it goes on; call this before using them."""
+        if self._own is not None:
+            self._own.forget()
 
     @abstractmethod
     def _new_session(self, own: bool) -> DecodeSession: ...
+
+    def sessions_for(self, tokens: int) -> list[Session]:
+        """The bound plans that run for the next token of a sequence of ``tokens`` tokens, in their order."""
+        return [self.bound]
 
     def scheduler(
         self, check: Callable[[BatchRequest], Running], usable: Callable[[], None], options: SchedulerOptions
@@ -112,14 +129,21 @@ class Engine(ABC):
 class FastEngine(Engine):
     """The fast plans of a model of any family."""
 
-    def __init__(self, options: PlanOptions, bound: Session, *, fixed: bool = False) -> None:
+    def __init__(self, options: PlanOptions, bound: Session, source: WeightSource, *, fixed: bool = False) -> None:
         """Take over a bound plan; kernels that are not ``fixed`` may be replaced by plainer ones in its other plans."""
-        super().__init__(options, bound)
+        super().__init__(options, bound, source)
         self._choice = KernelChoice(options.kernels, fixed=fixed, same_layouts=True)
         self._prefill = FallbackPrefill(options, self._choice)
+        self._listed: Session | None = None
 
     def _new_session(self, own: bool) -> DecodeSession:
         return CachedSession(self._prefill, self.bound if own else self.bound.sharer(), owns=not own)
+
+    def sessions_for(self, tokens: int) -> list[Session]:
+        """See :class:`Engine`; the shortlist of the logits is a plan of its own."""
+        if self._listed is None:
+            self._listed = self._prefill.shortlists(self.bound).session
+        return [self.bound, self._listed]
 
     def scheduler(
         self, check: Callable[[BatchRequest], Running], usable: Callable[[], None], options: SchedulerOptions
@@ -141,14 +165,20 @@ class FastEngine(Engine):
 class WholeEngine(Engine):
     """The reference plan, which runs the whole sequence for each token; ``whole`` has the plans by length."""
 
-    def __init__(self, options: PlanOptions, bound: Session, plans: ReferencePlans | None = None) -> None:
+    def __init__(
+        self, options: PlanOptions, bound: Session, source: WeightSource, plans: ReferencePlans | None = None
+    ) -> None:
         """Take over a bound plan; ``plans`` are those of a model without a published one."""
-        super().__init__(options, bound)
+        super().__init__(options, bound, source)
         self.whole = None if plans is None else WholeSequences(plans, bound)
 
     def forward(self, ids: Sequence[int]) -> int:
         """See :class:`Engine`."""
         return self._run(ids)[1]
+
+    def sessions_for(self, tokens: int) -> list[Session]:
+        """See :class:`Engine`."""
+        return [self.bound if self.whole is None else self.whole.session_for(tokens)]
 
     def _run(self, ids: Sequence[int]) -> tuple[Session, int]:
         if self.whole is not None:
@@ -183,26 +213,22 @@ class WholeSequences:
         self._plans, self._bound = plans, bound
         self._by_rows = {bound.plan.max_rows: bound}
 
-    @staticmethod
-    def shortest(context: int) -> int:
-        """The length, in tokens, that the first plan is for."""
-        return min(_SHORTEST, context)
-
     @property
     def draws_issued(self) -> int:
         """Draw calls issued so far."""
         return sum(session.draws_issued for session in self._by_rows.values())
 
-    def run(self, ids: Sequence[int]) -> tuple[Session, int]:
-        """Run checked ids; returns the session that holds the results, and the draw calls issued."""
-        rows = self.shortest(self._plans.config.max_position_embeddings)
-        while rows < len(ids):
-            rows *= 4
-        rows = min(rows, self._plans.config.max_position_embeddings)
+    def session_for(self, tokens: int) -> Session:
+        """The session for sequences of so many tokens, bound when it is first needed."""
+        rows = self._plans.rows_for(tokens)
         if rows not in self._by_rows:
             self._by_rows[rows] = self._bound.companion(self._plans.of(rows))
-        session = self._by_rows[rows]
-        table = np.zeros((rows, 1), dtype=np.int32)
+        return self._by_rows[rows]
+
+    def run(self, ids: Sequence[int]) -> tuple[Session, int]:
+        """Run checked ids; returns the session that holds the results, and the draw calls issued."""
+        session = self.session_for(len(ids))
+        table = np.zeros((session.plan.max_rows, 1), dtype=np.int32)
         table[: len(ids), 0] = ids
         session.write(TOKENS, table)
         return session, session.run({LAST_ROW: len(ids) - 1})

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import dataclasses
 import math
+import os
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from functools import partial
@@ -12,12 +13,15 @@ from pathlib import Path
 
 from glinfer.config import ModelConfig
 from glinfer.engine.auto_weights import choose_weights
-from glinfer.engine.engine import Engine, FastEngine, WholeEngine, WholeSequences
+from glinfer.engine.defaults import default_sampling
+from glinfer.engine.engine import Engine, FastEngine, WholeEngine
 from glinfer.engine.fallback import KernelChoice
 from glinfer.engine.model import Loaded, Model
+from glinfer.engine.source import FileWeights, WeightSource
 from glinfer.errors import InputError, PlanError
 from glinfer.formats import Checkpoint, find_model, load_checkpoint, random_checkpoint, weight_shapes
 from glinfer.formats.checkpoint import with_context
+from glinfer.formats.files import noted_files
 from glinfer.gl.context import Device, Limits, open_device
 from glinfer.gl.faults import bytes_text
 from glinfer.gl.memory import check_room
@@ -41,6 +45,7 @@ from glinfer.models.tuning import kernels_for
 from glinfer.ops.kernels import KernelOptions
 from glinfer.ops.spec import Array
 from glinfer.quant.formats import DEFAULT_CACHE
+from glinfer.text.chat import find_chat
 from glinfer.text.stops import default_stops
 from glinfer.text.tokenizer import Tokenizer, find_tokenizer
 
@@ -62,10 +67,18 @@ def read_model(
         GlinferError: a bad file, or one without such a form or so many positions.
     """
     path = find_model(path)
-    checkpoint = load_checkpoint(path)
+    return path, for_use(load_checkpoint(path), gelu=gelu, context=context)
+
+
+def for_use(checkpoint: Checkpoint, *, gelu: str | None = None, context: int | None = None) -> Checkpoint:
+    """The same model with the form of GELU and the context that it will run with, see :func:`read_model`.
+
+    Raises:
+        ConfigError: it has no such form, or not so many positions.
+    """
     config = checkpoint.config.with_gelu(gelu)
     positions = usual_context(config, context).max_position_embeddings
-    return path, with_context(dataclasses.replace(checkpoint, config=config), positions)
+    return with_context(dataclasses.replace(checkpoint, config=config), positions)
 
 
 def usual_context(config: ModelConfig, context: int | None) -> ModelConfig:
@@ -134,11 +147,13 @@ def load_model(
     check_choice(plan, "f32" if (plan, weights) == ("fast", AUTO) else weights, cache)
     if plan == "reference" and kernels is not None:
         raise InputError("kernels shape the fast plan's passes; leave them out or use the fast plan")
-    path, checkpoint = read_model(path, gelu=gelu, context=context)
+    with noted_files() as files:
+        path, checkpoint = read_model(path, gelu=gelu, context=context)
+    read = partial(read_model, os.path.abspath(path), gelu=gelu, context=context)  # noqa: PTH100
     checkpoint.check_finite()
     config = checkpoint.config
     found, reason = find_tokenizer(path, tokenizer, config)
-    stop_ids = default_stops(path, found, config)
+    stop_ids, sampling = default_stops(path, found, config), default_sampling(path)
     opened = device if isinstance(device, Device) else open_device(device, api=api, limits=limits)
     try:
         if weights == AUTO:
@@ -146,7 +161,8 @@ def load_model(
             weights = exact.make(partial(choose_weights, checkpoint, opened))
         prepared = prepare(checkpoint, opened, plan, weights, kernels, cache)
         del checkpoint  # folded weights are a copy, and textures may be a third one in the same memory
-        engine = prepared.bind(opened, shader_root=shader_root, on_upload=on_upload)
+        source = FileWeights(lambda: read()[1], files, plan, prepared.options.weights)
+        engine = prepared.bind(opened, source=source, shader_root=shader_root, on_upload=on_upload)
     except BaseException as error:
         if opened is not device:
             opened.close()
@@ -155,7 +171,8 @@ def load_model(
                 f"Python has no memory left for this model ({error or 'none at all'}); {MEMORY_ADVICE}"
             ) from None
         raise
-    return Model(Loaded(engine, found, reason, stop_ids, opened is not device), strict=strict)
+    find_form = None if found is None else lambda system: find_chat(path, found, config, system=system)
+    return Model(Loaded(engine, found, reason, stop_ids, opened is not device, sampling, find_form), strict=strict)
 
 
 @dataclass(frozen=True)
@@ -183,10 +200,13 @@ class Prepared:
         self,
         device: Device,
         *,
+        source: WeightSource | None = None,
         shader_root: Path | None = None,
         on_upload: Callable[[int, int], None] | None = None,
     ) -> Engine:
         """Upload the weights and compile; ``on_upload`` is told (bytes uploaded so far, bytes in all).
+
+        ``source`` gives the arrays again when the textures are compared with them; left out, those in memory are kept.
 
         Raises:
             PlanError: the plan does not fit the device.
@@ -200,9 +220,10 @@ class Prepared:
             total = plan.texture_bytes(device.limits.max_texture_size, "weight")
             report = None if on_upload is None else _running_total(total, on_upload)
             session = Session(plan, self.arrays, device, shader_root=shader_root, on_upload=report)
+            weights = (lambda: self.arrays) if source is None else source
             if plan.name == "reference":
-                return WholeEngine(options, session, whole)
-            return FastEngine(options, session, fixed=fixed)
+                return WholeEngine(options, session, weights, whole)
+            return FastEngine(options, session, weights, fixed=fixed)
 
         return KernelChoice(self.options.kernels, fixed=fixed).make(bound)
 
@@ -232,7 +253,6 @@ def prepare(
     weights = weights_named(weights, formats)
     fixed, kernels = kernels is not None, kernels or kernels_for(device, config, weights)
     options = PlanOptions(config, weights, kernels, edge, formats, cache)
-    rows = WholeSequences.shortest(config.max_position_embeddings)
 
     def shaped(kernels: KernelOptions) -> tuple[Plan, ReferencePlans | None]:
         if plan == "fast" or is_published(config, formats):
@@ -241,7 +261,7 @@ def prepare(
             )
             return made, None
         plans = reference_plans(config, weights, formats, kernels, edge)
-        return plans.of(rows), plans
+        return plans.of(plans.rows_for(1)), plans
 
     made, whole = shaped(kernels)
     if device.in_main_memory:

@@ -11,25 +11,26 @@ import numpy.typing as npt
 
 from glinfer.engine.batch import MAX_SLOTS, SchedulerOptions
 from glinfer.engine.capture import Inspected
+from glinfer.engine.chat import Chatting
 from glinfer.engine.closing import Closing
 from glinfer.engine.decode import DecodeSession
+from glinfer.engine.defaults import NAMES, merged
 from glinfer.engine.engine import Engine
 from glinfer.engine.ids import check_ids, check_stop_ids, check_tokens, whole_number
 from glinfer.engine.requests import BatchRequest, BatchResult, Running, check_request
-from glinfer.engine.sampler import SamplingOptions
+from glinfer.engine.sampler import NEUTRAL, SamplingOptions
 from glinfer.engine.scheduler import Scheduler
 from glinfer.engine.score import TextScore
-from glinfer.engine.stream import TextStream, TokenStream
+from glinfer.engine.stream import CHUNK, TextStream, TokenStream
+from glinfer.engine.textures import TexturesReport
 from glinfer.errors import ContextError, InputError
 from glinfer.models.plan import DrawTable, Plan, draw_table
 from glinfer.models.session import Session
+from glinfer.text.chat import ChatForm
 from glinfer.text.tokenizer import Tokenizer
 
 if TYPE_CHECKING:
     from typing_extensions import Unpack
-
-CHUNK = 8
-"""Tokens that :meth:`Model.generate` lets the GPU choose between two readbacks."""
 
 _CLOSED = "this model was closed; load it again"
 
@@ -38,13 +39,13 @@ class StreamOptions(TypedDict, total=False):
     """The options of :meth:`Model.stream`, which explains them, and of :meth:`Model.generate`."""
 
     max_tokens: int
-    temperature: float
-    top_k: int
-    top_p: float
-    min_p: float
-    repetition_penalty: float
+    temperature: float | None
+    top_k: int | None
+    top_p: float | None
+    min_p: float | None
+    repetition_penalty: float | None
     seed: int | None
-    stop: Sequence[str]
+    stop: str | Sequence[str]
     stop_ids: Sequence[int] | None
     on_end: Callable[[], None] | None
 
@@ -59,6 +60,8 @@ class Loaded:
         no_tokenizer_reason: the reason why there is none.
         stop_ids: the ids that end a text by default.
         owns_device: whether the device was opened for this model.
+        sampling: the options for choosing tokens where a caller gives none.
+        find_form: finds the form of the model's chats with a system prompt, or None.
     """
 
     engine: Engine
@@ -66,9 +69,11 @@ class Loaded:
     no_tokenizer_reason: str
     stop_ids: tuple[int, ...]
     owns_device: bool
+    sampling: SamplingOptions = NEUTRAL
+    find_form: Callable[[str], ChatForm] | None = None
 
 
-class Model(Inspected, Closing):
+class Model(Inspected, Chatting, Closing):
     """A checkpoint bound to a device; made by :func:`glinfer.load`.
 
     Streams, :meth:`logits` and :meth:`probs` share one sequence of tokens: with the fast plan, what the last use left
@@ -83,6 +88,8 @@ class Model(Inspected, Closing):
         weights: the format of the weights, such as ``f32``.
         cache: that of keys and values.
         kernels: how the fast plan's passes are shaped; the reference plan has no such choice.
+        sampling: the options for choosing tokens where a caller gives none, see
+            :func:`glinfer.engine.defaults.default_sampling`; assign others to change them.
     """
 
     def __init__(self, loaded: Loaded, *, strict: bool = False) -> None:
@@ -98,10 +105,23 @@ class Model(Inspected, Closing):
         self.device = self.bound.device
         self.engine.nan_guard.strict = strict
         self._no_tokenizer_reason = loaded.no_tokenizer_reason
-        self._stop_ids = loaded.stop_ids
-        self._owns_device = loaded.owns_device
+        self._stop_ids, self.sampling = loaded.stop_ids, loaded.sampling
+        self._owns_device, self._find_form = loaded.owns_device, loaded.find_form
         self._closed = False
         self._own = self.engine.session(own=True)
+        self._own.require_tokenizer = self.require_tokenizer
+
+    def __repr__(self) -> str:
+        """Shape, plan, formats, sampling and renderer on one line."""
+        config, sampling = self.config, self.sampling
+        parts = [
+            f"{config.num_hidden_layers} blocks of {config.hidden_size}, {config.vocab_size:,} tokens, context "
+            f"{config.max_position_embeddings}",
+            f"plan {self.plan.name}, weights {self.weights}, cache {self.cache}",
+            ", ".join(f"{name} {getattr(sampling, name):g}" for name in NAMES),
+            "closed" if self._closed else self.device.description,
+        ]
+        return f"<Model {config.model_type}: {'; '.join(parts)}>"
 
     @property
     def plan(self) -> Plan:
@@ -115,32 +135,43 @@ class Model(Inspected, Closing):
             ContextError: the model was closed.
         """
         self._require_open()
-        return self.engine.session()
+        made = self.engine.session()
+        made.require_tokenizer = self.require_tokenizer
+        return made
 
     def _require_open(self) -> None:
         if self._closed:
             raise ContextError(_CLOSED)
         self.device.require_usable()
 
-    def forward(self, ids: Sequence[int]) -> int:
+    def _ids_of(self, prompt: str | Sequence[int]) -> list[int]:
+        """The ids of a prompt, checked."""
+        return check_ids(self.require_tokenizer().encode(prompt) if isinstance(prompt, str) else prompt, self.config)
+
+    def _require_alone(self) -> None:
+        """Refuse a step of several sequences while the model is closed, watched or patched."""
+        self._require_open()
+        self._require_unobserved("a scheduler")
+
+    def forward(self, prompt: str | Sequence[int]) -> int:
         """Run one pass of the reference plan over the whole sequence; returns the draw calls issued.
 
         Raises:
-            InputError: ids that the model cannot run, or another plan, which runs token by token.
+            InputError: a prompt that the model cannot run, or another plan, which runs token by token.
         """
         self._require_open()
-        return self.engine.forward(check_ids(ids, self.config))
+        return self.engine.forward(self._ids_of(prompt))
 
-    def logits(self, ids: Sequence[int]) -> npt.NDArray[np.float32]:
-        """Logits [vocab] of the token that follows ``ids``, float32."""
+    def logits(self, prompt: str | Sequence[int]) -> npt.NDArray[np.float32]:
+        """Logits [vocab] of the token that follows ``prompt``, text or ids, float32."""
         self._require_open()
-        self._own.hold(check_ids(ids, self.config))
+        self._own.hold(self._ids_of(prompt))
         return self._own.logits()
 
-    def probs(self, ids: Sequence[int]) -> npt.NDArray[np.float32]:
-        """Softmax probabilities [vocab] of the token that follows ``ids``, float32."""
+    def probs(self, prompt: str | Sequence[int]) -> npt.NDArray[np.float32]:
+        """Softmax probabilities [vocab] of the token that follows ``prompt``, text or ids, float32."""
         self._require_open()
-        self._own.hold(check_ids(ids, self.config))
+        self._own.hold(self._ids_of(prompt))
         return self._own.probs()
 
     @overload
@@ -152,13 +183,13 @@ class Model(Inspected, Closing):
         prompt: str | Sequence[int],
         *,
         max_tokens: int = 128,
-        temperature: float = 1.0,
-        top_k: int = 0,
-        top_p: float = 1.0,
-        min_p: float = 0.0,
-        repetition_penalty: float = 1.0,
+        temperature: float | None = None,
+        top_k: int | None = None,
+        top_p: float | None = None,
+        min_p: float | None = None,
+        repetition_penalty: float | None = None,
         seed: int | None = None,
-        stop: Sequence[str] = (),
+        stop: str | Sequence[str] = (),
         stop_ids: Sequence[int] | None = None,
         on_end: Callable[[], None] | None = None,
     ) -> TextStream | TokenStream:
@@ -174,10 +205,12 @@ class Model(Inspected, Closing):
             min_p: only tokens at least this fraction as likely as the likeliest.
             repetition_penalty: above 1 makes tokens already in the sequence less likely.
             seed: the same seed gives the same tokens; None draws a new one.
-            stop: strings that end a text stream; they are not part of the text.
+            stop: a string that ends a text stream, or several; they are not part of the text.
             stop_ids: ids that end the stream (default: for text the tokenizer's ``<|end|>``, or the ``eos_token_id`` of
                 a Hugging Face model; none for ids).
             on_end: called once when the stream ends.
+
+        Of temperature, top_k, top_p, min_p and repetition_penalty, what is left out or None is as in :attr:`sampling`.
 
         A stream that is not read to its end goes on holding what it holds: close it, or use it in a ``with``
         block.
@@ -186,24 +219,31 @@ class Model(Inspected, Closing):
             InputError: a prompt or an option that cannot be run.
         """
         self._require_open()
-        sampling = SamplingOptions(temperature, top_k, top_p, min_p, repetition_penalty, seed)
+        given = {
+            "temperature": temperature,
+            "top_k": top_k,
+            "top_p": top_p,
+            "min_p": min_p,
+            "repetition_penalty": repetition_penalty,
+            "seed": seed,
+        }
+        sampling = merged(self.sampling, given)
         is_text = isinstance(prompt, str)
-        if isinstance(prompt, str):
-            ids: Sequence[int] = self.require_tokenizer().encode(prompt)
-            default_stops = self._stop_ids
-        else:
-            ids, default_stops = prompt, ()
-            if stop:
-                raise InputError("stop strings need a text prompt; use stop_ids with a prompt of ids")
+        if stop and not is_text:
+            raise InputError("stop strings need a text prompt; use stop_ids with a prompt of ids")
+        default_stops = self._stop_ids if is_text else ()
         tokens = TokenStream(
             self._own,
-            check_ids(ids, self.config),
+            self._ids_of(prompt),
             sampling,
             max_tokens=max_tokens,
             stop_ids=default_stops if stop_ids is None else check_stop_ids(stop_ids, self.config),
             on_end=on_end,
         )
         return TextStream(tokens, self.require_tokenizer(), stop) if is_text else tokens
+
+    def _stream_ids(self, ids: Sequence[int], **options: Any) -> TokenStream:
+        return self.stream(ids, **options)
 
     @overload
     def generate(self, prompt: str, **options: Unpack[StreamOptions]) -> str: ...
@@ -276,7 +316,7 @@ class Model(Inspected, Closing):
         else:
             raise InputError(f"the requests are {type(requests).__name__}; expected a list or an iterator of them")
         options = SchedulerOptions(longest=longest, **bounds)
-        make = self.engine.scheduler(self._checked, self._require_open, options)
+        make = self.engine.scheduler(self._checked, self._require_alone, options)
 
         def results() -> Iterator[BatchResult]:
             # In here, so that an iterator that is never asked for anything holds nothing.
@@ -309,7 +349,7 @@ class Model(Inspected, Closing):
                 values.
         """
         bounds = self._bounds("scheduler", slots=slots, memory=memory, longest=longest, piece=piece)
-        return self.engine.scheduler(self._checked, self._require_open, SchedulerOptions(**bounds))()
+        return self.engine.scheduler(self._checked, self._require_alone, SchedulerOptions(**bounds))()
 
     def _bounds(self, what: str, **given: int | None) -> dict[str, int]:
         """Check the given numbers, and that sequences can run together now; leaves out those that are None."""
@@ -321,13 +361,20 @@ class Model(Inspected, Closing):
                 raise InputError(f"{name} is 0; expected at least 1")
         return bounds
 
-    def score(self, texts: Sequence[str | Sequence[int]], *, stride: int | None = None) -> list[TextScore]:
+    @overload
+    def score(self, texts: str, *, stride: int | None = None) -> TextScore: ...  # type: ignore[overload-overlap]
+    @overload
+    def score(self, texts: Sequence[str | Sequence[int]], *, stride: int | None = None) -> list[TextScore]: ...
+    def score(
+        self, texts: str | Sequence[str | Sequence[int]], *, stride: int | None = None
+    ) -> TextScore | list[TextScore]:
         """Score texts: the log-probability of every token but the first, given those before it.
 
         Many tokens are run at once, and short texts together.
 
         Args:
-            texts: strings (needs a tokenizer), or lists of ids; of at least two tokens each.
+            texts: one string (needs a tokenizer), which gives one score; or a list of strings, or of lists of ids. Each
+                has at least two tokens.
             stride: a text longer than the context is read in windows, each beginning so many tokens after the one
                 before; left out, half of the context.
 
@@ -336,8 +383,10 @@ class Model(Inspected, Closing):
         """
         self._require_open()
         self._require_unobserved("score")
-        if isinstance(texts, (str, bytes)) or not isinstance(texts, Iterable):
-            raise InputError(f"score takes a list of texts, and found {type(texts).__name__}; put a text into a list")
+        if isinstance(texts, str):
+            return self.score([texts], stride=stride)[0]
+        if isinstance(texts, bytes) or not isinstance(texts, Iterable):
+            raise InputError(f"score takes a text or a list of texts, and found {type(texts).__name__}")
         ids = []
         for place, text in enumerate(texts):
             tokens: Sequence[int] = self.require_tokenizer().encode(text) if isinstance(text, str) else text
@@ -351,7 +400,8 @@ class Model(Inspected, Closing):
             raise InputError(f"{which}a request is {type(request).__name__}; expected BatchRequest(prompt, options)")
         is_text = isinstance(request.prompt, str)
         try:
-            return check_request(request, self.config, self.require_tokenizer() if is_text else None, self._stop_ids)
+            tokenizer = self.require_tokenizer() if is_text else None
+            return check_request(request, self.config, tokenizer, self._stop_ids, self.sampling)
         except InputError as error:
             raise InputError(f"{which}{error}") from None
 
@@ -361,6 +411,23 @@ class Model(Inspected, Closing):
         The reference plan runs all of the tokens in them again, the fast plan that one alone.
         """
         return draw_table(self.plan, tokens)
+
+    def verify_textures(self, share: float = 1.0) -> TexturesReport:
+        """Compare the textures that this model draws with, bit for bit, and what each of its draws samples.
+
+        With ``share=1`` every texel of every weight, table and constant, padding included, is compared with what the
+        file says, which is read again. A smaller share compares whole lines of texels with checksums that were kept
+        when the weights were uploaded, and needs no file: each call goes on where the last one ended, so that
+        ``ceil(1 / share)`` calls see every line. Both may be called between any two tokens, and change nothing.
+
+        Args:
+            share: above 0, at most 1; the part of the texture memory to look at.
+
+        Raises:
+            InputError: no such share; or with ``share=1``, the file is gone or was changed since it was loaded.
+        """
+        self._require_open()
+        return self.engine.textures.check(share)
 
     def require_tokenizer(self) -> Tokenizer:
         """The tokenizer.

@@ -7,8 +7,9 @@ from dataclasses import dataclass, field, fields
 from typing import Any
 
 from glinfer.config import ModelConfig
+from glinfer.engine.defaults import merged
 from glinfer.engine.ids import check_ids, check_max_tokens, check_stop_ids
-from glinfer.engine.sampler import Sampler, SamplingOptions, gpu_chooses
+from glinfer.engine.sampler import NEUTRAL, Sampler, SamplingOptions, gpu_chooses
 from glinfer.engine.stream import GenerationStats
 from glinfer.errors import InputError
 from glinfer.text.assembler import TextAssembler
@@ -62,7 +63,7 @@ class Running:
     by_gpu: bool
     max_tokens: int
     stop_ids: frozenset[int]
-    stop: Sequence[str]
+    stop: str | Sequence[str]
     tokenizer: Tokenizer | None
 
     def __post_init__(self) -> None:
@@ -107,9 +108,20 @@ class Running:
 
 
 def check_request(
-    request: BatchRequest, config: ModelConfig, tokenizer: Tokenizer | None, text_stops: tuple[int, ...] = ()
+    request: BatchRequest,
+    config: ModelConfig,
+    tokenizer: Tokenizer | None,
+    text_stops: tuple[int, ...] = (),
+    sampling: SamplingOptions = NEUTRAL,
 ) -> Running:
-    """Check a request; ``tokenizer`` is None for a prompt of ids, ``text_stops`` end a text by default.
+    """Check a request.
+
+    Args:
+        request: the prompt and its options.
+        config: the model's shape.
+        tokenizer: None for a prompt of ids.
+        text_stops: ids that end a text by default.
+        sampling: the sampler's options by default.
 
     Raises:
         InputError: a prompt or an option that cannot be run.
@@ -118,7 +130,7 @@ def check_request(
     if unknown := sorted(set(options) - set(DEFAULTS)):
         raise InputError(f"there is no option {unknown[0]!r} for a batch; expected some of {', '.join(DEFAULTS)}")
     max_tokens, stop, stop_ids = (options.pop(name) for name in ("max_tokens", "stop", "stop_ids"))
-    sampling = SamplingOptions(**options)
+    sampling = merged(sampling, options)
     if isinstance(request.prompt, str):
         assert tokenizer is not None  # the model has one, or refused the prompt
         ids: Sequence[int] = tokenizer.encode(request.prompt)
@@ -141,8 +153,8 @@ def check_request(
 
 DEFAULTS: Mapping[str, Any] = {
     "max_tokens": 128,
-    **{each.name: each.default for each in fields(SamplingOptions)},
+    **{each.name: None for each in fields(SamplingOptions)},
     "stop": (),
     "stop_ids": None,
 }
-"""The options of a request, with their defaults."""
+"""The options of a request, with their defaults; None is the model's own."""

@@ -359,10 +359,13 @@ def _bad(name: str, value: object, expected: str) -> InputError:
 
 
 def gpu_chooses(options: SamplingOptions, config: ModelConfig) -> bool:
-    """Whether the last pass of a plan can choose the token: from all tokens, by their logits alone."""
-    return (
-        not 0 < options.top_k < config.vocab_size
-        and options.top_p == 1.0
-        and options.min_p == 0.0
-        and options.repetition_penalty == 1.0
-    )
+    """Whether the last pass of a plan can choose the token: from all tokens, by their logits alone.
+
+    No filter removes the likeliest token, so filters change nothing when greedy.
+    """
+    filtered = options.ranks(config.vocab_size) or options.min_p > 0.0
+    return options.repetition_penalty == 1.0 and (options.greedy or not filtered)
+
+
+NEUTRAL = SamplingOptions()
+"""Temperature 1 and every filter off: tokens as the model predicts them."""

@@ -19,7 +19,7 @@ from glinfer.models.feed import chunk_values
 from glinfer.models.options import PlanOptions
 from glinfer.models.session import Session
 from glinfer.ops.fused.cached import SLOT_TOKENS
-from glinfer.ops.fused.rows import BASE, POSITION, TOKEN, WANTED, interleaved, row_table
+from glinfer.ops.fused.rows import BASE, LAST, POSITION, TOKEN, WANTED, interleaved, row_table
 from glinfer.ops.fused.score import log_probabilities
 
 if TYPE_CHECKING:
@@ -32,7 +32,7 @@ LogProbs = npt.NDArray[np.float64]
 Tokens = npt.NDArray[np.intp]
 
 
-@dataclass(frozen=True)
+@dataclass(frozen=True, repr=False)
 class TextScore:
     """The likelihood of the tokens of one text.
 
@@ -45,6 +45,10 @@ class TextScore:
     ids: list[int]
     logprobs: LogProbs
     likeliest: Tokens
+
+    def __repr__(self) -> str:
+        """The number of tokens, and how likely they are."""
+        return f"TextScore({len(self.ids)} tokens, total {self.total:.2f}, perplexity {self.perplexity:.2f})"
 
     @property
     def total(self) -> float:
@@ -204,6 +208,7 @@ class TextScorer(Closing):
             positions = np.arange(len(table) - piece.row) + piece.first - piece.window.start
             table[piece.row :, POSITION] = positions
             table[piece.row :, BASE] = piece.base
+            table[piece.row :, LAST] = positions[piece.length - 1]
             ids = texts[piece.window.text][piece.first : piece.first + piece.length + 1]
             table[piece.row : piece.row + piece.length, TOKEN] = ids[: piece.length]
             table[piece.row : piece.row + piece.length, WANTED] = ids[1:]

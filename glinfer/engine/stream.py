@@ -14,13 +14,17 @@ from glinfer.engine.sampler import Sampler, SamplingOptions
 from glinfer.text.assembler import TextAssembler
 from glinfer.text.tokenizer import Tokenizer
 
+CHUNK = 8
+"""Tokens that the GPU may choose between two readbacks of a stream that is read as a whole."""
+
 
 @dataclass
 class GenerationStats:
     """Counts and times of a stream.
 
     ``finish_reason`` is None while it runs, then ``stop`` (a stop id or stop string), ``length``
-    (max_tokens reached), ``closed``, ``cancelled``, or ``error`` (an exception came through).
+    (max_tokens reached), ``context`` (a chat's context was full before that), ``closed`` (by a
+    Ctrl-C too), ``cancelled``, or ``error`` (an exception came through).
 
     ``tokens`` counts a stop id too, since it was computed, and ``surplus`` tokens that were computed past the
     end. ``draws`` and ``seconds`` are those of choosing tokens; reading the prompt, or what of it the model did
@@ -107,8 +111,8 @@ class TokenStream(Closing, Iterator[int]):
         if not self._waiting:
             try:
                 self._compute()
-            except BaseException:
-                self.close("error")
+            except BaseException as error:
+                self.close("closed" if isinstance(error, KeyboardInterrupt) else "error")
                 raise
         token = self._waiting.popleft()
         self.stats.tokens += 1
@@ -158,7 +162,7 @@ class TextStream(Closing, Iterator[str]):
     ``stats`` and ``ids`` are those of the token stream below; ``close()`` ends it early.
     """
 
-    def __init__(self, tokens: TokenStream, tokenizer: Tokenizer, stop: Sequence[str] = ()) -> None:
+    def __init__(self, tokens: TokenStream, tokenizer: Tokenizer, stop: str | Sequence[str] = ()) -> None:
         """Read ``tokens``; end at the first of the ``stop`` strings."""
         self._tokens, self._tokenizer = tokens, tokenizer
         self._assembler = TextAssembler(stop)

@@ -2,14 +2,20 @@
 
 Layouts have the fields from which the runtime computes viewports and vertex counts as :mod:`glinfer.gl.replay` does:
 
-========== =========================================================================================
-kind       further keys, beside rows, cols, width, height (texels)
-========== =========================================================================================
-``matrix`` ``wrapped``
-``flat``   ``row_texels``
-``block``  ``blocks``, ``tiles``, ``pitch``, ``columns``, ``slot_step``, ``block_step``, ``aside``, ``every``
-``packed`` none: only shaders read such weights
-========== =========================================================================================
+============= ======================================================================================
+kind          further keys, beside rows, cols, width, height (texels)
+============= ======================================================================================
+``matrix``    ``wrapped``
+``flat``      ``row_texels``
+``block``     ``blocks``, ``tiles``, ``pitch``, ``columns``, ``slot_step``, ``block_step``, ``aside``, ``every``
+``table``     ``stack``, ``row_texels``
+``words``     ``line``, ``lines_per_block``, ``texels``
+``constants`` ``line``
+``groups``    ``line``, ``lines_per_block``, ``paired``: the texels of a lane that hold two outputs a word
+``packed``    none: weights for fragments that share the work in a quad
+============= ======================================================================================
+
+From ``table`` on only shaders read such weights; the keys say which row and column a texel belongs to.
 
 Defines that are floats are strings, spelt as in GLSL, because JSON does not distinguish 1.0 from 1.
 """
@@ -22,15 +28,22 @@ from typing import Any
 import numpy as np
 
 from glinfer.gl.context import Limits
-from glinfer.gl.layouts.blocks import BLOCK_EDGE, BlockLayout
+from glinfer.gl.layouts.blocks import BLOCK_EDGE, BlockLayout, RowLayout
 from glinfer.gl.layouts.flat import FlatLayout
+from glinfer.gl.layouts.grouped import GroupedLayout
 from glinfer.gl.layouts.matrix import Layout, TexelLayout
+from glinfer.gl.layouts.packing import ConstantLayout, GemvLayout
 from glinfer.gl.program import load_source
 from glinfer.models.plan import Plan, PlanLimits
 from glinfer.models.session import FIRST_SLOT, shading
 from glinfer.ops.spec import Array, DrawSpec, RunValue, TensorSpec
 
 _PICTURES = ("attn.probs", "attn.scores")
+_LINE_KEYS = {
+    GemvLayout: ("words", "line", "lines_per_block", "texels"),
+    ConstantLayout: ("constants", "line"),
+    GroupedLayout: ("groups", "line", "lines_per_block", "paired"),
+}
 _BLOCK_KEYS = ("blocks", "tiles", "pitch", "columns", "slot_step", "block_step", "aside", "every")
 
 
@@ -94,14 +107,27 @@ class PlanExport:
         return {"texture": self.texture(name), "width": width, "height": height}, order
 
     def pictures(self) -> list[dict[str, Any]]:
-        """List textures with attention: probabilities where the plan has them, else scores."""
+        """List textures with attention: probabilities where the plan has them, else scores.
+
+        ``heads`` is how many heads lie below each other, each with a row for every query; 0 where the rows of the draw
+        are the picture's.
+        """
         kinds = {draw.kind for draw in self.plan.draws}
         wanted = next((kind for kind in _PICTURES if kind in kinds), None)
         return [
-            {"name": draw.name, "texture": self.texture(draw.outputs[0]), "draw": place}
+            {
+                "name": draw.name,
+                "texture": self.texture(draw.outputs[0]),
+                "draw": place,
+                "heads": self._stacked_heads(draw.outputs[0]),
+            }
             for place, draw in enumerate(self.plan.draws)
             if draw.kind == wanted and not draw.op.endswith("_stats")  # statistics of softmax are not attention
         ]
+
+    def _stacked_heads(self, name: str) -> int:
+        rows, cols = self.plan.table[name].shape
+        return rows // cols if isinstance(self.layout(name), FlatLayout) else 0
 
     def _requires(self) -> dict[str, Any]:
         layouts = [self.layout(tensor.name) for tensor in self._roots]
@@ -187,6 +213,11 @@ def layout_entry(layout: TexelLayout) -> dict[str, Any]:
         return {"kind": "flat", **entry, "row_texels": layout.row_texels}
     if isinstance(layout, BlockLayout):
         return {"kind": "block", **entry, **{key: getattr(layout, key) for key in _BLOCK_KEYS}}
+    if isinstance(layout, RowLayout):
+        return {"kind": "table", **entry, "stack": layout.stack, "row_texels": layout.texels}
+    if isinstance(layout, GemvLayout | ConstantLayout | GroupedLayout) and not layout.quad:
+        kind, *keys = _LINE_KEYS[type(layout)]
+        return {"kind": kind, **entry, **{key: getattr(layout, key) for key in keys}}
     return {"kind": "packed", **entry}
 
 

@@ -15,6 +15,7 @@ import os
 import secrets
 import shutil
 import struct
+import zlib
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from os import PathLike
@@ -23,11 +24,12 @@ from typing import Any
 
 import numpy as np
 
+from glinfer.engine.defaults import NAMES, default_sampling
 from glinfer.engine.loading import read_model
 from glinfer.errors import FormatError, InputError, PlanError
 from glinfer.export.page import single_file, single_file_note
 from glinfer.export.plan import PlanExport
-from glinfer.formats import BpeModel, Checkpoint, read_bpe
+from glinfer.formats import BpeModel, Checkpoint, bundled_models, read_bpe
 from glinfer.formats.files import reason, shown
 from glinfer.formats.gab.bpe import is_merges_json, read_merges_json
 from glinfer.gl.context import Limits
@@ -56,11 +58,14 @@ from glinfer.text.tokenizer import Tokenizer, find_tokenizer
 FORMAT, VERSION = "glinfer-web", 1
 PLAN, WEIGHTS, TOKENIZER, PAGE = "plan.json", "weights.safetensors", "tokenizer.json", "index.html"
 LOGITS_ORDER = "logits_order"
+LINE_CHECKSUMS = "line_checksums"
 LIMITS: Mapping[str, Limits] = {
     "usual": dataclasses.replace(Limits.webgl2_minimum(), max_texture_size=4096),
     "webgl2": Limits.webgl2_minimum(),
 }
 """Limits for layouts: those of nearly every browser, or WebGL2's minimum."""
+_CHAT_EXAMPLES = ("What can you help me with?", "Tell me a short story about a fox.", "Why is the sky blue?")
+_TEXT_EXAMPLES = ("Once upon a time", "The city was quiet that night, and", "The best way to learn is")
 _SITE = (PAGE, "app.js", "style.css", "glinfer")
 _FETCH = "embedded.js"
 _OWN = {*_SITE, "shaders", PLAN, WEIGHTS, TOKENIZER}
@@ -164,6 +169,7 @@ def export_web(
         "cache": cache,
         "tokenizer": texts.bpe is not None,
         **texts.about,
+        "examples": _examples(path, texts),
     }
     values, order = _plan_file(about, made, export, checkpoint)
     with _replacing_folder(target) as new:
@@ -236,7 +242,12 @@ def _texts(
     """Find the tokenizer, stop ids and chat form; returns them with notes on features that are left out."""
     config = checkpoint.config
     found, why = find_tokenizer(path, given, config)
-    about: dict[str, Any] = {"stop_ids": list(default_stops(path, found, config)), "chat": None}
+    sampling = default_sampling(path)
+    about: dict[str, Any] = {
+        "stop_ids": list(default_stops(path, found, config)),
+        "chat": None,
+        "generation": {name: getattr(sampling, name) for name in NAMES},
+    }
     if found is None:
         return _TextSupport(None, {}, about), [f"the site takes token ids only: {why}"]
     bpe = _bpe_of(path, given, config.vocab_size)
@@ -254,6 +265,14 @@ def _texts(
     elif form is not None or find_template(path) is not None:
         notes.append("the site continues texts and does not chat: the runtime has no Jinja templates")
     return _TextSupport(bpe, found.control_tokens, about), notes
+
+
+def _examples(path: str | PathLike[str], texts: _TextSupport) -> list[str]:
+    """Choose prompts that the page offers: those of a bundled model's card, or some for chat or for plain texts."""
+    if texts.bpe is None:
+        return []
+    usual = _TEXT_EXAMPLES if texts.about["chat"] is None else _CHAT_EXAMPLES
+    return list(next((model.examples for model in bundled_models() if model.path == Path(path)), usual))
 
 
 def _bpe_of(path: str | PathLike[str], given: str | PathLike[str] | None, size: int) -> BpeModel | None:
@@ -288,7 +307,8 @@ def tokenizer_entry(model: BpeModel, control: Mapping[str, int]) -> dict[str, An
 def write_weights(path: Path, export: PlanExport, arrays: Mapping[str, Array], order: Array) -> None:
     """Write packed texels as safetensors in upload order, with one array in memory at a time.
 
-    The safetensors library sorts tensors and needs all of them at once.
+    Behind them are the order of the logits, and the CRC-32 of each line of texels, with which the page checks textures
+    that it has bound. The safetensors library sorts tensors and needs all of them at once.
 
     Raises:
         PlanError: a weight is missing, or its shape is not the plan's.
@@ -305,9 +325,13 @@ def write_weights(path: Path, export: PlanExport, arrays: Mapping[str, Array], o
             "data_offsets": [end, end + layout.nbytes],
         }
         end += layout.nbytes
-    header[LOGITS_ORDER] = {"dtype": "I32", "shape": [order.size], "data_offsets": [end, end + order.nbytes]}
+    lines = sum(export.layout(tensor.name).height for tensor in export.weights)
+    for name, dtype, count in ((LOGITS_ORDER, "I32", order.size), (LINE_CHECKSUMS, "U32", lines)):
+        header[name] = {"dtype": dtype, "shape": [count], "data_offsets": [end, end + 4 * count]}
+        end += 4 * count
     text = json.dumps(header, separators=(",", ":"), ensure_ascii=False).encode()
     text += b" " * (-len(text) % _HEADER.size)
+    checksums: list[int] = []
     with path.open("wb") as file:
         file.write(_HEADER.pack(len(text)) + text)
         for tensor in export.weights:
@@ -315,8 +339,11 @@ def write_weights(path: Path, export: PlanExport, arrays: Mapping[str, Array], o
             texels = np.ascontiguousarray(layout.pack(weight_matrix(tensor, arrays)))
             if texels.nbytes != layout.nbytes:
                 raise PlanError(f"tensor {tensor.name} packs into {texels.nbytes} bytes; expected {layout.nbytes}")
-            file.write(texels.astype(texels.dtype.newbyteorder("<"), copy=False).data)
+            texels = texels.astype(texels.dtype.newbyteorder("<"), copy=False)
+            file.write(texels.data)
+            checksums += [zlib.crc32(line.data) for line in texels]
         file.write(order.astype("<i4", copy=False).data)
+        file.write(np.array(checksums, dtype="<u4").data)
 
 
 def _write_site(new: Path, root: Path, export: PlanExport, texts: _TextSupport, values: Mapping[str, Any]) -> None:

@@ -15,16 +15,17 @@ from glinfer.formats.gab.bpe import BpeModel, read_bpe, write_bpe
 from glinfer.formats.gab.file import read_gab, write_gab
 from glinfer.formats.gguf.file import GGUF_MAGIC
 from glinfer.formats.gguf.model import read_gguf
+from glinfer.formats.gguf.vocabulary import Vocabulary
 from glinfer.formats.gguf.write import DTYPES as GGUF_DTYPES
 from glinfer.formats.gguf.write import write_gguf
 from glinfer.formats.huggingface.files import CONFIG, OTHER_WEIGHTS
 from glinfer.formats.huggingface.model import read_huggingface
 from glinfer.formats.manifest.model import find_manifest, is_manifest, read_manifest
 from glinfer.formats.random_weights import random_checkpoint
+from glinfer.formats.safetensors import DTYPES as SAFETENSORS_DTYPES
 from glinfer.formats.safetensors import read_safetensors, write_safetensors
 from glinfer.formats.safetensors_file import read_header
 from glinfer.formats.tensors import weight_shapes
-from glinfer.formats.vocabularies import Vocabulary
 
 __all__ = [
     "BpeModel",
@@ -51,7 +52,8 @@ __all__ = [
 
 AS_IN_FILE = "file"
 DTYPES = (*GGUF_DTYPES, AS_IN_FILE)
-"""Valid values of ``dtype``; each format takes some of them."""
+HELD = {".gab": ("float32",), ".safetensors": SAFETENSORS_DTYPES, ".gguf": DTYPES}
+"""Valid values of ``dtype``; each format takes those of :data:`HELD`."""
 _SNIFFED = 9  # a safetensors header's length takes 8 bytes, and the header starts with "{"
 
 
@@ -120,6 +122,7 @@ def save_checkpoint(
         found = f"the name ends in {suffix!r}" if suffix else "the name has no ending"
         raise InputError(f"{shown(path)}: {found}; expected .gab, .safetensors or .gguf")
     elif dtype != "float32":
-        raise InputError(f"{shown(path)}: a .gab file holds float32, not {dtype}; write a .safetensors file")
+        others = [ending for ending, held in HELD.items() if dtype in held]
+        raise InputError(f"{shown(path)}: a .gab file holds float32, not {dtype}; write a {' or '.join(others)} file")
     else:
         write_gab(checkpoint, path)

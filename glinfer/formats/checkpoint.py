@@ -6,6 +6,7 @@ import difflib
 import itertools
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field, replace
+from pathlib import Path
 
 import numpy as np
 import numpy.typing as npt
@@ -33,12 +34,14 @@ class Checkpoint:
         source: where they came from, for messages: a path, or words such as ``random weights (seed 0)``.
         packed: the tensors that stay in their file's own format, which are matrices; none of them is among ``tensors``.
             Models that GAB1 files hold have none.
+        files: the files that it was read from; none for random weights.
     """
 
     config: ModelConfig
     tensors: Mapping[str, FloatArray]
     source: str
     packed: Mapping[str, PackedTensor] = field(default_factory=dict)
+    files: tuple[Path, ...] = ()
 
     @property
     def parameter_count(self) -> int:
@@ -78,11 +81,11 @@ class Checkpoint:
                     f"[{index}]; expected finite numbers only; the weights are damaged, get them again"
                 )
         for name, packed in self.packed.items():
-            row = packed.first_not_finite()
-            if row is not None:
+            place = packed.first_not_finite()
+            if place is not None:
                 raise FormatError(
-                    f"{self.source}: a weight of tensor {name!r}, in {packed.format}, is NaN or infinite, first in row "
-                    f"{row}; expected finite numbers only; the weights are damaged, get them again"
+                    f"{self.source}: a weight of tensor {name!r}, in {packed.format}, is NaN or infinite, first at "
+                    f"{list(place)}; expected finite numbers only; the weights are damaged, get them again"
                 )
 
 

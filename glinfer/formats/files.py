@@ -5,16 +5,20 @@ from __future__ import annotations
 import contextlib
 import itertools
 import os
+import re
 import secrets
 import shutil
 import stat
 from collections.abc import Iterator
+from contextvars import ContextVar
 from pathlib import Path
-from typing import BinaryIO
+from typing import BinaryIO, NamedTuple
 
 from glinfer.errors import FormatError, InputError
 
 _BLOBS_ABOVE = 3  # folders up to the one that has the blobs, in the cache of Hugging Face's hub
+_ADDRESS = re.compile(r"[a-zA-Z][a-zA-Z0-9+.-]+:/")  # pathlib makes one slash of two
+_HUB_NAME = re.compile(r"[\w.-]+/[\w.-]+")
 AnyPath = str | os.PathLike[str]
 
 GAB1_MAGIC = 0x47414231
@@ -22,6 +26,32 @@ GAB1_MAGIC = 0x47414231
 
 BPE1_MAGIC = 0x42504531
 """The first little-endian u32 of a BPE1 tokenizer."""
+
+
+class FileStamp(NamedTuple):
+    """What tells a file from a changed one: its size in bytes, and when it was last written, in nanoseconds."""
+
+    size: int
+    written: int
+
+    @classmethod
+    def of(cls, status: os.stat_result) -> FileStamp:
+        """The stamp out of a file's status."""
+        return cls(status.st_size, status.st_mtime_ns)
+
+
+_noted: ContextVar[dict[str, FileStamp] | None] = ContextVar("noted", default=None)
+
+
+@contextlib.contextmanager
+def noted_files() -> Iterator[dict[str, FileStamp]]:
+    """Note the stamps of all files that :func:`opened` opens within the block, by their absolute paths."""
+    files: dict[str, FileStamp] = {}
+    token = _noted.set(files)
+    try:
+        yield files
+    finally:
+        _noted.reset(token)
 
 
 def shown(path: AnyPath) -> str:
@@ -131,6 +161,17 @@ def check_size(found: int, expected: int, label: str) -> None:
         )
 
 
+def _advice(path: AnyPath) -> str:
+    """What to do about a file that cannot be read: names on a hub and addresses are no paths."""
+    name = os.fspath(path)
+    if isinstance(name, str) and not os.path.lexists(name):
+        if _ADDRESS.match(name):
+            return "addresses are not fetched; download the file and give its path"
+        if _HUB_NAME.fullmatch(name) and not os.path.lexists(name.split("/")[0]):
+            return "names on a hub are not fetched; download the model's files and give their path"
+    return "check the path and its permissions"
+
+
 @contextlib.contextmanager
 def opened(path: AnyPath) -> Iterator[tuple[BinaryIO, int]]:
     """Open a regular file for reading; gives the open file and its size in bytes.
@@ -146,11 +187,13 @@ def opened(path: AnyPath) -> Iterator[tuple[BinaryIO, int]]:
         if not stat.S_ISREG(mode):
             raise FormatError(f"{shown(path)}: found {kind_of(mode)}; expected a regular file")
         with name.open("rb") as file:
-            yield file, os.fstat(file.fileno()).st_size
+            stamp = FileStamp.of(os.fstat(file.fileno()))
+            files = _noted.get()
+            if files is not None:
+                files[os.path.abspath(name)] = stamp  # noqa: PTH100 (Path.resolve would follow links)
+            yield file, stamp.size
     except OSError as error:
-        raise FormatError(
-            f"{shown(path)}: cannot read it: {reason(error)}; check the path and its permissions"
-        ) from None
+        raise FormatError(f"{shown(path)}: cannot read it: {reason(error)}; {_advice(path)}") from None
 
 
 @contextlib.contextmanager

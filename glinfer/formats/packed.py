@@ -77,14 +77,25 @@ class PackedTensor:
     def _contiguous(self) -> Bytes:
         return np.ascontiguousarray(self.blocks)
 
-    def first_not_finite(self) -> int | None:
-        """The first row with a weight that is NaN or infinite, or None; only scales are examined."""
+    def first_not_finite(self) -> tuple[int, int] | None:
+        """(row, input) of the first weight that is NaN or infinite, or None; only scales are examined."""
         step = max(1, _CHUNK // self.blocks.shape[1])
         for start in range(0, len(self.blocks), step):
             bad = self._bad_rows(np.ascontiguousarray(self.blocks[start : start + step]))
             if bad.any():
-                return start + int(bad.argmax())
+                row = start + int(bad.argmax())
+                return row, self._first_bad(np.ascontiguousarray(self.blocks[row : row + 1]))
         return None
+
+    def _first_bad(self, row: Bytes) -> int:
+        """The first weight of a bad row; of a block with a bad scale the first of the block."""
+        if self.format == F16:
+            return int((~np.isfinite(row.view("<f2"))).argmax())
+        form = block_format(self.format)
+        if not form.weights:  # the row has one scale
+            return 0
+        blocks = row.reshape(-1, form.nbytes)
+        return form.weights * int(not_finite(blocks, self.format).argmax())
 
     def _bad_rows(self, rows: Bytes) -> npt.NDArray[np.bool_]:
         if self.format == F16:

@@ -32,6 +32,8 @@ from glinfer.quant.formats import F16
 
 _FORMAT = "glinfer"
 _STORED = {"F32": "float32", "F16": "float16"}
+DTYPES = tuple(_STORED.values())
+"""Types of written tensors."""
 
 
 def read_safetensors(path: AnyPath) -> Checkpoint:
@@ -54,7 +56,7 @@ def read_safetensors(path: AnyPath) -> Checkpoint:
     wanted = {name: found[name] for name in weight_shapes(config)}
     if config.family.published:
         loaded = {name: load_tensor(each) for name, each in wanted.items()}
-        return Checkpoint(config, MappingProxyType(loaded), label)
+        return Checkpoint(config, MappingProxyType(loaded), label, files=(Path(path),))
     floats: dict[str, npt.NDArray[np.float32]] = {}
     packed: dict[str, PackedTensor] = {}
     for name, data in map_bytes(wanted).items():
@@ -63,7 +65,7 @@ def read_safetensors(path: AnyPath) -> Checkpoint:
             packed[name] = PackedTensor(F16, data.reshape(shape[0], -1))
         else:
             floats[name] = floats_of(data, wanted[name])
-    return Checkpoint(config, MappingProxyType(floats), label, MappingProxyType(packed))
+    return Checkpoint(config, MappingProxyType(floats), label, MappingProxyType(packed), (Path(path),))
 
 
 def _config(metadata: Mapping[str, str], label: str) -> ModelConfig:
@@ -97,8 +99,10 @@ def write_safetensors(checkpoint: Checkpoint, path: AnyPath, *, dtype: str = "fl
         FormatError: a tensor is missing, unknown, not float32 or of the wrong shape, a number is too large for
             float16, or the file cannot be written.
     """
-    if dtype not in _STORED.values():
-        raise InputError(f"dtype is {dtype!r}; expected one of {', '.join(_STORED.values())}")
+    if dtype not in DTYPES:
+        raise InputError(
+            f"dtype is {dtype!r}; expected one of {', '.join(DTYPES)} in a .safetensors file; a .gguf file has more"
+        )
     check_checkpoint(checkpoint)
     metadata = {"format": _FORMAT, "config": checkpoint.config.to_json()}
     with replacing(path) as temporary:

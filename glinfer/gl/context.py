@@ -304,13 +304,13 @@ def open_device(device: str | int | None = None, *, api: str | None = None, limi
         device: an index into :func:`glinfer.gl.egl.list_devices`, or ``"auto"`` (hardware first, then
             software). Default: the environment variable GLINFER_DEVICE, else ``"auto"``.
         api: ``"es"`` for a true OpenGL ES 3.0 context through EGL, ``"desktop"`` for desktop core 3.3
-            through glcontext. Default: GLINFER_GL, else ``"es"``.
+            through glcontext. Default: $GLINFER_API, else ``"es"``.
         limits: lower limits, for use instead of the renderer's.
 
     Raises:
         ContextError: nothing usable opened; the message says what was tried and what to install.
     """
-    api = api or os.environ.get("GLINFER_GL") or "es"
+    api = api or os.environ.get("GLINFER_API") or os.environ.get("GLINFER_GL") or "es"  # the older name
     if api not in _API_NAMES:
         raise ContextError(f"unknown OpenGL flavour {api!r}; expected one of {', '.join(_API_NAMES)}")
     faults.note_start()

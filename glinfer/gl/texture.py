@@ -125,6 +125,16 @@ class Texture:
             raise PlanError(f"{self.name}: {error}") from None
         return self.layout.unpack(self.framebuffer.read(0, width, height), rows, cols)
 
+    def read_lines(self, first: int, count: int) -> npt.NDArray[Any]:
+        """Read lines [first, first + count) of texels back, padding included: [count, width], or [count, width, 4].
+
+        Raises:
+            PlanError: the texture has no such lines, or was released.
+        """
+        if not (first >= 0 and 1 <= count <= self.layout.height - first):
+            raise PlanError(f"{self.name} has no lines {first} to {first + count - 1}; it has {self.layout.height}")
+        return self.framebuffer.read(0, self.layout.width, count, 0, first)
+
     def read_rows(self, first: int, rows: int) -> npt.NDArray[Any]:
         """Read rows [first, first + rows) of the matrix back, and few texels beyond them.
 

@@ -20,13 +20,13 @@ import numpy as np
 from glinfer.engine.model import Model
 from glinfer.engine.prefill import Prefill
 from glinfer.engine.progress import Progress, no_progress
+from glinfer.engine.report import Report
 from glinfer.gl.context import Device
 from glinfer.gl.layouts.matrix import FORMATS, Layout
 from glinfer.gl.program import Program
 from glinfer.gl.replay import Draw, replay
 from glinfer.gl.texture import Texture
 from glinfer.inspect.draws import example_ids
-from glinfer.inspect.report import Report
 
 FETCHED = ("rgba32f", "rgba32ui", "rgba16f", "r32f")
 """Measured texture formats, by their names in :data:`glinfer.gl.layouts.matrix.FORMATS`."""

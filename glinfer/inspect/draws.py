@@ -10,9 +10,9 @@ from typing import Any
 import numpy as np
 
 from glinfer.config import ModelConfig
+from glinfer.engine.report import plain
 from glinfer.formats import Checkpoint
 from glinfer.gl.context import Device
-from glinfer.inspect.report import plain
 from glinfer.models.choice import USUAL_DRAW_BUFFERS, USUAL_TEXTURE_SIZE, USUAL_TEXTURE_UNITS
 from glinfer.models.feed import runs
 from glinfer.models.plan import DrawTable, Plan, PlanLimits, draw_table
@@ -25,7 +25,7 @@ class DrawReport:
     """Draw table and textures of a plan, and the draws that a forward issued, if one ran.
 
     ``texture_bytes`` is by kind of tensor; ``largest`` is the tensor of the largest texture, with its width and height
-    in texels.
+    in texels. With ``estimate`` the table counts the passes of the plainest kernels; renderers may take others.
     """
 
     config: ModelConfig
@@ -34,6 +34,7 @@ class DrawReport:
     largest: tuple[str, int, int]
     issued: int | None = None
     renderer: str | None = None
+    estimate: bool = False
 
     @property
     def agrees(self) -> bool:
@@ -49,6 +50,7 @@ class DrawReport:
             "issued": self.issued,
             "agrees": self.agrees,
             "renderer": self.renderer,
+            "estimate": self.estimate,
             "texture_bytes": self.texture_bytes,
             "largest_texture": dict(zip(("name", "width", "height"), self.largest, strict=True)),
             "passes": self.table.rows,

@@ -15,11 +15,11 @@ from glinfer.engine.ids import check_ids
 from glinfer.engine.loading import bind
 from glinfer.engine.probabilities import log_softmax
 from glinfer.engine.progress import Progress, no_progress
+from glinfer.engine.report import Report
 from glinfer.engine.score import TextScore, check_stride, windows
 from glinfer.errors import InputError
 from glinfer.formats import Checkpoint
 from glinfer.gl.context import Device
-from glinfer.inspect.report import Report
 from glinfer.models.choice import DEFAULT_WEIGHTS, check_choice, is_published
 from glinfer.models.reference.gab import LOGITS, TOKENS, reference_plan
 from glinfer.models.session import Session

@@ -22,12 +22,13 @@ import numpy.typing as npt
 from matplotlib import colormaps
 from matplotlib.axes import Axes
 from matplotlib.backends.backend_agg import FigureCanvasAgg
-from matplotlib.colors import Normalize
+from matplotlib.colors import LinearSegmentedColormap, Normalize, to_hex
 from matplotlib.figure import Figure
 from matplotlib.ft2font import FT2Font
 from matplotlib.image import AxesImage
 from matplotlib.lines import Line2D
 from matplotlib.patches import Polygon, Rectangle
+from matplotlib.text import Text
 
 from glinfer.inspect.labels import shortened
 
@@ -37,15 +38,26 @@ FONT = "DejaVu Sans Mono"
 INK, QUIET, FAINT = "#1d1d1b", "#5b5a55", "#d8d6d0"
 OKABE_ITO = ("#0072B2", "#D55E00", "#009E73", "#CC79A7", "#E69F00", "#56B4E9", "#000000", "#B8A800")
 """Colours that colour-blind readers can tell apart: blue, vermilion, green, pink, orange, sky, black, olive."""
-LABEL, SMALL, NORMAL = 7.5, 7.0, 8.0
-"""Points of labels, of numbers at an axis, and of other text on a sheet."""
-LINE, CHARACTER = 0.12, 0.0628
+ON_LIGHT = "#1d1d1a"
+"""Text on a light cell, which is light in a dark picture too."""
+LABEL, SMALL, NORMAL = 9.0, 8.0, 9.0
+"""Points of labels, of numbers at an axis, and of other text on a sheet: to be read on a page 1200 pixels wide."""
+LINE, CHARACTER = 0.144, 0.0753
 """Inches of a label's height, and of a character's width."""
 MAX_LABEL = 10
 """Characters of a label."""
 TEXT, GRID, PAGE = "#010203", "#040506", "#070809"
 """Colours in a chart that :meth:`Chart.svg` replaces by those of the page: its text, its lines, its background."""
 
+SIGNED = "RdBu_r"
+"""Colours on both sides of 0: blue, white and red; in dark pictures light blue, black and light red."""
+_SIGNED_DARK = LinearSegmentedColormap.from_list("signed-dark", ["#92c5de", "#2a78b8", "#182028", "#c03a44", "#f4a582"])
+_DARK_PAPER = "#182028"
+_DARK = {
+    **{INK: "#e6eaee", QUIET: "#aab5c0", FAINT: "#3a4652", "#000000": "#e6eaee"},
+    **{to_hex(colormaps[SIGNED](end)): to_hex(_SIGNED_DARK(end)) for end in (0.0, 1.0)},
+}
+"""Colours of a dark picture, by those of the light one."""
 _THEME = {TEXT: "currentColor", GRID: "var(--line)", PAGE: "var(--card)"}
 _SVG_STYLE: Mapping[str, Any] = {
     "svg.fonttype": "none",
@@ -238,7 +250,7 @@ class Sheet:
         self.image(shown, left, top, _BAR, 0.1, colours, norm)
         if beyond:
             for x, tip, value in ((left, -0.08, 0.0), (left + _BAR, 0.08, 1.0)):
-                colour = matplotlib.colors.to_hex(colormaps[colours](value))
+                colour = to_hex(colormaps[colours](value))
                 self.area([x, x + tip, x], [top, top + 0.05, top + 0.1], colour)
         for value, text in ticks.items():
             x = left + float(norm(value)) * _BAR
@@ -246,10 +258,31 @@ class Sheet:
             self.text(x, top + 0.14, text, size=SMALL, ha="center")
         self.text(left - 0.2, top - 0.01, label, ha="right")
 
-    def save(self, path: Path) -> tuple[int, int]:
-        """Write a PNG; returns its width and height in pixels."""
+    def save(self, path: Path, dark: Path | None = None) -> tuple[int, int]:
+        """Write a PNG, and one for dark pages to ``dark``; returns width and height in pixels."""
         write_png(self.figure, path)
+        if dark is not None:
+            self._darken()
+            write_png(self.figure, dark)
         return round(self.width * DPI), round(self.height * DPI)
+
+    def _darken(self) -> None:
+        """Give paper, text, lines and missing values the colours of a dark page; maps of magnitudes keep theirs."""
+        self.figure.set_facecolor(_DARK_PAPER)
+        for artist in (*self.figure.texts, *self._axes.get_children()):
+            if isinstance(artist, AxesImage):
+                bad = to_hex(tuple(artist.cmap.get_bad()))
+                colours = _SIGNED_DARK if artist.cmap.name == SIGNED else artist.cmap
+                artist.set_cmap(colours.with_extremes(bad=_DARK_PAPER if bad == "#ffffff" else _DARK.get(bad, bad)))
+            elif isinstance(artist, Rectangle):
+                edge = to_hex(artist.get_edgecolor())
+                artist.set_edgecolor(_DARK.get(edge, edge))
+            elif isinstance(artist, Text | Line2D):
+                colour = to_hex(artist.get_color())
+                artist.set_color(_DARK.get(colour, colour))
+            elif isinstance(artist, Polygon):
+                colour = to_hex(artist.get_facecolor())
+                artist.set_color(_DARK.get(colour, colour))
 
 
 def _whole(inches: float) -> float:

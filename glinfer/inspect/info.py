@@ -6,22 +6,30 @@ from collections import Counter
 from dataclasses import dataclass
 from typing import Any
 
+from glinfer.config import ModelConfig
+from glinfer.engine.defaults import named_sampling
+from glinfer.engine.report import Report
 from glinfer.errors import ContextError, GlinferError
 from glinfer.formats import Checkpoint
+from glinfer.formats.files import AnyPath
 from glinfer.gl import egl
 from glinfer.gl.context import Device, Limits, open_device
-from glinfer.inspect.report import Report
 from glinfer.models.choice import (
     USUAL_DRAW_BUFFERS,
     USUAL_TEXTURE_SIZE,
     USUAL_TEXTURE_UNITS,
     plan_for,
+    same_draws,
     weights_named,
 )
 from glinfer.models.plan import PlanLimits
 from glinfer.models.session import check_fits
 from glinfer.models.tuning import kernels_for
 from glinfer.ops.spec import KINDS
+from glinfer.text.chat import TemplateChat, find_chat
+from glinfer.text.stops import default_stops
+from glinfer.text.templates import find_template
+from glinfer.text.tokenizer import Tokenizer, find_tokenizer
 
 EXTENSIONS = {
     "GL_EXT_color_buffer_float": "passes can write 32-bit float textures (required)",
@@ -93,11 +101,56 @@ def list_devices() -> list[DeviceEntry]:
     return entries
 
 
-def model_report(checkpoint: Checkpoint, plan: str, weights: str, cache: str, device: Device | None) -> dict[str, Any]:
+def text_report(path: AnyPath, config: ModelConfig) -> dict[str, Any]:
+    """Describe what stands around a model in its files: tokenizer, chat form, end tokens and sampling.
+
+    What cannot be used is reported and not raised.
+
+    Args:
+        path: the model's file or directory.
+        config: its shape.
+    """
+    tokenizer, reason = find_tokenizer(path, None, config)
+    told: dict[str, Any] = {"tokenizer": None, "chat": {"form": None, "problem": reason}, "end_tokens": []}
+    if tokenizer is not None:
+        told["tokenizer"] = {"kind": tokenizer.kind, "tokens": tokenizer.vocab_size}
+        told["chat"] = _chat(path, tokenizer, config)
+    else:
+        told["tokenizer_problem"] = reason
+    try:
+        told["end_tokens"] = [
+            {"id": token, "text": "" if tokenizer is None else tokenizer.token_bytes(token).decode("utf-8", "replace")}
+            for token in default_stops(path, tokenizer, config)
+        ]
+    except GlinferError as error:
+        told["end_tokens_problem"] = str(error)
+    try:
+        told["sampling"] = named_sampling(path)
+    except GlinferError as error:
+        told["sampling"], told["sampling_problem"] = {}, str(error)
+    return told
+
+
+def _chat(path: AnyPath, tokenizer: Tokenizer, config: ModelConfig) -> dict[str, Any]:
+    """The chat form of a model: a template and where it is from, or Gab's turns; or why it has none."""
+    try:
+        form = find_chat(path, tokenizer, config)
+        template = find_template(path) if isinstance(form, TemplateChat) else None
+    except GlinferError as error:
+        return {"form": None, "problem": str(error)}
+    if template is None:
+        return {"form": "Gab's turns", "from": "the tokenizer's control tokens"}
+    return {"form": "Jinja template", "from": template.label}
+
+
+def model_report(
+    checkpoint: Checkpoint, positions: int, plan: str, weights: str, cache: str, device: Device | None
+) -> dict[str, Any]:
     """Describe the shape, draws and texture memory of a checkpoint; a plan that does not fit is reported, not raised.
 
     Args:
-        checkpoint: the model.
+        checkpoint: the model, with the context that it would run with.
+        positions: the positions of the model itself.
         plan: name of a plan.
         weights: weight format.
         cache: format of keys and values.
@@ -111,8 +164,8 @@ def model_report(checkpoint: Checkpoint, plan: str, weights: str, cache: str, de
     try:
         kernels = None if device is None else kernels_for(device, config, weights)
         how: dict[str, Any] = {"weights": weights, "cache": cache, "formats": formats, "kernels": kernels}
+        draws = len(plan_for(config, plan, max_texture_size=edge, tokens=1, **how).draws)
         made = plan_for(config, plan, max_texture_size=edge, **how)
-        draws = len(made.draws)
         if device is None:
             made.check_limits(PlanLimits(edge, USUAL_DRAW_BUFFERS, USUAL_TEXTURE_UNITS))
         else:
@@ -121,13 +174,15 @@ def model_report(checkpoint: Checkpoint, plan: str, weights: str, cache: str, de
     except GlinferError as error:
         problem = str(error)
     return {
-        "config": config.to_dict(),
+        "config": {**config.to_dict(), "max_position_embeddings": positions},
+        "context": config.max_position_embeddings,
         "formats": dict(Counter(formats.values()).most_common()),
         "parameters": checkpoint.parameter_count,
         "plan": plan,
         "weights": weights,
         "cache": cache,
         "draws": draws,
+        "draws_are_an_estimate": device is None and not same_draws(config, plan, formats),
         "texture_bytes": texture_bytes,
         "fits": not problem,
         "problem": problem,

@@ -8,7 +8,7 @@ from pathlib import Path
 from typing import Any
 
 from glinfer import __version__
-from glinfer.errors import InputError
+from glinfer.errors import InputError, install_command
 
 _TEMPLATES = Path(__file__).resolve().parents[1] / "templates"
 _DIGITS = 4
@@ -62,4 +62,4 @@ def require_matplotlib(problem: str) -> None:
         InputError: it is missing; says ``problem`` and how to install it.
     """
     if importlib.util.find_spec("matplotlib") is None:
-        raise InputError(f"{problem}; pip install 'glinfer[plots]'")
+        raise InputError(f"{problem}; {install_command('plots')}")

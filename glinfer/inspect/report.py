@@ -1,41 +1,13 @@
-"""The base of all reports: frozen dataclasses that become plain JSON values, and tables of their rows."""
+"""Parts of reports: spreads of measurements, and tables that are shown on a terminal and on a page."""
 
 from __future__ import annotations
 
-import dataclasses
-import math
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import Any, ClassVar
 
 import numpy as np
 
-
-class Report:
-    """A dataclass with a JSON form: its fields but for ``hidden``, and the properties named in ``derived``."""
-
-    hidden: ClassVar[tuple[str, ...]] = ()
-    derived: ClassVar[tuple[str, ...]] = ()
-
-    def to_json(self) -> dict[str, Any]:
-        """Return plain JSON values, see :func:`plain`."""
-        fields = [field.name for field in dataclasses.fields(self) if field.name not in self.hidden]  # type: ignore[arg-type]
-        return {name: plain(getattr(self, name)) for name in (*fields, *self.derived)}
-
-
-def plain(value: Any) -> Any:
-    """Convert to JSON values: reports and dataclasses to mappings, tuples to lists, NaN and infinities to None."""
-    if isinstance(value, Report):
-        return value.to_json()
-    if hasattr(value, "to_dict"):  # a model's configuration leaves out what does not apply to its family
-        return value.to_dict()
-    if dataclasses.is_dataclass(value) and not isinstance(value, type):
-        return {field.name: plain(getattr(value, field.name)) for field in dataclasses.fields(value)}
-    if isinstance(value, Mapping):
-        return {str(name): plain(each) for name, each in value.items()}
-    if isinstance(value, (list, tuple)):
-        return [plain(each) for each in value]
-    return None if isinstance(value, float) and not math.isfinite(value) else value
+from glinfer.notebook import table
 
 
 @dataclass(frozen=True)
@@ -82,6 +54,11 @@ class Table:
     total: Sequence[Cell] = ()
     caption: str = ""
     folded: bool = False
+
+    def to_html(self, title: str = "") -> str:
+        """The table for a notebook, with ``title`` above it."""
+        rows = [[cell.text for cell in row] for row in (*self.rows, *([self.total] if self.total else []))]
+        return table([column.name for column in self.columns], rows, title or self.title)
 
 
 def columns(*names: str, texts: Sequence[str] = ()) -> list[Column]:

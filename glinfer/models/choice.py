@@ -37,12 +37,18 @@ USUAL_TEXTURE_SIZE = 16384
 """Texels a side that nearly every renderer allows; used when plans are only counted."""
 USUAL_DRAW_BUFFERS, USUAL_TEXTURE_UNITS = 8, 16
 """Draw buffers and texture units that nearly every renderer has; used when plans are only counted."""
+_SHORTEST = 64  # tokens of the first reference plan
 
 
 def is_published(config: ModelConfig, formats: Formats | None = None) -> bool:
     """Whether the reference plan of a model is the published one, which some families have for floats."""
     packed = formats is not None and any(name != "F32" for name in formats.values())
     return config.family.published and not packed
+
+
+def same_draws(config: ModelConfig, name: str, formats: Formats | None = None) -> bool:
+    """Whether the plan called ``name`` takes equally many draws on every renderer."""
+    return name == "fast" or is_published(config, formats)
 
 
 def check_choice(plan: str, weights: str, cache: str = DEFAULT_CACHE) -> None:
@@ -80,6 +86,13 @@ class ReferencePlans(ReferenceOptions):
         """The plan for sequences of up to ``rows`` tokens, see :mod:`glinfer.models.reference.decoder`."""
         return reference_decoder_plan(self, rows=rows)
 
+    def rows_for(self, tokens: int) -> int:
+        """The length of the plan that runs a sequence of so many tokens: 64, or that times 4, 16 …, or the context."""
+        rows = _SHORTEST
+        while rows < tokens:
+            rows *= 4
+        return min(rows, self.config.max_position_embeddings)
+
 
 def reference_plans(
     config: ModelConfig, weights: str, formats: Formats | None, kernels: KernelOptions, max_texture_size: int
@@ -113,6 +126,7 @@ def plan_for(
     formats: Formats | None = None,
     kernels: KernelOptions | None = None,
     max_texture_size: int = USUAL_TEXTURE_SIZE,
+    tokens: int | None = None,
 ) -> Plan:
     """The plan called ``name`` for a model of this shape.
 
@@ -124,6 +138,7 @@ def plan_for(
         formats: the format of each tensor of the file; float32 where it is left out.
         kernels: how passes are shaped, which changes no count of draws of fast plans; the plainest by default.
         max_texture_size: limit of the renderer, in texels a side.
+        tokens: the sequence that shall run; reference plans of decoders have a length. Left out, a whole context.
 
     Raises:
         InputError: there is no such plan or format, or they do not go together.
@@ -137,7 +152,7 @@ def plan_for(
     if is_published(config, formats):
         return reference_plan(config)
     plans = reference_plans(config, weights, formats, kernels, max_texture_size)
-    return plans.of(config.max_position_embeddings)
+    return plans.of(config.max_position_embeddings if tokens is None else plans.rows_for(tokens))
 
 
 def weights_for(checkpoint: Checkpoint, name: str, weights: str = DEFAULT_WEIGHTS) -> Mapping[str, Array]:

@@ -12,11 +12,10 @@ import numpy as np
 
 from glinfer.errors import PlanError
 from glinfer.models.fast.rows import ROWS, slots_for
-from glinfer.models.fast.shortlist import TABLE as SHORTLISTED
 from glinfer.models.fast.token import PICKS
 from glinfer.models.plan import Plan
 from glinfer.ops.fused.cached import score_slots
-from glinfer.ops.fused.rows import BASE, POSITION, TOKEN, Table, row_table
+from glinfer.ops.fused.rows import BASE, LAST, POSITION, TOKEN, Table, row_table
 from glinfer.ops.spec import Array
 
 RunInputs = Mapping[str, Array]
@@ -44,6 +43,7 @@ def chunk_feed(table: Table, ids: Sequence[int], position: int, targets: int, ba
     table[: slots * targets, POSITION] = np.arange(position, position + slots * targets)
     table[:rows, TOKEN] = ids
     table[:, BASE] = base
+    table[:, LAST] = position + rows - 1
     return chunk_values(rows, position + slots * targets, targets, base + position)
 
 
@@ -66,8 +66,7 @@ def runs(plan: Plan, ids: Sequence[int]) -> list[tuple[RunInputs, Values]]:
         PlanError: the plan takes fewer tokens.
     """
     if PICKS in plan.table:
-        lists = {SHORTLISTED: row_table(1)} if SHORTLISTED in plan.table else {}
-        return [(lists, {**plan.values_for(place + 1), "token": int(token)}) for place, token in enumerate(ids)]
+        return [({}, {**plan.values_for(place + 1), "token": int(token)}) for place, token in enumerate(ids)]
     if ROWS in plan.table:
         table = row_table(plan.table[ROWS].shape[0])
         targets = sum(tensor.name.startswith("row.hidden.a.") for tensor in plan.tensors)

@@ -12,6 +12,7 @@ from glinfer.errors import PlanError
 from glinfer.gl.layouts.blocks import BLOCK_EDGE, BlockLayout
 from glinfer.gl.layouts.flat import LANES, FlatLayout
 from glinfer.gl.layouts.matrix import FORMATS, TexelLayout
+from glinfer.notebook import table
 from glinfer.ops import OPS, DrawSpec, TensorSpec
 from glinfer.ops.spec import COVERS, RunValue, Shapes
 
@@ -315,7 +316,7 @@ class PlanBuilder:
 
 @dataclass(frozen=True)
 class DrawRow:
-    """One line of a draw table: passes of one kind together."""
+    """One line of a draw table: passes of one kind together, the names of their shaders, and the size of the last."""
 
     kind: str
     shader: str
@@ -325,7 +326,7 @@ class DrawRow:
     share: float
 
 
-@dataclass(frozen=True)
+@dataclass(frozen=True, repr=False)
 class DrawTable:
     """Number of draws of each kind in one forward pass over ``tokens`` tokens."""
 
@@ -338,9 +339,19 @@ class DrawTable:
         """The total."""
         return self.total
 
+    def __repr__(self) -> str:
+        """The total, and the count of each kind: ``DrawTable(fast, 39 draws: embed 1, …)``."""
+        kinds = ", ".join(f"{row.kind} {row.count}" for row in self.rows)
+        return f"DrawTable({self.plan}, {self.total} draws: {kinds})"
+
+    def _repr_html_(self) -> str:
+        cells = [(row.kind, row.shader, row.count, f"{row.rows}×{row.cols}", f"{row.share:.0%}") for row in self.rows]
+        headings = ("pass", "shader", "draws", "rows × columns", "of all")
+        return table(headings, cells, f"{self.total} draws for one run of the {self.plan} plan")
+
 
 def draw_table(plan: Plan, tokens: int) -> DrawTable:
-    """Count the passes of a plan by kind; sizes are (rows, cols) of the output for ``tokens`` tokens.
+    """Count the passes of a plan by kind; sizes are (rows, cols) of the last output for ``tokens`` tokens.
 
     Raises:
         PlanError: the plan takes fewer tokens.
@@ -351,6 +362,7 @@ def draw_table(plan: Plan, tokens: int) -> DrawTable:
         groups.setdefault(draw.kind, []).append(draw)
     rows = []
     for kind, draws in groups.items():
-        height, width = draws[0].extent(values)
-        rows.append(DrawRow(kind, draws[0].op, len(draws), height, width, len(draws) / len(plan.draws)))
+        height, width = draws[-1].extent(values)
+        shaders = ", ".join(dict.fromkeys(draw.op for draw in draws))
+        rows.append(DrawRow(kind, shaders, len(draws), height, width, len(draws) / len(plan.draws)))
     return DrawTable(plan.name, tokens, tuple(rows), len(plan.draws))

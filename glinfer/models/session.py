@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Collection, Mapping, Sequence
-from dataclasses import replace
+import zlib
+from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
+from dataclasses import dataclass, replace
+from functools import cached_property
 from pathlib import Path
 from typing import Protocol
 
@@ -37,6 +39,23 @@ class Observer(Protocol):
         """Called after each draw of each run."""
 
 
+@dataclass(frozen=True)
+class WrongTexture:
+    """An input of a bound draw that samples another texture than its plan names.
+
+    Attributes:
+        plan, draw, sampler: the input.
+        found: name of the texture that is sampled.
+        expected: name of the tensor whose texture should be.
+    """
+
+    plan: str
+    draw: str
+    sampler: str
+    found: str
+    expected: str
+
+
 class Session:
     """Textures, programs, framebuffers and frozen draws of one plan on one device.
 
@@ -46,6 +65,7 @@ class Session:
         runs: forward passes run so far.
         draws_issued: draw calls issued by those runs.
         observers: called after each draw; one list for an owner and all its sharers and companions.
+        checksums: CRC-32 of each line of texels of each weight that this session has uploaded, by tensor name.
     """
 
     def __init__(
@@ -88,6 +108,7 @@ class Session:
         self.observers: list[Observer] = [] if owner is None else owner.observers
         self._lent = dict(lent or {})
         self._textures: dict[str, Texture] = {}
+        self.checksums: dict[str, list[int]] = {}
         self._framebuffers: dict[tuple[str, ...], Framebuffer] = {}
         if owner is not None:
             programs = owner._programs
@@ -156,6 +177,32 @@ class Session:
             lent={name: texture for name, texture in lent.items() if name in plan.table},
         )
 
+    @property
+    def family(self) -> tuple[Session, ...]:
+        """The owner of this session's weights, its sharers and its companions: all that draw with them."""
+        owner = self if self._owner is None else self._owner
+        return (owner, *owner._sharers)
+
+    def wrong_textures(self) -> Iterator[WrongTexture]:
+        """Find inputs of the bound draws that sample another texture than the plan names."""
+        for spec, draw, expected in zip(self.plan.draws, self.draws, self._sampled, strict=True):
+            if draw.textures == expected:  # compares identities, which takes no time
+                continue
+            for (sampler, name), found, wanted in zip(spec.inputs, draw.textures, expected, strict=True):
+                if found is not wanted:
+                    yield WrongTexture(self.plan.name, spec.name, sampler, found.name, name)
+
+    @cached_property
+    def _sampled(self) -> tuple[tuple[Texture, ...], ...]:
+        """The textures that each draw has to sample; of weights those of the owner."""
+        owner, root, table = self.family[0], self.plan.root, self.plan.table
+        weights = {name: each for name, each in owner._textures.items() if owner.plan.table[name].kind == "weight"}
+        textures = {
+            name: weights.get(name, each) if table[name].kind == "weight" else each
+            for name, each in self._textures.items()
+        }
+        return tuple(tuple(textures[root(name)] for name in spec.reads) for spec in self.plan.draws)
+
     def copy_caches(self, other: Session) -> None:
         """Copy every cache of another session of this plan, on the GPU.
 
@@ -219,6 +266,7 @@ class Session:
                 texels = layout.pack(weight_matrix(tensor, weights))
             except MemoryError:
                 raise GLError(f"packing weight {tensor.name}: {no_room(layout.nbytes)}") from None
+            self.checksums[tensor.name] = line_checksums(texels)
             return Texture(self.device, layout, tensor.name, texels)
         texture = Texture(self.device, layout, tensor.name)
         if tensor.kind == "cache":
@@ -381,7 +429,15 @@ class Session:
         self._textures.clear()
         self._between.clear()
         self._readbacks.clear()
+        self.__dict__.pop("_sampled", None)
         self.draws = ()
+
+
+def line_checksums(texels: Array) -> list[int]:
+    """CRC-32 of each line of texels [height, width] or [height, width, channels]."""
+    lines, crc32 = np.ascontiguousarray(texels).data.cast("B"), zlib.crc32
+    step = len(lines) // len(texels)
+    return [crc32(lines[start : start + step]) for start in range(0, len(lines), step)]
 
 
 def shading(spec: DrawSpec) -> tuple[str, dict[str, int | float], set[str]]:

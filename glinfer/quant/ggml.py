@@ -13,7 +13,7 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 
-from glinfer.errors import InputError
+from glinfer.errors import InputError, install_command
 from glinfer.quant.formats import BY_NUMBER, SCALE_BYTES, TEXEL_BYTES, BlockFormat, block_format
 
 Bytes = npt.NDArray[np.uint8]
@@ -186,5 +186,5 @@ def _gguf() -> tuple[Any, Any]:
     try:
         from gguf import GGMLQuantizationType, quants
     except ImportError:
-        raise InputError("the package gguf is not installed; pip install 'glinfer[gguf]'") from None
+        raise InputError(f"the package gguf is not installed; {install_command('gguf')}") from None
     return quants, GGMLQuantizationType

@@ -8,6 +8,8 @@
   const layer = document.getElementById("layer");
   const before = document.getElementById("before");
   const after = document.getElementById("after");
+  const inOrder = new Map([...document.querySelectorAll(".pictures")].map((each) => [each, [...each.children]]));
+  const dark = matchMedia("(prefers-color-scheme: dark)");
 
   /** Show what the form says. A kind that was chosen shows its pictures of all blocks too, everything at once does not. */
   function show() {
@@ -22,7 +24,13 @@
         left += part.hidden ? 0 : 1;
       }
       if (kind === "all" && left === 0) section.hidden = true;
-      section.querySelector(".pictures")?.classList.toggle("one", block !== "all");
+      const pictures = section.querySelector(".pictures");
+      if (!pictures) continue;
+      pictures.classList.toggle("one", block !== "all");
+      // A chosen block comes before what shows all of them.
+      const all = inOrder.get(pictures);
+      const own = all.filter((figure) => block !== "all" && figure.dataset.layer === block);
+      pictures.append(...own, ...all.filter((figure) => !own.includes(figure)));
     }
     before.disabled = layer.selectedIndex === 0;
     after.disabled = layer.selectedIndex === layer.options.length - 1;
@@ -70,7 +78,7 @@
   function turn(to) {
     place = (to + links.length) % links.length;
     const shown = links[place].querySelector("img");
-    picture.src = links[place].getAttribute("href");
+    picture.src = dark.matches ? links[place].dataset.dark : links[place].getAttribute("href");
     picture.alt = shown.alt;
     const title = links[place].closest("figure").querySelector("figcaption").textContent;
     document.getElementById("viewer-title").textContent = `${title} (${place + 1} of ${links.length})`;

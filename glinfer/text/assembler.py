@@ -21,14 +21,14 @@ class TextAssembler:
     nothing until the next character shows which of the two it is.
 
     Raises:
-        InputError: ``stop`` is not a sequence of non-empty strings.
+        InputError: ``stop`` is neither a non-empty string nor a sequence of them.
     """
 
-    def __init__(self, stop: Sequence[str] = ()) -> None:
-        """Start with no text; ``stop`` are the strings that end it."""
-        # A lone string is a sequence of one-letter strings: surely not what was meant.
-        if isinstance(stop, (str, bytes)) or not isinstance(stop, Sequence):
-            raise InputError(f"stop is a {type(stop).__name__}; expected a list of strings")
+    def __init__(self, stop: str | Sequence[str] = ()) -> None:
+        """Start with no text; ``stop`` is the string that ends it, or several."""
+        stop = (stop,) if isinstance(stop, str) else stop
+        if isinstance(stop, bytes) or not isinstance(stop, Sequence):
+            raise InputError(f"stop is a {type(stop).__name__}; expected a string, or a list of strings")
         for index, text in enumerate(stop):
             if not isinstance(text, str):
                 raise InputError(f"stop string {index} is a {type(text).__name__}; expected a string")

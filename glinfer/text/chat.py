@@ -21,13 +21,14 @@ from glinfer.config import ModelConfig
 from glinfer.errors import InputError
 from glinfer.formats import find_model
 from glinfer.formats.files import AnyPath
+from glinfer.formats.json_files import quoted
 from glinfer.text.stops import default_stops
 from glinfer.text.templates import JinjaTemplate, Message, TemplateEncoder, find_template
 from glinfer.text.tokenizer import Tokenizer
 
 ReplyKind = Literal["thinking", "answer"]
 _END_OF_TEXT = "<|endoftext|>"
-_CHAT_TOKENS = {"<|user|>", "<|end|>", "<|assistant|>"}
+_CHAT_TOKENS = ("<|user|>", "<|end|>", "<|assistant|>")
 
 
 class ChatTokenizer(Protocol):
@@ -42,17 +43,23 @@ class ChatTokenizer(Protocol):
         """Token ids of ``text``; without ``allow_special`` no control token, whatever it spells."""
         ...
 
+    def decode(self, ids: Iterable[int]) -> str:
+        """The text of ``ids``."""
+        ...
+
 
 @dataclass(frozen=True)
 class Turn:
     """One exchange, a user's message and the reply, without control tokens.
 
-    ``message`` is the text of the user's message, which Jinja templates need.
+    ``message`` is the text of the user's message, which Jinja templates need, and ``reply`` that of a reply which was
+    given as text and not generated.
     """
 
     user_ids: tuple[int, ...]
     reply_ids: tuple[int, ...]
     message: str = field(default="", compare=False)
+    reply: str | None = field(default=None, compare=False)
 
 
 @dataclass(frozen=True)
@@ -97,6 +104,10 @@ class ChatForm(Protocol):
         """Everything up to where the model writes: the turns, and the message of the newest."""
         ...
 
+    def reply_text(self, turn: Turn) -> str:
+        """The text of a turn's reply."""
+        ...
+
 
 class ChatTemplate:
     """Gab's form: the ids of the control tokens, and the layout of a turn.
@@ -132,7 +143,7 @@ class ChatTemplate:
     def _required(self, text: str) -> int:
         found = self._tokenizer.control_tokens.get(text)
         if found is None:
-            raise InputError(f"this tokenizer cannot chat: it has no {text} token; use a chat model's tokenizer")
+            raise InputError(f"this tokenizer cannot chat: it has no {text} token; use generate")
         return found
 
     def encode_message(self, message: str) -> tuple[int, ...]:
@@ -161,6 +172,10 @@ class ChatTemplate:
         """The finished turns, oldest first, and the opening of the newest."""
         past = (token for turn in turns for token in self.finished(turn))
         return (*past, *self.opening(newest.user_ids, think=think))
+
+    def reply_text(self, turn: Turn) -> str:
+        """The text of a turn's reply."""
+        return self._tokenizer.decode(turn.reply_ids) if turn.reply is None else turn.reply
 
 
 class TemplateChat:
@@ -212,15 +227,33 @@ class TemplateChat:
             raise InputError(self.no_think)
         messages = list(self._first)
         for turn in turns:
-            reply = self._tokenizer.decode(turn.reply_ids)
-            messages += ({"role": "user", "content": turn.message}, {"role": "assistant", "content": reply})
+            reply = {"role": "assistant", "content": self.reply_text(turn)}
+            messages += ({"role": "user", "content": turn.message}, reply)
         return tuple(self._encoder.ids([*messages, {"role": "user", "content": newest.message}]))
+
+    def reply_text(self, turn: Turn) -> str:
+        """The text of a turn's reply."""
+        return self._tokenizer.decode(turn.reply_ids) if turn.reply is None else turn.reply
+
+
+def template_of(path: AnyPath, tokenizer: Tokenizer, config: ModelConfig) -> JinjaTemplate | None:
+    """The Jinja template that a model chats by: that of a tokenizer from elsewhere, else its own.
+
+    None where there is none, and for families that use Gab's form always, or if the tokenizer has the tokens.
+
+    Raises:
+        FormatError, InputError: as :func:`glinfer.text.templates.find_template`.
+    """
+    chat = config.family.own_chat
+    if chat == "always" or (chat == "with tokens" and tokenizer.control_tokens.keys() >= set(_CHAT_TOKENS)):
+        return None
+    beside = tokenizer.path
+    found = None if beside is None or beside.suffix == ".bpe" else find_template(beside)
+    return find_template(path) if found is None else found
 
 
 def find_chat(path: AnyPath, tokenizer: Tokenizer, config: ModelConfig, *, system: str = "") -> ChatForm:
-    """Find the chat form of a model: that of the Jinja template in its directory or GGUF file, else Gab's.
-
-    Families whose record says so use Gab's form always, or if the tokenizer has the tokens.
+    """Find the chat form of a model: that of its Jinja template, see :func:`template_of`, else Gab's.
 
     Args:
         path: the model's file or directory, or the name of a bundled model.
@@ -233,23 +266,63 @@ def find_chat(path: AnyPath, tokenizer: Tokenizer, config: ModelConfig, *, syste
         InputError: the model has neither form, the template cannot be used, or there is no place for a system prompt.
     """
     path = find_model(path)
-    chat = config.family.own_chat
-    own = chat == "always" or (chat == "with tokens" and tokenizer.control_tokens.keys() >= _CHAT_TOKENS)
-    template = None if own else find_template(path)
+    template = template_of(path, tokenizer, config)
     if template is not None:
         return TemplateChat(template, tokenizer, default_stops(path, tokenizer, config), system=system)
-    try:
-        form = ChatTemplate(tokenizer)
-    except InputError as error:
-        if own:
-            raise
+    missing = next((text for text in _CHAT_TOKENS if text not in tokenizer.control_tokens), None)
+    if missing is not None:
         raise InputError(
-            "this model cannot chat: found no chat template with it (chat_template.jinja, or chat_template in "
-            f"tokenizer_config.json or in a GGUF file's metadata), and {error}"
-        ) from None
+            "this model cannot chat: it has no chat template (chat_template.jinja, or chat_template in "
+            f"tokenizer_config.json or in a GGUF file's metadata), and its tokenizer no {missing} token; use generate"
+        )
+    form = ChatTemplate(tokenizer)
     if system:
         raise InputError("this model's chat form has no place for a system prompt; leave it out")
     return form
+
+
+def check_messages(messages: str | Sequence[Message]) -> tuple[str, list[str]]:
+    """The system prompt of a conversation, and the texts of its turns, user and assistant alternately.
+
+    Args:
+        messages: the text of one user's message, or messages as OpenAI's API has them, oldest first: mappings with
+            ``role`` and ``content``. A ``system`` message may come first; then ``user`` and ``assistant`` take turns.
+
+    Raises:
+        InputError: there is no message, or one is something else or out of turn; names its place.
+    """
+    if isinstance(messages, str):
+        messages = [{"role": "user", "content": messages}]
+    if not isinstance(messages, (list, tuple)):
+        raise InputError(f"messages is {type(messages).__name__}; expected text, or a list of role and content")
+    system, texts = "", list[str]()
+    for place, message in enumerate(messages):
+        role, content = _role_and_content(place, message)
+        expected = "assistant" if len(texts) % 2 else "user"
+        if role == "system" and place == 0:
+            system = content
+        elif role != expected:
+            first = "system or user" if place == 0 else expected
+            raise InputError(f"message {place} has the role {quoted(role)}; expected {first} there")
+        else:
+            texts.append(content)
+    if not texts:
+        raise InputError("there is no message of a user; expected at least one")
+    return system, texts
+
+
+def _role_and_content(place: int, message: Message) -> tuple[str, str]:
+    if not isinstance(message, Mapping):
+        raise InputError(f"message {place} is {type(message).__name__}; expected a mapping of role and content")
+    given = {name for name, value in message.items() if value is not None}
+    for name in ("role", "content"):
+        if name not in given:
+            raise InputError(f"message {place} has no {name}; expected role and content")
+        if not isinstance(message[name], str):
+            raise InputError(f"the {name} of message {place} is {type(message[name]).__name__}; expected text")
+    if others := given - {"role", "content"}:
+        raise InputError(f"message {place} has {quoted(min(map(str, others)))}; expected role and content alone")
+    return message["role"], message["content"]
 
 
 class ReplySplitter:
@@ -294,7 +367,7 @@ class Conversation:
     """The turns so far, and prompts made from as many of the newest as fit the model's context.
 
     Args:
-        template: the form of the model's chats.
+        template: the form of the model's chats; assign another one to go on in it.
         context: how many tokens the model can hold, prompt and reply together.
 
     Raises:
@@ -303,7 +376,7 @@ class Conversation:
 
     def __init__(self, template: ChatForm, context: int) -> None:
         """Start with no turns."""
-        self._template = template
+        self.template = template
         self._context = _whole("context", context, least=1)
         self._turns: list[Turn] = []
         self._open: _OpenTurn | None = None
@@ -313,27 +386,66 @@ class Conversation:
         """The finished turns that are still remembered, oldest first."""
         return tuple(self._turns)
 
-    def prompt(self, message: str, *, think: bool = False, reserve: int) -> ChatPrompt:
+    @property
+    def messages(self) -> list[Message]:
+        """The finished turns that are still remembered as messages, oldest first."""
+        found: list[Message] = []
+        for turn in self._turns:
+            reply = {"role": "assistant", "content": self.template.reply_text(turn)}
+            found += ({"role": "user", "content": turn.message}, reply)
+        return found
+
+    def restore(self, exchanges: Iterable[tuple[str, str]]) -> None:
+        """Replace all turns by these: each a user's message, and the reply to it.
+
+        Raises:
+            InputError: a message is empty, or a text has no UTF-8 form; the turns stay as they are.
+        """
+        turns = []
+        for message, reply in exchanges:
+            reply_ids = self.template.encode_message(reply) if reply else ()
+            turns.append(Turn(self.template.encode_message(message), reply_ids, message, reply))
+        self._turns, self._open = turns, None
+
+    def prompt(self, message: str, *, think: bool = False, reserve: int, drop: bool = True) -> ChatPrompt:
         """The ids to run for ``message``: past turns, the message, and the token that opens the reply.
 
         The oldest turns are left out, whole, until the ids and ``reserve`` tokens for the reply fit the
         context. Nothing is forgotten before :meth:`add_reply`: until then another prompt takes this one's
-        place, as if this one had not been.
+        place, as if this one had not been. Without ``drop`` no turn is left out, and too many are an error.
 
         Raises:
-            InputError: the message is empty, or alone it does not fit; thinking is not known to the
+            InputError: the message is empty, or the ids do not fit; thinking is not known to the
                 vocabulary; ``reserve`` is not a whole number of at least 0; a Jinja template refuses the conversation.
         """
+        newest = Turn(self.template.encode_message(message), (), message)
+        return self._prompt(self._turns, newest, think=think, reserve=reserve, drop=drop)
+
+    def prompt_again(self, *, think: bool = False, reserve: int) -> ChatPrompt:
+        """The ids to run for another reply to the newest message; :meth:`add_reply` puts it in place of the first.
+
+        Raises:
+            InputError: there is no turn yet, or as :meth:`prompt`.
+        """
+        if not self._turns:
+            raise InputError("there is no reply yet; send a message first")
+        *past, last = self._turns
+        newest = dataclasses.replace(last, reply_ids=(), reply=None)
+        return self._prompt(past, newest, think=think, reserve=reserve, drop=True)
+
+    def _prompt(self, past: Sequence[Turn], newest: Turn, *, think: bool, reserve: int, drop: bool) -> ChatPrompt:
         room = self._context - _whole("reserve", reserve, least=0)
-        newest = Turn(self._template.encode_message(message), (), message)
-        for dropped in range(len(self._turns) + 1):
-            ids = self._template.prompt(self._turns[dropped:], newest, think=think)
+        for dropped in range(len(past) + 1 if drop else 1):
+            ids = self.template.prompt(past[dropped:], newest, think=think)
             if len(ids) <= room:
-                self._open = _OpenTurn(newest, think, dropped)
+                self._open = _OpenTurn(newest, think, tuple(past[dropped:]))
                 return ChatPrompt(ids, dropped)
+        what, mend = ("message takes", "shorten the message or reserve less")
+        if not drop and past:
+            what, mend = ("messages take", "leave the oldest ones out")
         raise InputError(
-            f"the message takes {len(ids)} tokens and {reserve} are reserved for the reply, but the "
-            f"context holds {self._context}; shorten the message or reserve less"
+            f"the {what} {len(ids)} tokens and {reserve} are reserved for the reply, but the "
+            f"context holds {self._context}; {mend}"
         )
 
     def add_reply(self, ids: Iterable[int]) -> Turn:
@@ -350,9 +462,9 @@ class Conversation:
         if self._open is None:
             raise InputError("there is no open turn to reply to; ask for a prompt first")
         checked = [_whole("a token of the reply", token, least=0) for token in ids]
-        _, answer = split_reply(self._template, checked, think=self._open.think)
+        _, answer = split_reply(self.template, checked, think=self._open.think)
         turn = dataclasses.replace(self._open.turn, reply_ids=answer)
-        self._turns = [*self._turns[self._open.dropped :], turn]
+        self._turns = [*self._open.past, turn]
         self._open = None
         return turn
 
@@ -364,11 +476,11 @@ class Conversation:
 
 @dataclass(frozen=True)
 class _OpenTurn:
-    """A turn that waits for its reply."""
+    """A turn that waits for its reply, and the turns before it that its prompt has."""
 
     turn: Turn
     think: bool
-    dropped: int
+    past: tuple[Turn, ...]
 
 
 def _encoded_message(tokenizer: ChatTokenizer, message: str, control_ids: frozenset[int]) -> tuple[int, ...]:

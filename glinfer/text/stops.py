@@ -9,10 +9,13 @@ from glinfer.config import ModelConfig
 from glinfer.errors import FormatError
 from glinfer.formats.files import AnyPath, inside, is_directory, shown
 from glinfer.formats.gguf.file import is_gguf, read_gguf_file
+from glinfer.formats.huggingface.files import CONFIG
 from glinfer.formats.json_files import quoted, read_json
 from glinfer.limits import MAX_CONFIG_BYTES
 from glinfer.text.tokenizer import END_OF_TURN, Tokenizer
 from glinfer.text.tokenizers.gguf import gguf_stops
+
+GENERATION_FILE = "generation_config.json"
 
 
 def stop_ids_of(path: AnyPath) -> tuple[int, ...]:
@@ -38,7 +41,7 @@ def stop_ids_of(path: AnyPath) -> tuple[int, ...]:
         except FormatError:  # find_tokenizer says why
             return ()
     folder = Path(path) if is_directory(path) else Path(path).parent
-    for name in ("generation_config.json", "config.json"):
+    for name in (GENERATION_FILE, CONFIG):
         file = folder / name
         if not os.path.lexists(file):
             continue
@@ -54,16 +57,32 @@ def stop_ids_of(path: AnyPath) -> tuple[int, ...]:
     return ()
 
 
+def named_stops(checkpoint: AnyPath, tokenizer: Tokenizer | None, config: ModelConfig) -> tuple[int, ...]:
+    """The ids that a model's files name as ends of a text, else those in the files of its tokenizer.
+
+    None where the record of its family names such tokens.
+
+    Raises:
+        FormatError, InputError: as :func:`stop_ids_of`.
+    """
+    if config.family.stops:
+        return ()
+    beside = None if tokenizer is None else tokenizer.path
+    for path in (checkpoint, *(() if beside is None else (beside,))):
+        if known := tuple(token for token in stop_ids_of(path) if token < config.vocab_size):
+            return known
+    return ()
+
+
 def default_stops(checkpoint: AnyPath, tokenizer: Tokenizer | None, config: ModelConfig) -> tuple[int, ...]:
-    """The ids that end a text of a model: those that its files name, else the tokenizer's ``<|end|>``.
+    """The ids that end a text of a model: those of :func:`named_stops`, else the tokenizer's ``<|end|>``.
 
     Where the record of its family names such tokens, they are always the tokenizer's.
 
     Raises:
         FormatError, InputError: as :func:`stop_ids_of`.
     """
-    named = () if config.family.stops else stop_ids_of(checkpoint)
-    if known := tuple(token for token in named if token < config.vocab_size):
+    if known := named_stops(checkpoint, tokenizer, config):
         return known
     if tokenizer is None:
         return ()

@@ -43,10 +43,10 @@ from glinfer.limits import (
 )
 from glinfer.text import template_worker
 from glinfer.text.tokenizer import Tokenizer
-from glinfer.text.tokenizers.gguf import gguf_ids
+from glinfer.text.tokenizers.gguf import named_tokens
 from glinfer.text.tokenizers.huggingface import CONFIG_FILE
 
-_JINJA_FILE, _JSON_FILE = "chat_template.jinja", "chat_template.json"
+TEMPLATE_FILE, _JSON_FILE = "chat_template.jinja", "chat_template.json"
 _GGUF_KEY = "tokenizer.chat_template"
 _MARKS = range(0xF0000, 0xFFFFE)  # of Unicode's private use: no vocabulary has a meaning for them
 _EXAMPLE = ({"role": "user", "content": "Hello"}, {"role": "assistant", "content": "Hi"})
@@ -152,7 +152,7 @@ def find_template(path: AnyPath) -> JinjaTemplate | None:
     config = read_json(inside(config_file), MAX_TOKENIZER_CONFIG_BYTES) if os.path.lexists(config_file) else {}
     named = {name: value.get("content") if isinstance(value, dict) else value for name, value in config.items()}
     tokens = {name: value for name, value in named.items() if name.endswith("_token") and isinstance(value, str)}
-    if os.path.lexists(file := folder / _JINJA_FILE):
+    if os.path.lexists(file := folder / TEMPLATE_FILE):
         return JinjaTemplate(_text_of(inside(file)), tokens, shown(file))
     found, file = config.get("chat_template"), config_file
     if os.path.lexists(folder / _JSON_FILE):
@@ -167,9 +167,8 @@ def _in_gguf(path: AnyPath) -> JinjaTemplate | None:
     source = file.metadata.get(_GGUF_KEY)
     if source is None:
         return None
-    names = file.metadata.get("tokenizer.ggml.tokens")
-    ids = gguf_ids(file.metadata, file.source)
-    tokens = {f"{name}_token": names[ids[name]] for name in ("bos", "eos") if names and name in ids}
+    named = named_tokens(file.metadata, file.source)
+    tokens = {f"{name}_token": named[name] for name in ("bos", "eos") if name in named}
     return JinjaTemplate(source, tokens, file.source)
 
 

@@ -11,8 +11,10 @@ import operator
 import re
 from collections.abc import Iterable, Mapping
 from functools import cached_property
+from itertools import takewhile
 from pathlib import Path
 from types import MappingProxyType
+from typing import Any
 
 import tokenizers
 from tokenizers.models import BPE
@@ -24,6 +26,7 @@ from glinfer.errors import FormatError, InputError
 from glinfer.formats.files import AnyPath, inside, is_directory, opened
 from glinfer.formats.gab.bpe import BpeModel, is_merges_json, read_bpe, read_merges_json
 from glinfer.formats.gguf.file import is_gguf
+from glinfer.formats.gguf.vocabulary import Vocabulary
 from glinfer.text.tokenizers.gguf import read_gguf_tokenizer
 from glinfer.text.tokenizers.huggingface import TOKENIZER_FILE, HfModel, read_hf_tokenizer
 
@@ -48,12 +51,16 @@ class Tokenizer:
             :func:`glinfer.text.tokenizers.huggingface.read_hf_tokenizer` or
             :func:`glinfer.text.tokenizers.gguf.read_gguf_tokenizer` gives.
 
+        path: the file or directory that it was read from, if it was.
+
     Attributes:
         control_tokens: id of every control token by its text.
+        path: as given; a chat template and end tokens may lie there too.
     """
 
-    def __init__(self, model: BpeModel | HfModel) -> None:
+    def __init__(self, model: BpeModel | HfModel, path: AnyPath | None = None) -> None:
         """Look up the control tokens, and prepare the library."""
+        self.path = None if path is None else Path(path)
         self._source = model if isinstance(model, HfModel) else _Merges(model)
         self.control_tokens: Mapping[str, int] = self._source.control_tokens
 
@@ -71,20 +78,46 @@ class Tokenizer:
         """
         folder = is_directory(path)
         if not folder and is_gguf(path):
-            return cls(read_gguf_tokenizer(path))
+            return cls(read_gguf_tokenizer(path), path)
         file = Path(path) / TOKENIZER_FILE if folder else path
         if (not folder or Path(file).is_file()) and is_merges_json(file):
-            return cls(read_merges_json(file))
+            return cls(read_merges_json(file), file)
         if folder or Path(path).suffix == ".json":
-            return cls(read_hf_tokenizer(path))
+            return cls(read_hf_tokenizer(path), file)
         with opened(path) as (start, _):
             is_json = start.read(64).lstrip().startswith(b"{")
-        return cls(read_hf_tokenizer(path) if is_json else read_bpe(path))
+        return cls(read_hf_tokenizer(path) if is_json else read_bpe(path), path)
+
+    @property
+    def kind(self) -> str:
+        """The algorithm, such as ``BPE`` or ``Unigram``; Gab's own is ``byte-level BPE without words``."""
+        if isinstance(self._source, HfModel):
+            return type(self._source.library.model).__name__
+        return "byte-level BPE without words"
 
     @property
     def vocab_size(self) -> int:
         """The highest id plus one; a BPE1 vocabulary has a token for every id below it."""
         return self._source.vocab_size
+
+    @property
+    def vocabulary(self) -> Vocabulary:
+        """The vocabulary as GGUF files are written from it: a BPE1 one, or what a ``tokenizer.json`` holds."""
+        if isinstance(self._source, _Merges):
+            return self._source.model
+        values: dict[str, Any] = json.loads(self._source.library.to_str())
+        return values
+
+    def same_as(self, other: Tokenizer) -> bool:
+        """Whether two tokenizers have the same tokens, control tokens, and merges."""
+        own, theirs = self._source, other._source
+        if isinstance(own, HfModel) and isinstance(theirs, HfModel):
+            same = ("pieces", "control_tokens", "vocab_size", "prefix")
+            models = [json.loads(each.library.to_str())["model"] for each in (own, theirs)]
+            return all(getattr(own, name) == getattr(theirs, name) for name in same) and (
+                models[0].get("merges") == models[1].get("merges")
+            )
+        return isinstance(own, _Merges) and isinstance(theirs, _Merges) and own.model == theirs.model
 
     def fits(self, config: ModelConfig, *, exactly: bool = False) -> bool:
         """Whether the model has a row for every token, and extra rows only if they may be padding.
@@ -107,6 +140,17 @@ class Tokenizer:
             InputError: the text has half a surrogate pair, which UTF-8 cannot express.
         """
         return self._source.ids(_encodable(text), allow_special=allow_special)
+
+    def encode_more(self, text: str) -> list[int]:
+        """Token ids of a text that goes on behind other tokens: as :meth:`encode`, but with nothing put around it.
+
+        Raises:
+            InputError: as :meth:`encode`.
+        """
+        ids, around = (self._later.ids(each, allow_special=True) for each in (_encodable(text), ""))
+        before = sum(1 for _ in takewhile(lambda pair: pair[0] == pair[1], zip(ids, around, strict=False)))
+        after = len(around) - before
+        return ids[before : len(ids) - after] if ids[len(ids) - after :] == around[before:] else ids[before:]
 
     def encode_mixed(self, parts: Iterable[str | int]) -> list[int]:
         """Token ids of a text in which control tokens stand as ids; texts side by side are one text.
@@ -219,6 +263,7 @@ class _Merges:
 
     def __init__(self, model: BpeModel) -> None:
         """Build the two tokenizers, with and without the merges that make control tokens."""
+        self.model = model
         self.vocab_size = len(model.vocabulary)
         self.pieces: Mapping[int, bytes] = dict(enumerate(model.vocabulary))
         control = re.compile(b"|".join([_CONTROL, *(re.escape(text.encode()) for text in model.reserved)]))

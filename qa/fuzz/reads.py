@@ -21,6 +21,7 @@ import numpy as np
 from glinfer.batch.files import ResultFile, check_out, file_digest, read_batch, read_finished
 from glinfer.config import ModelConfig
 from glinfer.engine import auto_weights
+from glinfer.engine.defaults import default_sampling
 from glinfer.errors import GlinferError, InputError
 from glinfer.formats import Checkpoint, load_checkpoint, random_checkpoint
 from glinfer.formats.checkpoint import with_context
@@ -33,7 +34,6 @@ from glinfer.formats.huggingface.config import read_config
 from glinfer.formats.huggingface.model import read_huggingface
 from glinfer.formats.manifest.model import read_manifest
 from glinfer.formats.safetensors import read_safetensors
-from glinfer.formats.vocabularies import vocabulary_beside
 from glinfer.inspect.info import model_report
 from glinfer.models import tuning
 from glinfer.models.choice import plan_for, weights_for
@@ -90,7 +90,8 @@ def use_checkpoint(checkpoint: Checkpoint) -> None:
         with np.errstate(all="ignore"):
             float(checkpoint.floats(name).sum())
     short = with_context(checkpoint, min(4, config.max_position_embeddings))
-    assert model_report(short, "fast", "file", "f32", None)["parameters"] <= checkpoint.parameter_count
+    told = model_report(short, config.max_position_embeddings, "fast", "file", "f32", None)
+    assert told["parameters"] <= checkpoint.parameter_count
     plan_for(short.config, "fast", formats=short.formats()).validate()
     with np.errstate(all="ignore"):
         arrays = weights_for(short, "fast")
@@ -235,7 +236,8 @@ def any_file(data: bytes, folder: Path) -> None:
         inside.mkdir()
     path = put(inside, NAMES[data[0] % len(NAMES)] if data else NAMES[0], data[1:])
     try:
-        for call in (load_checkpoint, Tokenizer.from_file, find_template, stop_ids_of, vocabulary_beside, file_digest):
+        calls = (find_template, stop_ids_of, default_sampling, file_digest)
+        for call in (load_checkpoint, Tokenizer.from_file, *calls):
             for given in (path, inside):
                 with_errors(partial(call, given))
         with_errors(lambda: use_checkpoint(load_checkpoint(path)))
@@ -261,14 +263,9 @@ def merges_json(data: bytes, folder: Path) -> None:
 
 def tokenizer_json(data: bytes, folder: Path) -> None:
     path = put(folder, "tokenizer.json", data)
-    with_errors(lambda: _to_gguf(path))
-    use_tokenizer(Tokenizer(read_hf_tokenizer(path)))
-
-
-def _to_gguf(path: Path) -> None:
-    found = vocabulary_beside(path.parent)
-    if found is not None:
-        vocabulary_metadata(found, 64)
+    found = Tokenizer(read_hf_tokenizer(path))
+    with_errors(lambda: vocabulary_metadata(found.vocabulary, 64))
+    use_tokenizer(found)
 
 
 def prepare_tokenizer_config(folder: Path) -> None:
@@ -280,6 +277,7 @@ def tokenizer_config(data: bytes, folder: Path) -> None:
     for name in ("generation_config.json", "chat_template.json"):
         put(folder, name, data)
     with_errors(lambda: stop_ids_of(folder))
+    with_errors(lambda: default_sampling(folder))
     with_errors(lambda: find_template(folder))
     (folder / "chat_template.json").unlink()
     with_errors(lambda: find_template(path))

@@ -264,7 +264,9 @@ def _arguments(given: list[str] | None) -> argparse.Namespace:
     if unknown:
         parser.error(f"there is no target {unknown[0]!r}; expected one of {', '.join(TARGETS)}")
     if importlib.util.find_spec("atheris") is None:
-        parser.error("fuzzing needs the package atheris; pip install 'glinfer[fuzz]'")
+        from glinfer.errors import install_command
+
+        parser.error(f"fuzzing needs the package atheris; {install_command('fuzz')}")
     found.targets = found.targets or list(TARGETS)
     return found
 

@@ -2,14 +2,12 @@
 
 from __future__ import annotations
 
-from contextlib import nullcontext
 from typing import Any
 
 import click
 
-from glinfer.cli.common import LIMITS, device_options, json_text, out, progress, table
+from glinfer.cli.common import LIMITS, device_options, json_option, out, print_json, progress, table
 from glinfer.errors import InputError
-from glinfer.formats.files import replacing
 from glinfer.models.tuning import cores
 from qa.kernels.measure import (
     KernelReport,
@@ -30,9 +28,9 @@ from qa.kernels.measure import (
 @click.option(
     "--write", "page", type=click.Path(), metavar="PATH", help="Rewrite the table of a Markdown file with both marks."
 )
-@click.option("--json", "json_path", type=click.Path(), metavar="FILE", help="Write everything measured to FILE.")
+@json_option
 @device_options
-def kernels(names: tuple[str, ...], no_times: bool, page: str | None, json_path: str | None, **options: Any) -> None:
+def kernels(names: tuple[str, ...], no_times: bool, page: str | None, as_json: bool, **options: Any) -> None:
     """Run every kernel of device.ops, compare it with float64, and time it.
 
     Shapes are 1×1, primes, no multiples of 4, 32 or 256, wide and tall, on textures as large as the renderer has them
@@ -41,14 +39,14 @@ def kernels(names: tuple[str, ...], no_times: bool, page: str | None, json_path:
 
     \b
     python -m qa kernels --kernel 'matmul*' --no-times
-    python -m qa kernels --write docs/kernels.md --json kernels.json
+    python -m qa kernels --write docs/kernels.md --json > kernels.json
     """
     cases = cases_named(names)
     if page is not None:
         if names:
             raise InputError("--write writes the table of all kernels; leave --kernel out")
         read_page(page)  # which takes a moment, and the measurements some minutes
-    with nullcontext() if json_path is None else replacing(json_path) as temporary, progress("kernels") as advance:
+    with progress("kernels") as advance:
         report = measure_kernels(
             cases,
             device=options["device"],
@@ -58,9 +56,10 @@ def kernels(names: tuple[str, ...], no_times: bool, page: str | None, json_path:
             processes=cores(),
             on_step=advance,
         )
-        if temporary is not None:
-            temporary.write_text(json_text(report.to_json()) + "\n", encoding="utf-8")
-    _show(report)
+    if as_json:
+        print_json(report.to_json())
+    else:
+        _show(report)
     if report.failed:
         if page is not None:
             click.echo(f"{page} is left as it was, because a kernel is wrong", err=True)
@@ -72,7 +71,6 @@ def kernels(names: tuple[str, ...], no_times: bool, page: str | None, json_path:
 def _show(report: KernelReport) -> None:
     columns = ("kernel", "family", "shaders", "formats", "largest error", "allowed", "ms", "at")
     shown = table(*columns, numbers=("largest error", "allowed", "ms"))
-    shown.columns[0].no_wrap = True
     for row in report.rows:
         taken = "" if row.time is None else f"{row.time.median_ms:,.2f}"
         error = error_text(row.error)

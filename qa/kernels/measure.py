@@ -62,7 +62,7 @@ TWINS: tuple[tuple[Shape, Shape], ...] = (
     ((2, 5257), (1, 20011)),
     ((5, 33), (3, 131)),
 )
-"""Two shapes of one kind. The first form of a kernel is checked at both, the others take turns where a list has both."""
+"""Two shapes of one kind. The first form of a kernel is checked at both, others take turns where a list has both."""
 
 TABLE_BEGIN, TABLE_END = "<!-- table: begin -->", "<!-- table: end -->"
 _WARM_UPS = 2

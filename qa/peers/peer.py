@@ -16,7 +16,7 @@ import numpy as np
 import numpy.typing as npt
 
 from glinfer.config import ModelConfig
-from glinfer.errors import InputError
+from glinfer.errors import InputError, install_command
 from glinfer.families import FAMILIES
 from glinfer.formats.checkpoint import Checkpoint, check_checkpoint
 from glinfer.models.choice import is_published
@@ -226,7 +226,7 @@ def required(package: str, peer: str) -> ModuleType:
     except (ImportError, OSError, RuntimeError) as error:  # the latter two: a compiled library that does not load
         first = next(iter(str(error).splitlines()), type(error).__name__)
         why = f"the package {package!r} cannot be imported ({first})"
-    raise InputError(f"the peer {peer!r} cannot run: {why}; install it with: pip install 'glinfer[peers]'")
+    raise InputError(f"the peer {peer!r} cannot run: {why}; install it with: {install_command('peers')}")
 
 
 Engine = Callable[[Checkpoint, int], Sequence[CheckedPeer]]

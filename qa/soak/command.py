@@ -14,7 +14,7 @@ from glinfer.cli.common import (
     model_options,
     out,
     print_json,
-    progress,
+    stage_bars,
     table,
     tokenizer_option,
 )
@@ -75,8 +75,8 @@ def soak_command(
     python -m qa soak model.gguf --tokens 20000 --sessions 100 --json
     python -m qa soak shakespeare --tokens 10000 --trace
     """
-    with loaded(model, **options) as opened, progress("soaking") as advance:
-        report = soak(opened, tokens, sequences=sessions, seed=seed, samples=samples, trace=trace, on_tokens=advance)
+    with loaded(model, **options) as opened, stage_bars() as advance:
+        report = soak(opened, tokens, sequences=sessions, seed=seed, samples=samples, trace=trace, on_progress=advance)
     if as_json:
         print_json({"model": model, **report.to_json()})
     else:

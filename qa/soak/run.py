@@ -10,11 +10,12 @@ from __future__ import annotations
 
 import statistics
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from dataclasses import asdict, dataclass, replace
 from typing import Any
 
 from glinfer.engine.model import Model
+from glinfer.engine.progress import StagedProgress, no_staged_progress
 from glinfer.errors import GlinferError, InputError
 from qa.soak.watch import FixedTask, Grown, Sample, Tracer, look
 from qa.soak.workload import Workload
@@ -121,7 +122,7 @@ def soak(
     seed: int = 0,
     samples: int = DEFAULT_SAMPLES,
     trace: bool = False,
-    on_tokens: Callable[[int, int], None] = lambda done, total: None,
+    on_progress: StagedProgress = no_staged_progress,
 ) -> SoakReport:
     """Run a number of tokens, and take samples on the way.
 
@@ -132,7 +133,7 @@ def soak(
         seed: seed of the random uses.
         samples: samples to take, evenly from the end of the warm-up to the end.
         trace: find the lines of Python whose memory grows, which slows everything down.
-        on_tokens: called with (tokens run, tokens in all).
+        on_progress: receives (stage, tokens run in it, its tokens); of the warm-up nobody knows how many follow.
 
     Raises:
         InputError: a number is too small or no whole number.
@@ -156,6 +157,7 @@ def soak(
             taken.append(look(model, probe, workload.tokens, workload.sequences, time.perf_counter() - started))
 
         try:
+            on_progress("warming up", 0, 0)
             workload.everything()
             while workload.tokens < WARM_UP * tokens:
                 name = workload.step()
@@ -163,11 +165,13 @@ def soak(
                 tracer.start()
             warm_up = workload.tokens
             sample()
-            apart = max(tokens - warm_up, tokens // 2) / (samples - 1)
+            rest = max(tokens - warm_up, tokens // 2)
+            apart = rest / (samples - 1)
+            on_progress("soaking", 0, rest)
             while len(taken) < samples:
                 while workload.tokens < warm_up + len(taken) * apart:
                     name = workload.step()
-                    on_tokens(min(workload.tokens, tokens), tokens)
+                    on_progress("soaking", min(workload.tokens - warm_up, rest), rest)
                 sample()
         except GlinferError as error:
             stopped = f"after {workload.tokens} tokens, behind {name!r}: {type(error).__name__}: {error}"

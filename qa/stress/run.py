@@ -23,6 +23,7 @@ import numpy as np
 
 from glinfer.engine.decode import DecodeSession
 from glinfer.engine.loading import bind
+from glinfer.engine.textures import as_bits
 from glinfer.errors import ContextError, GLError, GlinferError, PlanError, ShaderError
 from glinfer.formats import Checkpoint
 from glinfer.gl.context import Device, Limits, open_device
@@ -30,7 +31,6 @@ from glinfer.gl.layouts.matrix import FORMATS
 from glinfer.inspect.draws import example_ids
 from glinfer.inspect.verify.report import UnusableRun
 from glinfer.inspect.verify.suite import RendererChoice
-from glinfer.inspect.verify.textures import as_bits
 from glinfer.models.choice import weights_named
 from glinfer.models.feed import runs
 from glinfer.models.oracle import relative_error

@@ -7,10 +7,10 @@ from dataclasses import dataclass
 
 import numpy as np
 
+from glinfer.engine.textures import as_bits
 from glinfer.gl.context import Device
 from glinfer.gl.layouts.matrix import Layout, TexelFormat
 from glinfer.gl.texture import Texture
-from glinfer.inspect.verify.textures import as_bits
 from glinfer.ops.spec import Array
 
 SIZES = ("1×1", "odd", "widest", "highest", "any", "large")

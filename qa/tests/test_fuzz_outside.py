@@ -14,7 +14,6 @@ from glinfer.batch.files import file_digest
 from glinfer.errors import FormatError
 from glinfer.formats import load_checkpoint
 from glinfer.formats.files import inside
-from glinfer.formats.vocabularies import vocabulary_beside
 from glinfer.text.templates import find_template
 from glinfer.text.tokenizer import Tokenizer
 from qa.fuzz import seeds
@@ -60,7 +59,6 @@ READERS: dict[str, tuple[str, Callable[[Path], Any]]] = {
     "configuration": ("config.json", load_checkpoint),
     "tokenizer": ("tokenizer.json", Tokenizer.from_file),
     "tokenizer configuration": ("tokenizer_config.json", Tokenizer.from_file),
-    "vocabulary to convert": ("tokenizer.json", vocabulary_beside),
     "template": ("chat_template.jinja", find_template),
     "template's configuration": ("tokenizer_config.json", find_template),
     "digest": ("model.safetensors", file_digest),

@@ -393,7 +393,7 @@ def test_a_missing_package_names_the_extra(monkeypatch: pytest.MonkeyPatch, name
     if package == "llama_cpp":
         gguf_or_skip()
     monkeypatch.setitem(sys.modules, package, None)
-    with pytest.raises(InputError, match=rf"{package}.* is not installed; install it with: .*glinfer\[peers\]"):
+    with pytest.raises(InputError, match=rf"{package}.* is not installed; install it with: .*\[peers\]"):
         open_peers([name], random_checkpoint(SMALL))
 
 

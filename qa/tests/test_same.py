@@ -34,8 +34,18 @@ QUESTION = Question((3, 100, 7), 30, (SamplingOptions(temperature=0, seed=0), Sa
 @tiered("family", SHAPES)
 def test_every_setting_writes_the_same(family: str) -> None:
     checkpoint = random_checkpoint(ModelConfig.from_options(SHAPES[family]), scale=0.3)
-    report = compare_everywhere(checkpoint, SETTINGS, QUESTION)
+    told: list[tuple[str, int, int]] = []
+    report = compare_everywhere(checkpoint, SETTINGS, QUESTION, on_progress=lambda *step: told.append(step))
     assert report.passed
+    written = {stage: [done for which, done, _ in told if which == stage] for stage, _, _ in told}
+    assert list(written) == [
+        "1 of 4: fast f32 es",
+        "one text in float64",
+        "2 of 4: fast f32 es WebGL2's limits",
+        "3 of 4: reference f32 es",
+        "4 of 4: fast f32 es device 99",
+    ]
+    assert written["1 of 4: fast f32 es"] == [0, *range(1, 61), *range(1, 34)]  # two texts, then logits along the first
     first, minimum, reference, missing = report.rows
     assert [len(text) for text in first.texts] == [30, 30]
     assert first.texts == minimum.texts

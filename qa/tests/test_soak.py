@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import itertools
 import json
 import os
 from collections.abc import Callable, Iterator
@@ -225,6 +226,21 @@ class TestPlanted:
         workload._mistakes()
         assert workload.accepted == ["a rewind too far"]
 
+    @pytest.mark.parametrize("warm_up", [0.1, 0.8])
+    def test_progress_ends_where_the_last_token_is_run(
+        self, model: Model, one_use: Callable[..., None], warm_up: float, monkeypatch: pytest.MonkeyPatch
+    ) -> None:
+        """However many of the tokens the warm-up takes; half of them follow it."""
+        told: list[tuple[str, int, int]] = []
+        monkeypatch.setattr("qa.soak.run.WARM_UP", warm_up)
+        monkeypatch.setattr("qa.soak.run.look", lambda *given: sample())
+        one_use("logits")
+        report = soak(model, 100, samples=4, on_progress=lambda *step: told.append(step))
+        assert told[:2] == [("warming up", 0, 0), ("soaking", 0, max(100 - report.warm_up_tokens, 50))]
+        parts = [done / total for stage, done, total in told if stage == "soaking"]
+        assert parts[-1] == 1
+        assert all(before < after for before, after in itertools.pairwise(parts))
+
     @pytest.mark.slow
     def test_an_error_ends_it(self, model: Model, one_use: Callable[..., None]) -> None:
         uses = 0
@@ -316,5 +332,5 @@ class TestCommand:
         assert done.exit_code == status
         assert words in done.stdout
         assert "1,000 tokens in 40 sequences, 2 s: " in done.stdout
-        del seen[0]["on_tokens"]
+        del seen[0]["on_progress"]
         assert seen == [{"tokens": 1000, "sequences": 9, "seed": 4, "samples": 40, "trace": True}]

@@ -77,7 +77,7 @@ def test_each_format_on_each_renderer(told: Told, monkeypatch: pytest.MonkeyPatc
     monkeypatch.setattr(stress, "verify_stress", some)
     renderers = [RendererChoice(0, "es"), RendererChoice(99, "es")]
     monkeypatch.setattr("glinfer.cli.verify.every_renderer", lambda api: renderers)
-    found = told("--all-weights", "--all-devices", "--gl", "es")
+    found = told("--all-weights", "--all-devices", "--api", "es")
     formats = ["f32", "f16", "q16", "q8l"]
     assert [(made["device"], made["weights"]) for made in found["runs"]] == [(0, name) for name in formats]
     assert [(each["device"], each["weights"]) for each in found["unusable"]] == [(0, "q8"), (99, None)]

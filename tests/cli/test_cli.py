@@ -142,9 +142,10 @@ class TestGenerate:
         self, small: Path, capsys: Capture, monkeypatch: pytest.MonkeyPatch
     ) -> None:
         arguments = ["--max-tokens", "3", "--seed", "1", "-q"]
-        expected = ran(capsys, "generate", small, "é x\n", *arguments)
-        monkeypatch.setattr("sys.stdin", io.TextIOWrapper(io.BytesIO("é x\n".encode()), encoding="ascii"))
-        assert ran(capsys, "generate", small, "-", *arguments) == expected
+        for prompt, piped in (("é x", "é x"), ("é x", "é x\n"), ("é x\n", "é x\n\n")):
+            expected = ran(capsys, "generate", small, prompt, *arguments)
+            monkeypatch.setattr("sys.stdin", io.TextIOWrapper(io.BytesIO(piped.encode()), encoding="ascii"))
+            assert ran(capsys, "generate", small, "-", *arguments) == expected
 
     @tiered("plan", ["fast", "reference"])
     def test_a_full_context_is_told(self, bare: Path, capsys: Capture, plan: str) -> None:
@@ -174,7 +175,9 @@ class TestGenerate:
         arguments[2:4] = ["Once", "--tokenizer", str(words)]
         ran(capsys, *arguments, *stops, "--max-tokens", huge)
 
-    @pytest.mark.parametrize("extra", [["--limits", "webgl2"], ["--device", "0"], ["--device", "auto"], ["--gl", "es"]])
+    @pytest.mark.parametrize(
+        "extra", [["--limits", "webgl2"], ["--device", "0"], ["--device", "auto"], ["--api", "es"]]
+    )
     def test_ways_to_open_the_renderer(self, bare: Path, capsys: Capture, extra: list[str]) -> None:
         arguments = ["generate", bare, "--ids", "1,2,3", "--temperature", "0", "--max-tokens", "4", "-q"]
         assert ran(capsys, *arguments, *extra) == ran(capsys, *arguments)
@@ -231,6 +234,7 @@ class TestDraws:
             "issued",
             "agrees",
             "renderer",
+            "estimate",
             "passes",
             "config",
             "texture_bytes",
@@ -244,6 +248,22 @@ class TestDraws:
             told = ran_json(capsys, "draws", small, "--measure", "--tokens", tokens, "--plan", plan)
             assert (told["issued"], told["draws"], told["agrees"]) == (draws, draws, True)
             assert "OpenGL ES 3" in told["renderer"]
+
+    def test_kinds_name_all_their_shaders_and_an_estimate_is_said_to_be_one(
+        self, tmp_path: Path, capsys: Capture
+    ) -> None:
+        shape = "family=llama,blocks=2,heads=2,dim=8,inner=8,vocab=300,context=4096"
+        model = random_file(tmp_path / "model.safetensors", shape)
+        out, _ = ran(capsys, "draws", model, "--plan", "reference")
+        assert re.search(r"^lm_head +strided_copy, row_stats, normalize, matmul +4 +300×1 ", out, re.MULTILINE)
+        assert "an estimate for a renderer with the plainest kernels" in out
+        assert "an estimate" not in ran(capsys, "draws", model)[0]
+        counted = ran_json(capsys, "draws", model, "--plan", "reference")
+        measured = ran_json(capsys, "draws", model, "--plan", "reference", "--measure")
+        assert (counted["estimate"], measured["estimate"]) == (True, False)
+        about = ran_json(capsys, "info", model, "--plan", "reference")["model"]
+        with glinfer.load(model, plan="reference") as opened:
+            assert opened.draws().total == measured["draws"] == measured["issued"] == about["draws"]
 
     def test_a_shape_alone_can_be_measured(self, capsys: Capture) -> None:
         out, _ = ran(capsys, "draws", "--config", SMALL, "--measure")
@@ -282,7 +302,8 @@ class TestInfo:
         model = ran_json(capsys, "info", small)["model"]
         assert set(model) == {
             *("config", "formats", "parameters", "plan", "weights", "cache"),
-            *("draws", "texture_bytes", "fits", "problem"),
+            *("draws", "draws_are_an_estimate", "texture_bytes", "fits", "problem"),
+            *("context", "tokenizer", "chat", "end_tokens", "sampling"),
         }
         assert (model["draws"], model["fits"], model["parameters"]) == (FAST_SMALL_DRAWS, True, 46764)
         assert set(model["texture_bytes"]) == {"weight", "input", "activation", "cache"}
@@ -290,6 +311,32 @@ class TestInfo:
         assert model["texture_bytes"]["cache"] > 0
         published = ran_json(capsys, "info", small, "--plan", "reference")["model"]
         assert (published["draws"], published["texture_bytes"]["weight"]) == (SMALL_DRAWS, 4 * 46764)
+
+    def test_a_context_that_is_cut_and_what_stands_around_a_model(self, tmp_path: Path, capsys: Capture) -> None:
+        shape = "family=llama,blocks=1,heads=2,dim=8,inner=8,vocab=300"
+        model = random_file(tmp_path / "long.safetensors", f"{shape},context=9000")
+        out, _ = ran(capsys, "info", model)
+        assert re.search(r"^max_position_embeddings +9000 *$", out, re.MULTILINE)
+        assert re.search(r"^context +4096 of the model's 9000 positions; --context takes more", out, re.MULTILINE)
+        assert re.search(r"^tokenizer +no: no tokenizer was given", out, re.MULTILINE)
+        assert re.search(r"^sampling +its files name none", out, re.MULTILINE)
+        (tmp_path / "generation_config.json").write_text('{"temperature": 0.6, "top_k": 20, "eos_token_id": [7, 8]}')
+        told = ran_json(capsys, "info", model, "--context", "100")["model"]
+        assert (told["config"]["max_position_embeddings"], told["context"]) == (9000, 100)
+        assert told["sampling"] == {"temperature": 0.6, "top_k": 20}
+        assert told["end_tokens"] == [{"id": 7, "text": ""}, {"id": 8, "text": ""}]
+        assert told["tokenizer"] is told["chat"]["form"] is None
+        (tmp_path / "generation_config.json").write_text("{")
+        told = ran_json(capsys, "info", model)["model"]
+        assert (told["sampling"], told["end_tokens"]) == ({}, [])
+        assert "generation_config.json" in told["sampling_problem"]
+        assert "generation_config.json" in told["end_tokens_problem"]
+
+    def test_a_tokenizer_and_a_chat_form(self, capsys: Capture) -> None:
+        out, _ = ran(capsys, "info", "shakespeare")
+        assert re.search(r"^context +256 tokens, all positions of the model *$", out, re.MULTILINE)
+        assert re.search(r"^tokenizer +byte-level BPE without words, 512 tokens *$", out, re.MULTILINE)
+        assert re.search(r"^chat template +no: this model cannot chat: it has no chat template", out, re.MULTILINE)
 
     def test_fewer_bits_are_less_texture_memory(self, full_file: Path, capsys: Capture) -> None:
         sizes = [
@@ -343,7 +390,7 @@ class TestConvert:
     def test_there_and_back_is_the_same_file(self, small: Path, tmp_path: Path, capsys: Capture) -> None:
         between, back = tmp_path / "m.safetensors", tmp_path / "m.gab"
         out, err = ran(capsys, "convert", small, between)
-        assert out == f"wrote {between}: 30 tensors, 46,764 parameters, 0.2 MB\n"
+        assert out == f"wrote {between}: 30 tensors, 46,764 parameters, 0.2 MB\nwrote {tmp_path / 'm.bpe'}\n"
         assert err == ""
         told = ran_json(capsys, "convert", between, back)
         assert told == {
@@ -352,21 +399,26 @@ class TestConvert:
             "bytes": small.stat().st_size,
             "tensors": 30,
             "parameters": 46764,
+            "tokenizer": True,
+            "chat_template": False,
+            "beside": [str(tmp_path / "m.bpe")],
         }
         assert back.read_bytes() == small.read_bytes()
-        assert sorted(path.name for path in tmp_path.iterdir()) == ["m.gab", "m.safetensors"]
+        assert (tmp_path / "m.bpe").read_bytes() == small.with_suffix(".bpe").read_bytes()
+        assert sorted(path.name for path in tmp_path.iterdir()) == ["m.bpe", "m.gab", "m.safetensors"]
 
     @pytest.mark.parametrize("name", ["m.gab", "m.safetensors"])
     def test_onto_itself_destroys_nothing(self, small: Path, tmp_path: Path, capsys: Capture, name: str) -> None:
         path = tmp_path / name
         ran(capsys, "convert", small, path)
-        ran(capsys, "convert", path, path)
-        link = tmp_path / f"link{path.suffix}"
+        before = path.read_bytes()
+        link, hard = tmp_path / f"link{path.suffix}", tmp_path / f"hard{path.suffix}"
         link.symlink_to(path)
-        ran(capsys, "convert", path, link)
-        assert link.is_symlink()
-        ran(capsys, "convert", path, tmp_path / "back.gab")
-        assert (tmp_path / "back.gab").read_bytes() == small.read_bytes()
+        hard.hardlink_to(path)
+        for target in (path, link, hard, tmp_path / "." / ".." / tmp_path.name / path.name):
+            assert run(["convert", str(path), str(target)]) == 2
+            assert "which converting would replace; expected another file" in capsys.readouterr().err
+        assert path.read_bytes() == before
 
     def test_the_format_is_read_from_the_file_not_its_name(self, small: Path, tmp_path: Path, capsys: Capture) -> None:
         misnamed = Path(shutil.copy(small, tmp_path / "m.safetensors"))
@@ -377,8 +429,9 @@ class TestConvert:
         checkpoint = load_checkpoint(small)
         erf = dataclasses.replace(checkpoint, config=checkpoint.config.with_gelu("erf"))
         save_checkpoint(erf, tmp_path / "erf.safetensors")
-        assert ran(capsys, "convert", tmp_path / "erf.safetensors", tmp_path / "copy.safetensors")[1] == ""
-        out, err = ran(capsys, "convert", tmp_path / "erf.safetensors", tmp_path / "erf.gab")
+        erf_file, alone = tmp_path / "erf.safetensors", "--no-tokenizer"
+        assert ran(capsys, "convert", erf_file, tmp_path / "copy.safetensors", alone)[1] == ""
+        out, err = ran(capsys, "convert", erf_file, tmp_path / "erf.gab", alone)
         assert "wrote" in out
         assert err == "note: .gab cannot say that this model has the erf form of GELU; run it with --gelu erf\n"
 

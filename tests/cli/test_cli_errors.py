@@ -276,9 +276,29 @@ class TestPrompts:
         monkeypatch.setattr("sys.stdin", io.TextIOWrapper(io.BytesIO(data), encoding="utf-8"))
         assert words in refused("generate", small, "-")
 
-    @pytest.mark.parametrize("arguments", [[], ["text", "--ids", "1"], ["text", "--ids", ""]])
-    def test_a_prompt_or_ids_and_not_both(self, small: Path, refused: Refused, arguments: list[str]) -> None:
-        assert "give either a PROMPT or --ids, and not both" in refused("generate", small, *arguments)
+    @pytest.mark.parametrize(
+        ("arguments", "found"),
+        [
+            ([], "found neither a PROMPT nor --file nor --ids"),
+            (["text", "--ids", "1"], "found both a PROMPT and --ids"),
+            (["text", "--ids", ""], "found both a PROMPT and --ids"),
+            (["text", "-p", "more"], "found both a PROMPT and --prompt"),
+            (["-f", "prompt.txt", "-p", "more"], "found both --prompt and --file"),
+        ],
+    )
+    def test_one_prompt_and_no_more(self, small: Path, refused: Refused, arguments: list[str], found: str) -> None:
+        assert f"{found}; give one of them" in refused("generate", small, *arguments)
+
+    def test_a_model_is_given_once(self, small: Path, refused: Refused) -> None:
+        assert "Missing argument 'MODEL'" in refused("generate")
+        assert "Missing argument 'MODEL'" in refused("chat")
+        for arguments in (["generate", small, "text", "-m", small], ["chat", small, "-m", small]):
+            assert "--model stands in place of the argument MODEL; leave out" in refused(*arguments)
+
+    def test_a_file_with_a_prompt(self, small: Path, refused: Refused, tmp_path: Path) -> None:
+        assert "nowhere.txt: cannot read it" in refused("generate", small, "-f", tmp_path / "nowhere.txt")
+        (tmp_path / "bytes.txt").write_bytes(b"caf\xe9")
+        assert "bytes.txt is not UTF-8 (byte 3)" in refused("generate", small, "-f", tmp_path / "bytes.txt")
 
 
 BAD_OPTIONS = [
@@ -294,8 +314,8 @@ BAD_OPTIONS = [
     (["generate", "MODEL", "x", "--top-k", "9" * 5000], "is not a valid integer"),
     (["generate", "MODEL", "x", "--repetition-penalty", "0"], "repetition_penalty is 0.0"),
     (["generate", "MODEL", "x", "--seed", "-1"], "seed is -1"),
-    (["generate", "MODEL", "x", "--max-tokens", "0"], "Invalid value for '--max-tokens': 0"),
-    (["generate", "MODEL", "x", "--max-tokens", "-5"], "Invalid value for '--max-tokens': -5"),
+    (["generate", "MODEL", "x", "--max-tokens", "0"], "Invalid value for '-n' / '--max-tokens': 0"),
+    (["generate", "MODEL", "x", "--max-tokens", "-5"], "Invalid value for '-n' / '--max-tokens': -5"),
     (["generate", "MODEL", "x", "--max-tokens", "1.5"], "'1.5' is not a valid integer"),
     (["generate", "MODEL", "x", "--stop", ""], "stop string 0 is empty"),
     (["generate", "MODEL", "--ids", "1", "--stop", "x"], "stop strings need a text prompt"),
@@ -309,7 +329,7 @@ BAD_OPTIONS = [
     (["draws", "MODEL", "--plan", "reference", "--weights", "f16"], "the reference plan keeps its weights in f32"),
     (["info", "MODEL", "--plan", "reference", "--weights", "f16"], "the reference plan keeps its weights in f32"),
     (["generate", "MODEL", "x", "--gelu", "relu"], "Invalid value for '--gelu'"),
-    (["generate", "MODEL", "x", "--gl", "vulkan"], "Invalid value for '--gl'"),
+    (["generate", "MODEL", "x", "--api", "vulkan"], "Invalid value for '--api'"),
     (["generate", "MODEL", "x", "--limits", "none"], "Invalid value for '--limits'"),
     (["generate", "MODEL", "x", "--device", "first"], "unknown device 'first'"),
     (["generate", "MODEL", "x", "--device", "-1"], "unknown device '-1'"),
@@ -319,17 +339,17 @@ BAD_OPTIONS = [
     (["generate", "MODEL", "x", "--seed"], "'--seed' requires an argument"),
     (["generate"], "Missing argument 'MODEL'"),
     (["convert", "MODEL"], "Missing argument 'TARGET'"),
-    (["verify"], "give either a MODEL or --config"),
+    (["verify"], "found neither a MODEL nor --config; give one"),
     (["chat"], "Missing argument 'MODEL'"),
     (["nonsense"], "No such command 'nonsense'"),
     (["--nonsense"], "No such option"),
     (["verify", "MODEL", "--tokens", "3"], "--tokens and --ids belong to --draws"),
     (["verify", "MODEL", "--ids", "3"], "--tokens and --ids belong to --draws"),
-    (["verify", "MODEL", "--draws", "--ids", "3", "--tokens", "3"], "give either --tokens or --ids"),
+    (["verify", "MODEL", "--draws", "--ids", "3", "--tokens", "3"], "found both --tokens and --ids; give one"),
     (["verify", "MODEL", "--draws", "--tokens", "0"], "--tokens is 0; expected 1 to 64"),
     (["verify", "MODEL", "--draws", "--tokens", "65"], "--tokens is 65; expected 1 to 64"),
-    (["draws"], "give either a MODEL or --config, and not both"),
-    (["draws", "MODEL", "--config", ""], "give either a MODEL or --config, and not both"),
+    (["draws"], "found neither a MODEL nor --config"),
+    (["draws", "MODEL", "--config", ""], "found both a MODEL and --config"),
     (["draws", "MODEL", "--tokens", "0"], "found 0 tokens; expected 1 to 64"),
     (["draws", "MODEL", "--tokens", "65"], "found 65 tokens; expected 1 to 64"),
     (["draws", "MODEL", "--tokens", "-1"], "found -1 tokens"),
@@ -405,7 +425,7 @@ class TestOptions:
     @pytest.mark.parametrize(
         ("name", "value", "words"),
         [
-            ("GLINFER_GL", "vulkan", "unknown OpenGL flavour 'vulkan'"),
+            ("GLINFER_API", "vulkan", "unknown OpenGL flavour 'vulkan'"),
             ("GLINFER_DEVICE", "first", "unknown device 'first'"),
             ("GLINFER_DEVICE", "63", "there is no EGL device 63"),
         ],

@@ -320,7 +320,7 @@ class TestSeveralModels:
                 expected = first.logits(PROMPT)
                 assert np.array_equal(second.logits([1, 2, 3]), alone)
                 assert np.array_equal(first.logits(PROMPT), expected)
-                stream = first.stream(PROMPT, max_tokens=2)
+                stream = first.stream(PROMPT, max_tokens=2, temperature=0)
                 next(stream)
                 second.logits([1])
                 next(stream)

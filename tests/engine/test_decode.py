@@ -418,6 +418,8 @@ class TestCached:
         with model.session() as session:
             for plain in ({}, {"temperature": 0}, {"top_k": 300}, {"temperature": 3.0, "seed": 1}):
                 assert session.chooses(SamplingOptions(**plain))
+            for greedy in ({"top_k": 40}, {"top_p": 0.9}, {"min_p": 0.1}):
+                assert session.chooses(SamplingOptions(temperature=0, **greedy)), "filters leave the likeliest"
             for other in ({"top_k": 299}, {"top_p": 0.99}, {"min_p": 0.01}, {"repetition_penalty": 1.1}):
                 assert not session.chooses(SamplingOptions(**other))
 

@@ -469,6 +469,6 @@ def test_a_stream_that_ctrl_c_has_ended_stays_ended(tiny: Path, ctrl_c: Callable
         ctrl_c(1)
         with pytest.raises(KeyboardInterrupt):
             next(stream)
-        assert (stream.ids, stream.stats.finish_reason) == (first, "error")
+        assert (stream.ids, stream.stats.finish_reason) == (first, "closed")
         assert list(stream) == []
         assert model.generate(PROMPT, max_tokens=6, seed=4) == expected

@@ -133,7 +133,8 @@ class TestPrompts:
             ({"stop_ids": [-1]}, "stop id -1 can never come"),
             ({"stop_ids": ["a"]}, "stop_ids is no sequence of whole numbers"),
             ({"stop_ids": 5}, "stop_ids is no sequence of whole numbers"),
-            ({"stop": "end"}, "stop"),
+            ({"stop": ""}, "stop string 0 is empty"),
+            ({"stop": b"end"}, "stop is a bytes"),
             ({"stop": [""]}, "stop"),
         ],
     )

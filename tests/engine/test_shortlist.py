@@ -14,7 +14,7 @@ from glinfer.engine.sampler import Sampler, SamplingOptions
 from glinfer.engine.shortlist import _Listed, sample_shortlist
 from glinfer.errors import InputError, PlanError
 from glinfer.models.choice import plan_for
-from glinfer.models.fast.shortlist import BEST, fill_table, shortlist_plan, with_shortlist
+from glinfer.models.fast.shortlist import BEST, fill_table, shortlist_plan
 from glinfer.ops import OPS
 from glinfer.ops.fused.rows import row_table
 from glinfer.ops.fused.sample import NO_SCORE
@@ -269,8 +269,6 @@ def test_the_plan_is_one_draw_over_the_logits_of_another() -> None:
     assert [draw.op for draw in made.draws] == ["shortlist"]
     assert made.table["logits"].layout == plan.table["logits"].layout
     assert made.table[BEST].shape == (1, 4 * 512)
-    both = with_shortlist(plan, kernels=KernelOptions(), max_texture_size=2048)
-    assert [draw.name for draw in both.draws] == [*(draw.name for draw in plan.draws), "shortlist"]
 
 
 def test_a_row_takes_sixteen_kilobytes() -> None:

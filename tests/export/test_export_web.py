@@ -11,6 +11,7 @@ import signal
 import subprocess
 import sys
 import threading
+import zlib
 from collections.abc import Iterator
 from dataclasses import dataclass
 from http.client import HTTPConnection
@@ -29,10 +30,11 @@ from glinfer.export import site as module
 from glinfer.export.page import renamed
 from glinfer.export.serve import HOST, site_server
 from glinfer.export.site import LIMITS, export_web, web_kernels, web_root
-from glinfer.formats import load_checkpoint, random_checkpoint, save_checkpoint, write_bpe
-from glinfer.gl.layouts.blocks import BlockLayout
+from glinfer.formats import BpeModel, load_checkpoint, random_checkpoint, save_checkpoint, write_bpe
+from glinfer.gl.layouts.blocks import BlockLayout, RowLayout
 from glinfer.gl.layouts.flat import FlatLayout
 from glinfer.gl.layouts.matrix import Layout
+from glinfer.gl.layouts.packing import ConstantLayout, GemvLayout
 from glinfer.gl.program import load_source, shader_root
 from glinfer.models.choice import plan_for, weights_for
 from glinfer.models.plan import Plan
@@ -171,7 +173,14 @@ def _wraps(plan: dict[str, Any]) -> bool:
 
 def test_textures_and_layouts_are_those_of_the_plan(case: Case) -> None:
     found, made = case.found, case.made
-    kinds = {Layout: "matrix", FlatLayout: "flat", BlockLayout: "block"}
+    kinds = {
+        Layout: "matrix",
+        FlatLayout: "flat",
+        BlockLayout: "block",
+        RowLayout: "table",
+        GemvLayout: "words",
+        ConstantLayout: "constants",
+    }
     names = [tensor.name for tensor in made.tensors if not tensor.view_of]
     assert [texture["name"] for texture in found["textures"]] == names
     for texture in found["textures"]:
@@ -179,9 +188,10 @@ def test_textures_and_layouts_are_those_of_the_plan(case: Case) -> None:
         layout = tensor.layout_within(case.size)
         assert (texture["kind"], texture["format"]) == (tensor.kind, tensor.format)
         assert (texture["width"], texture["height"]) == (layout.width, layout.height)
-        assert texture["layout"]["kind"] == kinds.get(type(layout), "packed")
+        assert texture["layout"]["kind"] == kinds[type(layout)]
         for key, value in texture["layout"].items():
-            assert key == "kind" or value == getattr(layout, key), key
+            named = "texels" if key == "row_texels" and isinstance(layout, RowLayout) else key
+            assert key == "kind" or value == getattr(layout, named), key
         assert texture["tensor"] == (tensor.name if tensor.kind == "weight" else None)
     for entry, draw in zip(found["draws"], made.draws, strict=True):
         assert (entry["layout"]["rows"], entry["layout"]["cols"]) == made.table[draw.outputs[0]].shape
@@ -216,9 +226,9 @@ def test_weights_come_back_as_they_were(case: Case) -> None:
     texels = load_file(out / "weights.safetensors")
     arrays = weights_for(load_checkpoint(case.path), case.plan, case.weights)
     uploaded = [texture["tensor"] for texture in found["textures"] if texture["kind"] == "weight"]
-    assert set(texels) == {*uploaded, "logits_order"}
+    assert set(texels) == {*uploaded, "logits_order", "line_checksums"}
     header = json.loads((out / "weights.safetensors").read_bytes()[8:].split(b"}}", 1)[0] + b"}}")
-    places = [header[name]["data_offsets"][0] for name in (*uploaded, "logits_order")]
+    places = [header[name]["data_offsets"][0] for name in (*uploaded, "logits_order", "line_checksums")]
     assert places == sorted(places)
     for name in uploaded:
         tensor = made.table[name]
@@ -227,6 +237,14 @@ def test_weights_come_back_as_they_were(case: Case) -> None:
         flat = texels[name][..., 0] if layout.format.channels == 1 else texels[name]
         expected = weight_matrix(tensor, arrays)
         np.testing.assert_array_equal(layout.unpack(flat, *tensor.shape), expected, err_msg=name)
+
+
+def test_each_line_of_texels_has_its_checksum(case: Case) -> None:
+    texels = load_file(case.out / "weights.safetensors")
+    uploaded = [texture["tensor"] for texture in case.found["textures"] if texture["kind"] == "weight"]
+    expected = [zlib.crc32(line.tobytes()) for name in uploaded for line in texels[name]]
+    assert texels["line_checksums"].dtype == np.uint32
+    np.testing.assert_array_equal(texels["line_checksums"], expected)
 
 
 def test_logits_are_found_by_their_order(case: Case) -> None:
@@ -273,6 +291,10 @@ def test_pictures_are_of_every_block_and_head(tmp_path: Path) -> None:
     assert [picture["name"] for picture in fast] == ["h.0.attn.scores", "h.1.attn.scores"]
     reference = export_web(path, tmp_path / "reference", plan="reference").plan["pictures"]
     assert len(reference) == GAB.num_hidden_layers * GAB.num_attention_heads
+    assert {picture["heads"] for picture in (*fast, *reference)} == {0}
+    decoder = export_web(written(tmp_path, LLAMA), tmp_path / "decoder", plan="reference").plan["pictures"]
+    assert [picture["name"] for picture in decoder] == ["h.0.attn.probs", "h.1.attn.probs"]
+    assert {picture["heads"] for picture in decoder} == {LLAMA.num_attention_heads}
 
 
 def test_the_site_has_page_tokenizer_and_facts(site: Path) -> None:
@@ -295,6 +317,21 @@ def test_the_site_has_page_tokenizer_and_facts(site: Path) -> None:
     chat = {"user": control["<|user|>"], "assistant": control["<|assistant|>"], "end": control["<|end|>"]}
     assert facts["chat"] == {**chat, "think": control.get("<|think|>")}
     assert facts["stop_ids"] == [control["<|end|>"]]
+    assert "What can you help me with?" in facts["examples"]
+
+
+def test_examples_suit_the_model(tmp_path: Path) -> None:
+    """Plain texts where there is no chat, the card's for a bundled model, and none of token ids."""
+    path = written(tmp_path, GAB)
+    assert export_web(path, tmp_path / "ids").plan["model"]["examples"] == []
+    merges = [(byte, byte + 1, 256 + byte) for byte in range(GAB.vocab_size - 256)]
+    pieces = [*(bytes([byte]) for byte in range(256)), *(bytes(merge[:2]) for merge in merges)]
+    write_bpe(BpeModel(tuple(merges), tuple(pieces)), path.with_suffix(".bpe"))  # without control tokens
+    texts = export_web(path, tmp_path / "texts").plan["model"]
+    assert texts["chat"] is None
+    assert "Once upon a time" in texts["examples"]
+    card = json.loads((web_root().parent / "glinfer" / "bundled" / "shakespeare.json").read_text())
+    assert export_web("shakespeare", tmp_path / "bundled").plan["model"]["examples"] == card["examples"]
 
 
 def test_without_a_tokenizer_there_are_ids_only(tmp_path: Path) -> None:

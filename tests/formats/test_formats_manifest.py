@@ -14,6 +14,7 @@ import pytest
 from glinfer.config import ModelConfig
 from glinfer.errors import FormatError
 from glinfer.formats import Checkpoint, random_checkpoint, weight_shapes, write_safetensors
+from glinfer.formats.files import FileStamp, noted_files
 from glinfer.formats.manifest.model import find_manifest, is_manifest, read_manifest
 
 CONFIG = ModelConfig(
@@ -272,8 +273,18 @@ def test_numbers_that_are_not_finite_are_found_by_the_check(tmp_path: Path) -> N
     with (tmp_path / "model-q8.bin").open("r+b") as file:
         file.seek(entry_of(values, MATRIX)["scale"]["offset"] + 4 * 5)
         file.write(np.float32(np.inf).tobytes())
-    with pytest.raises(FormatError, match=f"'{MATRIX}', in Q8_ROW, is NaN or infinite, first in row 5"):
+    with pytest.raises(FormatError, match=f"'{MATRIX}', in Q8_ROW, is NaN or infinite, first at \\[5, 0\\]"):
         read_manifest(path).check_finite()
+
+
+def test_all_files_that_were_read_are_noted(tmp_path: Path) -> None:
+    path = write_manifest(tmp_path, q8=True)
+    with noted_files() as files:
+        read_manifest(path)
+    assert set(files) == {str(path), str(tmp_path / "model-q8.bin")}
+    assert all(FileStamp.of(Path(name).stat()) == stamp for name, stamp in files.items())
+    read_manifest(path)
+    assert len(files) == 2
 
 
 @pytest.mark.parametrize(

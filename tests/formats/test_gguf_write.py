@@ -24,7 +24,7 @@ from glinfer.formats import Checkpoint, load_checkpoint, random_checkpoint, weig
 from glinfer.formats.gab.bpe import BpeModel
 from glinfer.formats.gguf.file import read_gguf_file
 from glinfer.formats.gguf.model import read_gguf
-from glinfer.formats.gguf.vocabulary import _PATTERNS
+from glinfer.formats.gguf.words import EXPRESSIONS
 from glinfer.formats.gguf.write import DTYPES, as_relative, write_gguf
 from glinfer.formats.packed import PackedTensor
 from glinfer.ops.rotary import rope_table
@@ -429,11 +429,10 @@ def test_llama_cpp_reads_a_bpe1_vocabulary(llama: Any, path: Path) -> None:
 def json_tokenizer(cut: str) -> tokenizers.Tokenizer:
     made = tokenizers.Tokenizer(models.BPE(ignore_merges=cut == "llama-bpe"))
     byte_level = pre_tokenizers.ByteLevel(add_prefix_space=False, use_regex=cut == "gpt-2")
-    patterns = {name: pattern for pattern, name in _PATTERNS.items()}
     if cut == "gpt-2":
         made.pre_tokenizer = byte_level
     else:
-        split = pre_tokenizers.Split(tokenizers.Regex(patterns[cut]), "isolated")
+        split = pre_tokenizers.Split(tokenizers.Regex(EXPRESSIONS[cut][0]), "isolated")
         made.pre_tokenizer = pre_tokenizers.Sequence([split, byte_level])
     if cut == "qwen2":
         made.normalizer = normalizers.NFC()

@@ -16,7 +16,7 @@ import tokenizers
 from tokenizers import models, pre_tokenizers, trainers
 
 from glinfer.config import ModelConfig
-from glinfer.text.tokenizers.gguf_words import EXPRESSIONS
+from glinfer.formats.gguf.words import EXPRESSIONS
 
 Array = np.ndarray[Any, Any]
 

@@ -12,7 +12,7 @@ from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
-from one_draw import OUT, STALE, Array, BlockDraw, Case, normal
+from one_draw import OUT, Array, BlockDraw, Case, normal, stale_numbers
 
 from glinfer.gl.layouts.blocks import BLOCK_FLOATS, BlockLayout, RowLayout, blocks_for
 from glinfer.gl.layouts.grouped import GroupedLayout
@@ -261,7 +261,7 @@ class Cached:
         """
         position, cache, heads = int(case.values["position"]), arrays["cache"], self.heads
         first = unseen(position, heads.window)
-        cache[position + 1 :] = np.where(cache[position + 1 :] < 0, -STALE, STALE)
+        cache[position + 1 :] = stale_numbers(cache[position + 1 :])
         cache[:first] = np.nan
         query = cache[position, heads.queries_at :].copy()
         cache[:, heads.queries_at :] = np.nan

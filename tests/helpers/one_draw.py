@@ -36,6 +36,13 @@ STALE = 3e38
 TOLERANCE = 1e-5
 
 
+def stale_numbers(array: Array) -> Array:
+    """What an earlier run may have left: rows of huge numbers, of the signs in the array, and rows of NaN in turn."""
+    huge = np.where(array < 0, -STALE, STALE).astype(array.dtype)
+    huge[1::2] = np.nan
+    return huge
+
+
 @dataclass
 class Case:
     """One run: its run values, inputs other than the draw's own, and which rows are anybody's (default: all)."""

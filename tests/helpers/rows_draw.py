@@ -15,7 +15,7 @@ from typing import Any
 
 import numpy as np
 from block_draw import POSITIONS, head_gains, heads_of, in_heads, matrix_of, tables_of, turning_of, unseen
-from one_draw import OUT, STALE, TABLE, Array, BlockDraw, Case, normal
+from one_draw import OUT, TABLE, Array, BlockDraw, Case, normal, stale_numbers
 
 from glinfer.gl.layouts.blocks import BLOCK_FLOATS, BlockLayout
 from glinfer.models.fast.rows import slots_for
@@ -28,6 +28,7 @@ from glinfer.ops.fused.rows import (
     BASE,
     CHOSEN,
     INVERSE_TEMPERATURE,
+    LAST,
     NOISE,
     NOISE_KEY,
     POSITION,
@@ -342,12 +343,12 @@ class Attention:
         count, table, real = self.one.count, [], []
         for run in runs:
             for n in range(slots_for(run.rows, count) * count):
-                table.append((run.position + n, run.base))
+                table.append((run.position + n, run.base, run.position + run.rows - 1))
                 real.append(n < run.rows)
         slots, capacity = len(table) // count, len(self.one.arrays[TABLE])
         rows = row_table(capacity)
-        rows[: len(table), [POSITION, BASE]] = table
-        groups = max(score_slots(position + 1) for position, _ in table)
+        rows[: len(table), [POSITION, BASE, LAST]] = table
+        groups = max(score_slots(position + 1) for position, *_ in table)
         return Case(
             {"rows": len(table), "row_slots": slots, "groups": groups, "score_slots": groups * slots},
             {TABLE: rows, "cache": self._seen(runs, self.cache if cache is None else cache), **arrays},
@@ -355,12 +356,12 @@ class Attention:
         )
 
     def _seen(self, runs: Sequence[Run], cache: Array) -> Array:
-        """The cache with NaN where no sequence or window reaches, and huge numbers behind each one's last token."""
+        """The cache with NaN where no sequence or window reaches; behind each one's last token huge numbers and NaN."""
         count, seen = self.one.count, np.full_like(cache, np.nan)
         for run in runs:
             end = run.position + slots_for(run.rows, count) * count
             stale = slice(run.base + self.unseen(run), min(run.base + -(-end // 16) * 16, len(cache)))
-            seen[stale] = np.where(cache[stale] < 0, -STALE, STALE)
+            seen[stale] = stale_numbers(cache[stale])
         for run in runs:
             own = slice(run.base + self.unseen(run), run.base + run.position + run.rows)
             seen[own] = cache[own]
@@ -411,7 +412,9 @@ class Attention:
         first = np.array([unseen(position, window) for position in positions[::count].repeat(count)])
         written = self.reached(case, step) & (tokens[None] >= first[:, None])
         left = np.where(written[:, None], left, np.float32(np.nan))
-        left[~case.real[:rows]] = np.nan
+        nobody = ~case.real[:rows]
+        nobody[::2] = False  # those see what is behind the sequence, and give it weight
+        left[nobody] = np.nan
         return left
 
 

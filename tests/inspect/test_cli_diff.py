@@ -108,7 +108,7 @@ class TestBadInput:
             (("--ids", ""), "the prompt is empty"),
             (("--prompt", "text"), "no tokenizer was given"),
             (("--ids", "1", "--b", "wieghts=q8"), "unknown setting 'wieghts' in --b"),
-            (("--ids", "1", "--a", "gl=vulkan"), "expected gl to be one of es, desktop"),
+            (("--ids", "1", "--a", "api=vulkan"), "expected api to be one of es, desktop"),
             (("--ids", "1", "--b", "device=99"), "B: there is no EGL device 99"),
             (("--ids", "1", "--b", "tokenizer=nowhere.bpe"), "B: nowhere.bpe: cannot read it"),
             (("--ids", "1", "--tolerance", "-1"), "the tolerance is -1.0"),

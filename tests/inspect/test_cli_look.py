@@ -147,14 +147,15 @@ def test_a_second_run_takes_the_place_of_the_first(capsys: Capture, tmp_path: Pa
     (target / "notes.txt").write_text("mine")
     ran(capsys, small, "ab", "--what", "attention", "--layers", "1", "--out", target)
     found = sorted(path.relative_to(target).as_posix() for path in target.rglob("*") if path.is_file())
-    assert found == ["attention/block-001.png", "attention/overview.png", "index.html", "look.json", "notes.txt"]
+    pictures = [f"attention/{name}.png" for name in ("block-001-dark", "block-001", "overview-dark", "overview")]
+    assert found == [*pictures, "index.html", "look.json", "notes.txt"]
 
 
 @pytest.mark.parametrize(
     ("arguments", "complaint"),
     [
         ([], "there is no text to look at"),
-        (["a", "--ids", "1"], "either a TEXT or --ids"),
+        (["a", "--ids", "1"], "found both a TEXT and --ids"),
         (["a", "--what", "weights"], "runs nothing"),
         (["a", "--what", "tokens"], "'tokens' to look at"),
         (["a", "--layers", "2"], "blocks 0 to 1"),

@@ -13,6 +13,7 @@ from glinfer.cli import profile as command
 from glinfer.cli.app import run
 from glinfer.config import ModelConfig
 from glinfer.engine.loading import bind
+from glinfer.errors import install_command
 from glinfer.formats import random_checkpoint
 from glinfer.gl.context import open_device
 from glinfer.inspect.profile.measure import profile
@@ -139,8 +140,8 @@ class TestRefusals:
     @pytest.mark.parametrize(
         ("arguments", "complaint"),
         [
-            ([], "give either a MODEL or --config, and not both"),
-            (["shakespeare", *SHAPE], "give either a MODEL or --config, and not both"),
+            ([], "found neither a MODEL nor --config; give one of them"),
+            (["shakespeare", *SHAPE], "found both a MODEL and --config; give one of them"),
             (["no_such_model"], "there is no such file, and no bundled model of that name"),
             ([*SHAPE, "--tokens", "65"], "tokens is 65; expected 1 to 64"),
             ([*SHAPE, "--tokens", "2", "--prompt-tokens", "2"], "do not go together"),
@@ -181,4 +182,4 @@ class TestRefusals:
         monkeypatch.setitem(sys.modules, "matplotlib", None)
         output(capsys, *SHAPE, *QUICK)
         _, error = output(capsys, *SHAPE, *QUICK, "--html", tmp_path / "x.html", status=2)
-        assert "needs matplotlib, which is not installed; pip install 'glinfer[plots]'" in error
+        assert "needs matplotlib, which is not installed; " + install_command("plots") in error

@@ -223,7 +223,7 @@ class TestLabels:
 
     def test_labels_are_thinned_where_there_is_no_room(self) -> None:
         assert thinned(["a", "b"], 1.0) == [(0, "a"), (1, "b")]
-        many = thinned([f"t{place}" for place in range(100)], 1.2)
+        many = thinned([f"t{place}" for place in range(100)], 1.44)
         assert len(many) == 10
         assert many[1] == (10, "10 t10")
 
@@ -437,7 +437,18 @@ class TestLook:
         assert json.loads((folder / "look.json").read_text()) == document
         files = {path.relative_to(folder).as_posix() for path in folder.rglob("*") if path.is_file()}
         pictures = {picture["file"]: picture for picture in document["pictures"]}
-        assert files == {*pictures, "index.html", "look.json"}
+        darks = {picture["dark"]: picture for picture in pictures.values()}
+        assert files == {*pictures, *darks, "index.html", "look.json"}
+        for name, picture in darks.items():
+            pixels = png(folder / name)
+            assert name == picture["file"].replace(".png", "-dark.png")
+            assert pixels.shape[:2] == (picture["height"], picture["width"])
+            light = png(folder / picture["file"])
+            assert pixels[..., :3].mean() < 0.6 * light[..., :3].mean(), name
+            paper = pixels[0, 0, :3] * 255
+            assert tuple(paper.round()) == (0x18, 0x20, 0x28)
+            text = np.abs(pixels[15:35, 10:300, :3] * 255 - paper).max()
+            assert text > 150, "the title can be read"
         blocks = [f"block-{block:03d}.png" for block in range(3)]
         assert set(pictures) == {
             *(f"{kind}/{name}" for kind in ("attention", "hidden", "weights") for name in blocks),
@@ -470,7 +481,8 @@ class TestLook:
 
     def check_page(self, text: str, pictures: Mapping[str, Any]) -> None:
         for name, picture in pictures.items():
-            assert f'<a href="{name}"><img src="{name}"' in text
+            assert f'<a href="{name}" data-dark="{picture["dark"]}"><picture><source srcset="{picture["dark"]}"' in text
+            assert f'<img src="{name}" width="{picture["width"]}"' in text
             assert f'alt="{html.escape(picture["alt"])}"' in text.replace("&#34;", "&quot;").replace("&#39;", "&#x27;")
         assert "<script>alert(1)" not in text
         assert "Inside &lt;script&gt;alert(1)" in text
@@ -564,7 +576,7 @@ class TestLook:
         self, model: OracleModel, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
     ) -> None:
         monkeypatch.setattr("importlib.util.find_spec", lambda name: None)
-        with pytest.raises(InputError, match=r"matplotlib.*pip install 'glinfer\[plots\]'"):
+        with pytest.raises(InputError, match=r"matplotlib.*pip install .*\[plots\]'"):
             look(model.checkpoint, tmp_path / "out", LookOptions.of(SMALL, "weights"))
         assert not (tmp_path / "out").exists()
 

@@ -10,6 +10,7 @@ from typing import Any
 
 import numpy as np
 import pytest
+from bound_engines import bound_engine, checked_draws
 from goldens import ModelWriter
 from jsonschema import Draft202012Validator
 from scripted_models import SMALL, random_file
@@ -22,12 +23,10 @@ from glinfer.formats import Checkpoint, load_checkpoint, random_checkpoint, save
 from glinfer.gl import program
 from glinfer.gl.context import Device, Limits, open_device
 from glinfer.gl.texture import Texture
-from glinfer.inspect.verify.draws import verify_draws
+from glinfer.inspect.verify.draws import DrawCheck, verify_draws
 from glinfer.inspect.verify.report import VerifyRun, schema
-from glinfer.inspect.verify.textures import SPECIAL_BITS, verify_special_values, verify_textures
-from glinfer.models.choice import plan_for, weights_for
-from glinfer.models.fast.shortlist import with_shortlist
-from glinfer.models.plan import Plan
+from glinfer.inspect.verify.special import SPECIAL_BITS, verify_special_values
+from glinfer.models.choice import plan_for
 from glinfer.models.tuning import default_for
 from glinfer.ops.kernels import KernelOptions
 
@@ -54,12 +53,18 @@ def one_run(text: str) -> dict[str, Any]:
 
 
 def report(checkpoint: Checkpoint, device: Device, ids: list[int], shader_root: Path | None = None) -> VerifyRun:
-    plan = plan_for(checkpoint.config, "reference")
+    return report_of(checkpoint, device, ids, "reference", shader_root=shader_root)
+
+
+def report_of(checkpoint: Checkpoint, device: Device, ids: list[int], plan: str, **options: Any) -> VerifyRun:
+    """Textures before and after the draws of one bound engine."""
+    with bound_engine(checkpoint, device, plan, **options) as engine:
+        before = list(engine.textures.whole())
+        draws = verify_draws(engine, ids)
+        after = tuple(engine.textures.whole())
+    assert before == list(after)
     return VerifyRun(
-        device.description,
-        tuple(verify_textures(checkpoint, plan, device)),
-        tuple(verify_special_values(device)),
-        tuple(verify_draws(checkpoint, plan, device, ids, shader_root=shader_root)),
+        device.description, textures=after, special=tuple(verify_special_values(device)), draws=tuple(draws)
     )
 
 
@@ -112,11 +117,10 @@ class TestGoodModels:
         checkpoint, told = small_checkpoint(), []
         plan = plan_for(checkpoint.config, "reference")
         with open_device() as device:
-            checks = verify_draws(checkpoint, plan, device, IDS, on_check=told.append)
+            checks = checked_draws(checkpoint, device, IDS, hooks={"on_check": told.append})
             assert told == checks
             assert [check.index for check in checks] == list(range(len(plan.draws)))
             assert [check.name for check in checks] == [draw.name for draw in plan.draws]
-            verify_textures(checkpoint, plan, device)
             verify_special_values(device)
             assert sum(device.live_objects().values()) == 0
 
@@ -124,7 +128,7 @@ class TestGoodModels:
     def test_ids_that_the_model_cannot_run_are_refused(self, ids: list[int], error: str) -> None:
         checkpoint = small_checkpoint()
         with open_device() as device, pytest.raises(InputError, match=error):
-            verify_draws(checkpoint, plan_for(checkpoint.config, "reference"), device, ids)
+            checked_draws(checkpoint, device, ids)
 
 
 DISCARD = "if (e == ivec2(3, 5)) discard;\n    float sum = 0.0;"
@@ -250,7 +254,7 @@ class TestPlantedFaults:
         root, checkpoint = planted(shader, old, new), small_checkpoint()
         with open_device() as device:
             with pytest.raises(PlanError, match=missing):
-                verify_draws(checkpoint, plan_for(checkpoint.config, "reference"), device, IDS, shader_root=root)
+                checked_draws(checkpoint, device, IDS, shader_root=root)
             assert sum(device.live_objects().values()) == 0
 
     def test_what_an_earlier_run_left_hides_no_unwritten_element(
@@ -259,10 +263,9 @@ class TestPlantedFaults:
         """In the textures of a session that ran with the good shader, the value would still be right."""
         root = planted("linear", "float sum = 0.0;", DISCARD)
         checkpoint = small_checkpoint()
-        plan = plan_for(checkpoint.config, "reference")
         with open_device() as device:
-            assert all(check.passed for check in verify_draws(checkpoint, plan, device, IDS))
-            checks = verify_draws(checkpoint, plan, device, IDS, shader_root=root)
+            assert all(check.passed for check in checked_draws(checkpoint, device, IDS))
+            checks = checked_draws(checkpoint, device, IDS, shader_root=root)
         bad = [check for check in checks if not check.passed]
         assert {check.unwritten for check in bad if check.shader == "linear"} == {1}
 
@@ -327,13 +330,30 @@ LISTED_FAULTS: dict[str, tuple[str, str]] = {
 }
 
 
-def fast_plan_of(checkpoint: Checkpoint, device: Device, weights: str = "f32", **kernels: Any) -> Plan:
-    return plan_for(
-        checkpoint.config,
+def kernels_of(device: Device, kernels: dict[str, Any]) -> KernelOptions:
+    return KernelOptions(**kernels) if kernels else default_for(device)
+
+
+def fast_draws(
+    checkpoint: Checkpoint,
+    device: Device,
+    ids: list[int],
+    weights: str = "f32",
+    *,
+    shader_root: Path | None = None,
+    hooks: dict[str, Any] | None = None,
+    **kernels: Any,
+) -> list[DrawCheck]:
+    """The draws of the fast plan against float64."""
+    return checked_draws(
+        checkpoint,
+        device,
+        ids,
         "fast",
         weights=weights,
-        kernels=KernelOptions(**kernels) if kernels else default_for(device),
-        max_texture_size=device.limits.max_texture_size,
+        kernels=kernels_of(device, kernels),
+        shader_root=shader_root,
+        hooks=hooks,
     )
 
 
@@ -341,13 +361,7 @@ class TestFastPlan:
     def report(
         self, checkpoint: Checkpoint, device: Device, ids: list[int], weights: str = "f32", **kernels: Any
     ) -> VerifyRun:
-        plan, arrays = fast_plan_of(checkpoint, device, weights, **kernels), weights_for(checkpoint, "fast", weights)
-        return VerifyRun(
-            device.description,
-            tuple(verify_textures(checkpoint, plan, device, weights=arrays)),
-            (),
-            tuple(verify_draws(checkpoint, plan, device, ids, weights=arrays)),
-        )
+        return report_of(checkpoint, device, ids, "fast", weights=weights, kernels=kernels_of(device, kernels))
 
     def test_half_floats_and_integers_pass(self) -> None:
         checkpoint = small_checkpoint()
@@ -356,7 +370,7 @@ class TestFastPlan:
             assert sum(device.live_objects().values()) == 0
         assert found.first_bad_draw is None
         assert found.passed
-        assert len(found.draws) == 6 * 2 + 3
+        assert len(found.draws) == 6 * 2 + 3 + 1
         assert len(found.textures) == 2 + 2 * (4 * 2 + 1)
         assert {check.format for check in found.textures} == {"rgba16f", "rgba32f", "rgba32ui"}
 
@@ -391,9 +405,8 @@ class TestFastPlan:
         }
         checkpoint = Checkpoint(made.config, tensors, "with biases")
         with open_device() as device:
-            plan = fast_plan_of(checkpoint, device, "q8", **kernels)
-            arrays, root = weights_for(checkpoint, "fast", "q8"), planted(shader, old, new)
-            checks = verify_draws(checkpoint, plan, device, [*IDS, 9], weights=arrays, shader_root=root)
+            root = planted(shader, old, new)
+            checks = fast_draws(checkpoint, device, [*IDS, 9], "q8", shader_root=root, **kernels)
         wrong = next((check for check in checks if not check.passed), None)
         assert wrong is not None
         assert (wrong.name, wrong.unwritten, wrong.strays) == (first, 0, 0)
@@ -406,12 +419,7 @@ class TestFastPlan:
         checkpoint = small_checkpoint("vocab=3000,dim=30,heads=3,blocks=1,context=67")
         root = None if fault is None else planted("shortlist", *LISTED_FAULTS[fault])
         with open_device() as device:
-            plan, kernels, edge = fast_plan_of(checkpoint, device), default_for(device), device.limits.max_texture_size
-            listed, arrays = (
-                with_shortlist(plan, kernels=kernels, max_texture_size=edge),
-                weights_for(checkpoint, "fast"),
-            )
-            checks = verify_draws(checkpoint, listed, device, IDS, weights=arrays, shader_root=root)
+            checks = fast_draws(checkpoint, device, IDS, shader_root=root)
         assert [check.name for check in checks][-2:] == ["pick", "shortlist"]
         assert [check.name for check in checks if not check.passed] == ([] if fault is None else ["shortlist"])
 
@@ -425,8 +433,7 @@ class TestFastPlan:
         )
         checkpoint = small_checkpoint()
         with open_device() as device:
-            plan, arrays = fast_plan_of(checkpoint, device, "q8"), weights_for(checkpoint, "fast", "q8")
-            checks = verify_draws(checkpoint, plan, device, IDS, weights=arrays, shader_root=root)
+            checks = fast_draws(checkpoint, device, IDS, "q8", shader_root=root)
         wrong = next(check for check in checks if not check.passed)
         assert (wrong.name, wrong.rows, wrong.cols, wrong.unwritten, wrong.strays) == ("h.0.attn.qkv", 1, 192, 4, 0)
 
@@ -448,8 +455,7 @@ class TestFastPlan:
         """
         root, checkpoint = planted("common/block_cover.glsl", old, new), small_checkpoint()
         with open_device() as device:
-            plan, arrays = fast_plan_of(checkpoint, device, "q8", tiles=1), weights_for(checkpoint, "fast", "q8")
-            checks = verify_draws(checkpoint, plan, device, IDS, weights=arrays, shader_root=root)
+            checks = fast_draws(checkpoint, device, IDS, "q8", shader_root=root, tiles=1)
         wrong = next(check for check in checks if not check.passed)
         assert (wrong.name, wrong.unwritten, wrong.strays) == ("h.0.attn.qkv", unwritten, 64)
 
@@ -458,10 +464,10 @@ class TestFastPlan:
         checkpoint, told = small_checkpoint(), []
         with open_device() as device:
             for ids in (IDS, [*IDS[:3], 71, *IDS[4:]]):
-                plan, arrays = fast_plan_of(checkpoint, device, "q8"), weights_for(checkpoint, "fast", "q8")
-                checks = verify_draws(checkpoint, plan, device, ids, weights=arrays, on_check=told.append)
+                checks = fast_draws(checkpoint, device, ids, "q8", hooks={"on_check": told.append})
                 assert all(check.passed for check in checks)
-                assert [check.name for check in checks] == [draw.name for draw in plan.draws]
+                names = [draw.name for draw in plan_for(checkpoint.config, "fast").draws]
+                assert [check.name for check in checks] == [*names, "shortlist"]
         first, second = told[: len(told) // 2], told[len(told) // 2 :]
         assert first != second
         assert [check.max_relative_error for check in first[:2]] == [check.max_relative_error for check in second[:2]]
@@ -495,7 +501,7 @@ class TestFastPlan:
 
     def test_packed_textures_with_one_wrong_bit_are_found_and_named(self, monkeypatch: pytest.MonkeyPatch) -> None:
         checkpoint = small_checkpoint()
-        read = Texture.read
+        read = Texture.read_lines
         for name in ("wpe", "h.1.mlp.fc_in.weight", "lm_head.consts"):
 
             def flip(self: Texture, *extent: Any, name: str = name) -> Any:
@@ -504,10 +510,9 @@ class TestFastPlan:
                     found.view(np.uint8)[-1, -1] ^= 1
                 return found
 
-            monkeypatch.setattr(Texture, "read", flip)
-            with open_device() as device:
-                plan, arrays = fast_plan_of(checkpoint, device, "q8"), weights_for(checkpoint, "fast", "q8")
-                checks = verify_textures(checkpoint, plan, device, weights=arrays)
+            monkeypatch.setattr(Texture, "read_lines", flip)
+            with open_device() as device, bound_engine(checkpoint, device, "fast", weights="q8") as engine:
+                checks = list(engine.textures.whole())
             assert [check.name for check in checks if not check.identical] == [name]
 
     def test_weights_of_nan_are_not_folded(self, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
@@ -515,7 +520,7 @@ class TestFastPlan:
         tensors = {**made.tensors, "lm_head.bias": np.full(300, np.nan, np.float32)}
         path = tmp_path / "nan.gab"
         save_checkpoint(Checkpoint(made.config, tensors, "nan"), path)
-        assert run(["verify", str(path)]) == 2
+        assert run(["verify", str(path), "--draws"]) == 2
         assert "lm_head.bias" in capsys.readouterr().err
 
     def test_a_format_that_does_not_go_with_the_plan_is_refused(
@@ -538,21 +543,21 @@ class TestTextures:
         """A function that makes the readback of one texture go through another function."""
 
         def alter(name: str, change: Callable[[Any], Any]) -> None:
-            read = Texture.read
+            for method in ("read", "read_lines"):
+                monkeypatch.setattr(Texture, method, changed(getattr(Texture, method), name, change))
 
-            def changed(self: Texture, *extent: Any) -> Any:
+        def changed(read: Any, name: str, change: Callable[[Any], Any]) -> Any:
+            def reading(self: Texture, *extent: Any) -> Any:
                 found = read(self, *extent)
                 return change(np.array(found)) if self.name == name else found
 
-            monkeypatch.setattr(Texture, "read", changed)
+            return reading
 
         return alter
 
     def textures(self, checkpoint: Checkpoint) -> VerifyRun:
-        with open_device() as device:
-            return VerifyRun(
-                "", tuple(verify_textures(checkpoint, plan_for(checkpoint.config, "reference"), device)), ()
-            )
+        with open_device() as device, bound_engine(checkpoint, device) as engine:
+            return VerifyRun("", tuple(engine.textures.whole()))
 
     @pytest.mark.parametrize("name", ["transformer.wte.weight", "transformer.h.1.mlp.fc_out.bias", "lm_head.weight"])
     def test_one_wrong_bit_is_found_and_named(self, altered: Any, name: str) -> None:
@@ -600,12 +605,12 @@ class TestTextures:
             altered("special values", quiet)
             checks = verify_special_values(device)
         assert {check.name: check.stored for check in checks} == {name: name != "NaN payloads" for name in SPECIAL_BITS}
-        assert not VerifyRun("", (), tuple(checks)).passed
+        assert not VerifyRun("", special=tuple(checks)).passed
 
     def test_a_driver_that_only_fails_in_the_copying_draw_is_told_not_judged(self, altered: Any) -> None:
         altered("their copy", np.zeros_like)
         with open_device() as device:
-            found = VerifyRun("", (), tuple(verify_special_values(device)))
+            found = VerifyRun("", special=tuple(verify_special_values(device)))
         assert not any(check.through_a_draw for check in found.special)
         assert found.passed
 
@@ -664,7 +669,7 @@ class TestCommand:
         wte.view(np.uint32)[2, :4] = 0x7FC12345, 0x7F800001, 0xFF800000, 0x80000000
         path = tmp_path / "nan.gab"
         save_checkpoint(Checkpoint(made.config, {**made.tensors, "transformer.wte.weight": wte}, "nan"), path)
-        assert run(["verify", str(path), *REFERENCE]) == 0
+        assert run(["verify", str(path), *REFERENCE, "--allow-nan"]) == 0
         assert "all identical" in capsys.readouterr().out
         assert run(["verify", str(path), *REFERENCE, "--draws"]) == 2
         assert "transformer.wte.weight" in capsys.readouterr().err

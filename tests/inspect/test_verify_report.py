@@ -10,17 +10,20 @@ from jsonschema import Draft202012Validator, ValidationError
 from tiny_models import in_formats, tiny
 
 from glinfer.config import ModelConfig
+from glinfer.engine.textures import TexelDifference, TextureCheck
 from glinfer.formats import random_checkpoint
 from glinfer.gl.layouts.matrix import FORMATS
 from glinfer.inspect.verify.draws import DrawCheck
 from glinfer.inspect.verify.greedy import GreedyCheck
 from glinfer.inspect.verify.report import VERSION, UnusableRun, VerifyReport, VerifyRun, schema
+from glinfer.inspect.verify.special import SpecialCheck
 from glinfer.inspect.verify.state import KINDS, StateFault
 from glinfer.inspect.verify.suite import APIS, every_format
-from glinfer.inspect.verify.textures import SpecialCheck, TextureCheck
 from glinfer.models.choice import PLANS
+from glinfer.models.session import WrongTexture
 
-TEXTURE = TextureCheck("wte", 4, 300, "rgba32f", 19200, True, 0.0)
+TEXTURE = TextureCheck(("wte",), 4, 300, "rgba32f", 19200)
+TEXEL = TexelDifference(1, 2, 3, None, None, 1, 0)
 SPECIAL = SpecialCheck("denormals", True, False)
 DRAW = DrawCheck(0, "embed", "embed", 3, 32, 1e-7, 0)
 GREEDY = GreedyCheck((1, 2), (1, 2))
@@ -47,7 +50,9 @@ def changed(check: Any, **parts: Any) -> Any:
 
 
 BAD = {
-    "a texture": {"textures": (TEXTURE, changed(TEXTURE, identical=False, max_difference=np.inf))},
+    "a texture": {"textures": (TEXTURE, changed(TEXTURE, identical=False, texels=(TEXEL,), max_difference=np.inf))},
+    "a packing": {"textures": (TEXTURE, changed(TEXTURE, lossless=False))},
+    "another texture": {"wrong_textures": (WrongTexture("fast", "embed", "table", "wpe", "wte"),)},
     "a special value": {"special": (changed(SPECIAL, stored=False),)},
     "an error": {"draws": (DRAW, changed(DRAW, max_relative_error=np.inf))},
     "a little error": {"draws": (changed(DRAW, max_relative_error=1.1e-5),)},
@@ -69,7 +74,7 @@ def test_a_good_report() -> None:
     report = VerifyReport("model.gab", (made(), made(draws=(), greedy=None, device=None)))
     document = validated(report)
     assert report.passed
-    assert document["version"] == VERSION == 1
+    assert document["version"] == VERSION == 2
     assert [run["passed"] for run in document["runs"]] == [True, True]
     assert document["runs"][0]["problem"] is None
 
@@ -82,6 +87,14 @@ def test_one_thing_that_is_wrong_fails_the_report(what: str) -> None:
     assert not report.passed
     assert [run["passed"] for run in document["runs"]] == [True, False]
     assert (document["runs"][1]["first_bad_draw"] == "embed") == ("draws" in BAD[what] and what != "a problem")
+
+
+@pytest.mark.parametrize("allowed", [False, True])
+def test_weights_that_are_no_numbers_fail_the_report_unless_they_are_allowed(allowed: bool) -> None:
+    report = VerifyReport("model.gab", (made(),), (), "a NaN", allowed)
+    document = validated(report)
+    assert (document["passed"], document["load_refuses"]) == (allowed, "a NaN")
+    assert not VerifyReport("model.gab", (made(**BAD["a token"]),), (), "a NaN", allowed).passed
 
 
 def test_infinities_are_null() -> None:

@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import dataclasses
 import json
 from collections.abc import Callable
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -11,17 +13,24 @@ import numpy as np
 import pytest
 from jsonschema import Draft202012Validator
 from scripted_models import SMALL
+from tiers import tiered
+from tiny_models import in_formats, tiny
 
 from glinfer.cli.app import run
 from glinfer.config import ModelConfig
+from glinfer.engine.model import Model
 from glinfer.errors import ContextError, GLError
 from glinfer.formats import Checkpoint, random_checkpoint, save_checkpoint
+from glinfer.formats.packed import PackedTensor
 from glinfer.gl import egl
 from glinfer.gl.context import open_device
 from glinfer.gl.egl import EglDevice
 from glinfer.gl.texture import Texture
 from glinfer.inspect.verify import suite as module
+from glinfer.inspect.verify.draws import verify_draws
 from glinfer.inspect.verify.report import schema
+from glinfer.inspect.verify.suite import CheckOptions, RendererChoice, verify_everywhere
+from glinfer.models.session import Session
 
 pytestmark = pytest.mark.gl
 
@@ -38,7 +47,7 @@ def told(capsys: pytest.CaptureFixture[str]) -> Told:
         assert run(["verify", *map(str, arguments), "--json"]) == status
         document: dict[str, Any] = json.loads(capsys.readouterr().out)
         Draft202012Validator(schema()).validate(document)
-        assert document["version"] == 1
+        assert document["version"] == 2
         assert document["passed"] is (status == 0)
         return document
 
@@ -60,15 +69,15 @@ def two_devices(monkeypatch: pytest.MonkeyPatch) -> None:
 
 def flip(monkeypatch: pytest.MonkeyPatch, name: str, form: str) -> None:
     """From now on one texture, where it has that format, reads back with one wrong bit."""
-    read = Texture.read
+    read = Texture.read_lines
 
     def changed(self: Texture, *extent: Any) -> Any:
         found = np.array(read(self, *extent))
         if (self.name, self.layout.format.name) == (name, form):
-            found.view(np.uint8)[-1, -1] ^= 1
+            found.view(np.uint8).reshape(-1)[-2] ^= 1
         return found
 
-    monkeypatch.setattr(Texture, "read", changed)
+    monkeypatch.setattr(Texture, "read_lines", changed)
 
 
 class TestSeveral:
@@ -94,7 +103,7 @@ class TestSeveral:
         assert {each["max_texture_size"] for each in found["runs"]} == {2048}
 
     def test_gl_asks_for_one_flavour_of_every_renderer(self, small: Path, told: Told) -> None:
-        found = told(small, "--all-devices", "--gl", "es")
+        found = told(small, "--all-devices", "--api", "es")
         assert {each["api"] for each in found["runs"]} == {"es"}
 
     @pytest.mark.usefixtures("two_devices")
@@ -117,7 +126,7 @@ class TestSeveral:
     @pytest.mark.usefixtures("two_devices")
     @pytest.mark.parametrize("json_too", [False, True])
     def test_nothing_usable_exits_2(self, small: Path, capsys: pytest.CaptureFixture[str], json_too: bool) -> None:
-        arguments = ["verify", str(small), "--all-devices", "--gl", "desktop", *["--json"] * json_too]
+        arguments = ["verify", str(small), "--all-devices", "--api", "desktop", *["--json"] * json_too]
         assert run(arguments) == 2
         said = capsys.readouterr()
         words = "device 0, desktop: planted: 0 desktop; device 1, desktop: planted: 1 desktop"
@@ -147,12 +156,146 @@ class TestSeveral:
         flip(monkeypatch, "h.1.mlp.fc_in.weight", "rgba16f")
         found = told(small, "--all-weights", status=1)
         assert [each["passed"] for each in found["runs"]] == [True, False, True, True, True]
-        bad = [texture["name"] for texture in found["runs"][1]["textures"] if not texture["identical"]]
+        bad = [texture["name"] for texture in found["runs"][1]["textures"] if not texture["passed"]]
         assert bad == ["h.1.mlp.fc_in.weight"]
         assert run(["verify", str(small), "--all-weights"]) == 1
         said = capsys.readouterr().out
-        assert "device auto, es, weights f16:\ntexture h.1.mlp.fc_in.weight differs by up to" in said
+        assert "device auto, es, weights f16:\ntexture h.1.mlp.fc_in.weight differs in 1 number, by up to" in said
         assert "5 runs: 1 FAILED" in said
+
+
+class TestAfter:
+    def test_tokens_are_generated_first(self, small: Path, told: Told, capsys: pytest.CaptureFixture[str]) -> None:
+        for plan in ("fast", "reference"):
+            [found] = told(small, "--after", 5, "--tokens", 3, "--plan", plan)["runs"]
+            assert (found["after"], found["draws"], found["greedy"]) == (5, [], None)
+        assert run(["verify", str(small), "--after", "5"]) == 0
+        assert "MB: all identical after 5 tokens" in capsys.readouterr().out
+
+    @tiered("family", ["gpt2", "llama", "gemma"], keep=(0,))
+    def test_every_way_to_run_is_taken(self, family: str, monkeypatch: pytest.MonkeyPatch, told: Told) -> None:
+        plans: set[str] = set()
+        session_run = Session.run
+
+        def noted(session: Session, *arguments: Any, **options: Any) -> int:
+            plans.add(session.plan.name)
+            return session_run(session, *arguments, **options)
+
+        monkeypatch.setattr(Session, "run", noted)
+        shape = f"family={family},vocab=70,dim=32,heads=2,blocks=1,context=24"
+        [found] = told("--config", shape, "--after", 30, "--weights", "q8")["runs"]
+        assert plans >= {"fast", "chunk", "batch", "shortlist"}
+        assert found["passed"] is True
+
+    def test_a_weight_that_tokens_overwrite_is_told(
+        self, small: Path, told: Told, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+    ) -> None:
+        """By the first token after the comparison at the beginning."""
+        use = module.use
+
+        def overwriting(model: Model, *arguments: Any) -> None:
+            use(model, *arguments)
+            matrix = np.array(model.bound.read("wpe"))
+            matrix.view(np.uint32)[40, 9] ^= 1
+            model.bound.texture("wpe").upload(matrix)
+
+        monkeypatch.setattr(module, "use", overwriting)
+        [found] = told(small, "--after", 2, status=1)["runs"]
+        [bad] = [texture for texture in found["textures"] if not texture["passed"]]
+        assert (bad["name"], bad["differing"], bad["lines"]) == ("wpe", 1, [40])
+        assert run(["verify", str(small), "--after", "2"]) == 1
+        said = capsys.readouterr().out
+        assert "texture wpe differs in 1 number, by up to " in said
+        assert "  texel (2, 40) G, element [40, 9]: found 0x" in said
+        assert "1 DIFFER after 2 tokens" in said
+
+    def test_flipped_bits_that_no_draw_shows_fail_the_check_of_draws(
+        self, small: Path, told: Told, monkeypatch: pytest.MonkeyPatch
+    ) -> None:
+        """The lowest bit of 256 weights, and rows of embeddings of no token of the run."""
+
+        def plant(session: Session) -> None:
+            for name, part in (("h.1.mlp.fc_out.weight", np.s_[:1, :256]), ("wte", np.s_[150:250])):
+                matrix = np.array(session.read(name))
+                matrix.view(np.uint32)[part] ^= 1
+                session.texture(name).upload(matrix)
+
+        monkeypatch.setattr(module, "verify_draws", partial(verify_draws, on_bound=plant))
+        [found] = told(small, "--draws", "--ids", "1,2,3", status=1)["runs"]
+        assert all(draw["passed"] for draw in found["draws"])
+        differing = {texture["name"]: texture["differing"] for texture in found["textures"] if not texture["passed"]}
+        assert differing["wte"] == 100 * 32
+        assert 0 < differing["h.1.mlp.fc_out.weight"] <= 256
+
+    def test_a_draw_that_samples_another_texture_is_told(
+        self, small: Path, told: Told, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+    ) -> None:
+        def rebound(model: Model, *_: Any) -> None:
+            first, *others = model.bound.draws
+            textures = (model.bound.texture("wpe"), *first.textures[1:])
+            model.bound.draws = (dataclasses.replace(first, textures=textures), *others)
+
+        monkeypatch.setattr(module, "use", rebound)
+        [found] = told(small, "--after", 1, status=1)["runs"]
+        [wrong] = found["wrong_textures"]
+        assert (wrong["plan"], wrong["draw"], wrong["found"]) == ("fast", "embed", "wpe")
+        assert run(["verify", str(small), "--after", "1"]) == 1
+        said = capsys.readouterr().out
+        assert f"plan fast, draw embed: {wrong['sampler']} samples wpe; expected {wrong['expected']}" in said
+
+
+class TestNotFinite:
+    @pytest.fixture
+    def broken(self, tmp_path: Path) -> Path:
+        made = random_checkpoint(ModelConfig.from_options(SMALL), seed=1)
+        bias = np.array(made.tensors["lm_head.bias"])
+        bias[7] = np.nan
+        path = tmp_path / "nan.gab"
+        save_checkpoint(Checkpoint(made.config, {**made.tensors, "lm_head.bias": bias}, "nan"), path)
+        return path
+
+    @tiered("options", [["--plan", "reference"], ["--weights", "q8"], ["--all-weights"]], keep=(0, 1))
+    def test_bits_are_compared_and_the_refusal_is_told(
+        self, broken: Path, told: Told, capsys: pytest.CaptureFixture[str], options: list[str]
+    ) -> None:
+        refusal = "1 value is NaN or infinite in tensor 'lm_head.bias', first at [7]"
+        found = told(broken, *options, status=1)
+        assert refusal in found["load_refuses"]
+        assert all(each["passed"] for each in found["runs"])
+        found = told(broken, *options, "--allow-nan")
+        assert refusal in found["load_refuses"]
+        assert found["allow_nan"] is True
+        assert run(["verify", str(broken), *options]) == 1
+        said = capsys.readouterr()
+        assert f"load refuses this model: {broken}: {refusal}" in said.out
+        assert said.err == ""
+
+    @pytest.mark.parametrize("options", [["--draws"], ["--greedy", "2"], ["--after", "2"]])
+    def test_such_a_model_is_not_run(
+        self, broken: Path, capsys: pytest.CaptureFixture[str], options: list[str]
+    ) -> None:
+        assert run(["verify", str(broken), *options, "--allow-nan"]) == 2
+        said = capsys.readouterr()
+        assert "lm_head.bias" in said.err
+        assert said.err.count("\n") == 1
+        assert said.out == ""
+
+    @tiered("form", ["F16", "BF16", "Q4_0", "Q8_ROW"], keep=(0, 2))
+    def test_the_element_of_a_packed_matrix_is_told(self, form: str) -> None:
+        checkpoint = in_formats(tiny("llama", hidden_size=32), form)
+        name = "model.layers.1.mlp.up_proj.weight"
+        damaged = np.array(checkpoint.packed[name].blocks)
+        infinity = {"F16": b"\x00\x7c", "BF16": b"\x80\x7f", "Q4_0": b"\x00\x7c", "Q8_ROW": b"\x00\x00\x80\x7f"}[form]
+        start = {"F16": 2 * 9, "BF16": 2 * 9, "Q4_0": 0, "Q8_ROW": 32}[form]
+        damaged[5, start : start + len(infinity)] = np.frombuffer(infinity, np.uint8)
+        packed = {**checkpoint.packed, name: PackedTensor(form, damaged)}
+        broken = dataclasses.replace(checkpoint, packed=packed)
+        place = "[5, 9]" if form in ("F16", "BF16") else "[5, 0]"
+        for plan in ("fast", "reference"):
+            report = verify_everywhere(broken, [RendererChoice()], ["file"], CheckOptions(), plan=plan)
+            assert f"tensor '{name}', in {form}, is NaN or infinite, first at {place}" in str(report.load_refuses)
+            assert all(each.passed for each in report.runs)
+            assert not report.passed
 
 
 class TestErrors:

@@ -13,6 +13,7 @@ from typing import Any
 import moderngl
 import numpy as np
 import pytest
+from bound_engines import checked_draws
 from jsonschema import Draft202012Validator
 from scripted_models import SMALL
 from tiers import tiered
@@ -25,7 +26,7 @@ from glinfer.inspect.verify import suite as module
 from glinfer.inspect.verify.draws import DrawCheck, verify_draws
 from glinfer.inspect.verify.report import schema
 from glinfer.inspect.verify.state import StateFault
-from glinfer.models.choice import plan_for, weights_for
+from glinfer.models.choice import plan_for
 from glinfer.models.session import Session
 from glinfer.ops import DrawSpec
 
@@ -38,11 +39,10 @@ MAG_FILTER = ("mag filter", "GL_LINEAR", "GL_NEAREST")
 Plant = Callable[[Session], object]
 
 
-def checked(device: Device, plant: Plant | None = None, *, plan: str = "reference", **options: Any) -> list[DrawCheck]:
+def checked(device: Device, plant: Plant | None = None, *, plan: str = "reference", **hooks: Any) -> list[DrawCheck]:
     """The draws of the small model, with something planted in the bound session."""
     checkpoint = random_checkpoint(ModelConfig.from_options(SMALL), seed=1)
-    made, weights = plan_for(checkpoint.config, plan), weights_for(checkpoint, plan)
-    return verify_draws(checkpoint, made, device, IDS, weights=weights, on_bound=plant, **options)
+    return checked_draws(checkpoint, device, IDS, plan, hooks={"on_bound": plant, **hooks})
 
 
 def wrong(checks: list[DrawCheck]) -> dict[str, list[StateFault]]:

@@ -11,7 +11,8 @@ from pathlib import Path
 import pytest
 
 from glinfer.cli.app import run
-from glinfer.formats import bundled_models, load_checkpoint
+from glinfer.errors import FormatError
+from glinfer.formats import bundled_models, find_model, load_checkpoint
 from glinfer.inspect.draws import planned
 from glinfer.models.choice import plan_for
 from glinfer.text.tokenizer import Tokenizer
@@ -84,6 +85,46 @@ def test_an_unknown_name_is_answered_with_the_known_ones(capsys: pytest.CaptureF
     assert errors == (
         "glinfer: shakespear: there is no such file, and no bundled model of that name; bundled: shakespeare\n"
     )
+
+
+@pytest.fixture
+def package(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, small: Path) -> Path:
+    """The folder of an installed package ``llm_tiny`` that has a model and cannot be imported."""
+    folder = tmp_path / "site" / "llm_tiny"
+    folder.mkdir(parents=True)
+    (folder / "__init__.py").write_text("raise SystemExit('this was imported')")
+    (folder / "tiny.gab").write_bytes(small.read_bytes())
+    (folder / "readme.txt").write_text("no model")
+    monkeypatch.syspath_prepend(folder.parent)
+    return folder
+
+
+@pytest.mark.parametrize("name", ["tiny", "pkg:llm_tiny", "pkg:llm_tiny/tiny.gab"])
+def test_a_model_of_an_installed_package(package: Path, name: str) -> None:
+    assert find_model(name) == package / "tiny.gab"
+    assert load_checkpoint(name).config.hidden_size == 32
+    assert "llm_tiny" not in sys.modules
+
+
+@pytest.mark.parametrize(
+    ("name", "words"),
+    [
+        ("pkg:llm_nobody", "no package of that name is installed; install it with pip, or give a path"),
+        ("pkg:", "no package of that name is installed"),
+        ("pkg:../llm_tiny", "no package of that name is installed"),
+        ("pkg:llm_tiny/other.gab", "found no model file in"),
+        ("pkg:llm_tiny/../tiny.gab", "found no model file in"),
+        ("pkg:json", "found no model file in"),
+        ("pkg:llm_two", r"found a\.gab, b\.gguf; expected one of them, as pkg:llm_two/a\.gab"),
+    ],
+)
+def test_a_package_without_one_model_is_one_line(package: Path, name: str, words: str) -> None:
+    two = package.with_name("llm_two")
+    two.mkdir()
+    for file in ("a.gab", "b.gguf"):
+        (two / file).write_bytes(b"")
+    with pytest.raises(FormatError, match=words):
+        find_model(name)
 
 
 @pytest.mark.slow

@@ -7,16 +7,14 @@ from collections.abc import Sequence
 
 import numpy as np
 import pytest
+from bound_engines import bound_engine
 from made_models import IDS, OF_RANGE, fresh, mixed, of_family, opened, packed, unpacked, worst
 from tiers import tiered
 
 from glinfer.engine.model import Model
 from glinfer.formats import Checkpoint, random_checkpoint
-from glinfer.gl.context import open_device
+from glinfer.gl.context import Limits, open_device
 from glinfer.inspect.verify.draws import verify_draws
-from glinfer.models.choice import reference_plans, weights_for
-from glinfer.models.fast.token import fast_plan
-from glinfer.models.options import PlanOptions
 from glinfer.ops.kernels import KernelOptions
 
 pytestmark = pytest.mark.gl
@@ -161,12 +159,11 @@ def test_every_draw_agrees_with_its_oracle(family: str, kernels: str) -> None:
     )
     form = "Q8_0" if family in ("llama", "gpt2") else "BF16" if family == "gemma" else ""
     made = packed(random_checkpoint(config, scale=0.2), lambda name: form)
-    formats, shaped, ids = made.formats(), KERNELS[kernels], [token % 37 for token in IDS[:12]]
-    fast = fast_plan(PlanOptions(config, weights="file", formats=formats, kernels=shaped, max_texture_size=512))
-    whole = reference_plans(config, "file", formats, shaped, 512).of(12)
-    with open_device() as device:
-        for plan, name in ((fast, "fast"), (whole, "reference")):
+    shaped, ids = KERNELS[kernels], [token % 37 for token in IDS[:12]]
+    with open_device(limits=Limits(512, 8, 16, 16384, 64.0)) as device:
+        for name in ("fast", "reference"):
             for count in (12, 9):
-                checks = verify_draws(made, plan, device, ids[:count], weights=weights_for(made, name, "file"))
-                assert len(checks) == len(plan.draws)
-                assert [each for each in checks if not each.passed] == [], (plan.name, count)
+                with bound_engine(made, device, name, kernels=shaped) as engine:
+                    checks = verify_draws(engine, ids[:count])
+                    assert len(checks) == len(engine.plan.draws) + (name == "fast")
+                assert [each for each in checks if not each.passed] == [], (name, count)

@@ -10,6 +10,7 @@ from typing import Any
 import numpy as np
 import pytest
 from agreement import agree
+from bound_engines import bound_engine, checked_draws
 from made_models import IDS, fresh, mixed, of_family, opened, worst
 from tiers import tiered
 
@@ -23,9 +24,7 @@ from glinfer.errors import InputError, NumbersError, PlanError
 from glinfer.families import FAMILIES
 from glinfer.formats import Checkpoint
 from glinfer.gl.context import Limits, open_device
-from glinfer.inspect.verify.draws import verify_draws
 from glinfer.inspect.verify.greedy import verify_greedy
-from glinfer.models.choice import plan_for, weights_for
 from glinfer.models.session import Session
 from glinfer.ops.kernels import KernelOptions
 
@@ -93,20 +92,17 @@ def test_it_is_near_to_float32_and_not_the_same(family: str) -> None:
 @every_family
 def test_every_draw_is_that_of_float64_but_for_the_rounding(family: str) -> None:
     checkpoint = of_family(family)
-    options = {"cache": "f16", "weights": "file", "formats": checkpoint.formats(), "max_texture_size": 4096}
     with open_device() as device:
         for kernels in (KernelOptions(), KernelOptions(quad=False, rows_per_draw=2)):
-            plan = plan_for(checkpoint.config, "fast", kernels=kernels, **options)
-            arrays = weights_for(checkpoint, "fast", "file")
-            checks = verify_draws(checkpoint, plan, device, PROMPT, weights=arrays)
+            checks = checked_draws(checkpoint, device, PROMPT, "fast", kernels=kernels, cache="f16")
             assert all(check.passed for check in checks), [check for check in checks if not check.passed][:1]
-        assert verify_greedy(checkpoint, device, PROMPT, 5, plan="fast", weights="file", cache="f16").passed
+        with bound_engine(checkpoint, device, "fast", cache="f16") as engine:
+            assert verify_greedy(engine, checkpoint, PROMPT, 5).passed
 
 
 def test_what_a_driver_would_cut_off_is_found() -> None:
     """A cache that is one step of half floats beside what it should hold."""
     checkpoint = of_family("llama")
-    plan = plan_for(checkpoint.config, "fast", cache="f16", max_texture_size=4096)
 
     def cut(session: Session) -> None:
         """Have weights whose keys are half a step larger than those that the oracle knows."""
@@ -114,8 +110,9 @@ def test_what_a_driver_would_cut_off_is_found() -> None:
         texture.upload(texture.read() * np.float32(1 + 1.5 * HALF_STEP))
 
     with open_device() as device:
-        arrays = weights_for(checkpoint, "fast")
-        checks = verify_draws(checkpoint, plan, device, PROMPT, weights=arrays, on_bound=cut)
+        checks = checked_draws(
+            checkpoint, device, PROMPT, "fast", kernels=KernelOptions(), cache="f16", hooks={"on_bound": cut}
+        )
     assert [check.name for check in checks if not check.exact] == ["h.0.attn.qkv"]
 
 

@@ -27,7 +27,7 @@ from glinfer.models.plan import Plan
 from glinfer.models.session import Session
 from glinfer.ops import DrawSpec
 from glinfer.ops.fused.cached import score_slots
-from glinfer.ops.fused.rows import BASE, INVERSE_TEMPERATURE, NOISE, NOISE_KEY, POSITION, TOKEN, WANTED, row_table
+from glinfer.ops.fused.rows import BASE, INVERSE_TEMPERATURE, LAST, NOISE, NOISE_KEY, POSITION, TOKEN, WANTED, row_table
 from glinfer.ops.fused.sample import best_candidate
 from glinfer.ops.fused.score import log_probabilities
 from glinfer.ops.kernels import KernelOptions
@@ -69,6 +69,7 @@ def table_of(session: Session, ids: Sequence[int], position: int, targets: int) 
     table[: len(ids), TOKEN] = ids
     table[: len(ids), WANTED] = [*ids[1:], 0]
     table[:, POSITION] = position + np.arange(len(table))
+    table[:, LAST] = position + len(ids) - 1
     groups = score_slots(position + slots * targets)
     values = {"rows": len(ids), "row_slots": slots, "score_slots": groups * slots}
     return table, {**values, "strip_first": position, "last_row": len(ids) - 1}
@@ -306,6 +307,7 @@ def test_several_sequences_are_scored_at_once(device: Device) -> None:
             table[row : row + length, TOKEN] = IDS[starts[number] : starts[number] + length]
             table[row : row + length, POSITION] = np.arange(length)
             table[row : row + length, BASE] = row
+            table[row : row + length, LAST] = length - 1
             row += length
         session.write(ROWS, table)
         slots = slots_for(row, 8)

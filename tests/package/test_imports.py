@@ -24,7 +24,7 @@ PACKAGE = ROOT / "glinfer"
 PUBLIC = "__init__"  # glinfer/__init__.py: load(), generate(), stream()
 # A room may import itself and every room to its left.
 ORDER = (
-    *("errors", "limits", "families", "config", "quant", "gl", "ops", "models", "tensors", "engine"),
+    *("errors", "limits", "notebook", "families", "config", "quant", "gl", "ops", "models", "tensors", "engine"),
     *(PUBLIC, "inspect", "export", "batch", "cli", "__main__"),
 )
 ALLOWED = {room: set(ORDER[: place + 1]) for place, room in enumerate(ORDER)}

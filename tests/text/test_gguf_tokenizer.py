@@ -25,7 +25,7 @@ from glinfer.errors import FormatError
 from glinfer.text.stops import default_stops
 from glinfer.text.templates import find_template
 from glinfer.text.tokenizer import Tokenizer, find_tokenizer
-from glinfer.text.tokenizers.gguf import gguf_ids, gguf_stops, gguf_tokenizer
+from glinfer.text.tokenizers.gguf import gguf_stops, gguf_tokenizer, named_tokens
 
 
 def made(metadata: Mapping[str, Any]) -> Tokenizer:
@@ -119,7 +119,7 @@ class TestControlTokens:
 
     def test_the_ends_of_a_text(self) -> None:
         size = len(byte_level()[K + "tokens"])
-        assert gguf_ids(byte_level(), "m") == {"bos": size - 3, "eos": size - 2}
+        assert named_tokens(byte_level(), "m") == {"bos": "<|im_start|>", "eos": "<|im_end|>"}
         assert gguf_stops(byte_level(), "m") == (size - 2,)
         both = byte_level(eos_token_id=5, eot_token_id=6, eom_token_id=size)
         assert gguf_stops(both, "m") == (5, 6, size - 2), "those that it names, then those known by their text"
@@ -169,7 +169,7 @@ class TestBadMetadata:
             made(piece_level(**changes))
 
     def test_an_id_outside_the_vocabulary_names_nothing(self) -> None:
-        assert gguf_ids(byte_level(bos_token_id=1 << 31, eos_token_id=-1), "m") == {}
+        assert named_tokens(byte_level(bos_token_id=1 << 31, eos_token_id=-1), "m") == {}
 
 
 class TestFinding:

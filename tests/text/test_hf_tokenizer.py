@@ -501,5 +501,7 @@ class TestStops:
         assert default_stops(tmp_path, chat, shape(size)) == (7,), "5000 can never come"
         assert default_stops(tmp_path, chat, shape(size, "gab")) == (0,)
         assert default_stops(tmp_path, gpt2, shape(size, "gab")) == ()
+        assert default_stops(tmp_path / "none" / "x", chat, shape(size)) == (7,), "as beside the tokenizer"
+        chat.path = None
         assert default_stops(tmp_path / "none" / "x", chat, shape(size)) == (0,)
         assert default_stops(tmp_path, None, shape(size, "gab")) == ()

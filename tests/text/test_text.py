@@ -149,7 +149,7 @@ def test_nothing_may_follow_the_finish() -> None:
 @pytest.mark.parametrize(
     ("stop", "words"),
     [
-        ("end", "stop is a str"),
+        (5, "stop is a int"),
         (b"end", "stop is a bytes"),
         (None, "stop is a NoneType"),
         (7, "stop is a int"),

@@ -15,6 +15,19 @@ function breathe() {
 }
 
 /**
+ * Makes a function to be awaited again and again in long work: now and then it lets the page answer.
+ * @returns {() => Promise<void>}
+ */
+export function pauses() {
+  let since = performance.now();
+  return async () => {
+    if (performance.now() - since < LONGEST_BUSY) return;
+    await breathe();
+    since = performance.now();
+  };
+}
+
+/**
  * Runs a prompt and yields the tokens that follow it. What the model holds already is not run again.
  * @param {Model} model
  * @param {Sampler} sampler
@@ -25,12 +38,7 @@ function breathe() {
  * @yields {number} a token id.
  */
 export async function* generate(model, sampler, { prompt, count, stops, signal, watch = () => null }) {
-  let since = performance.now();
-  const pause = async () => {
-    if (performance.now() - since < LONGEST_BUSY) return;
-    await breathe();
-    since = performance.now();
-  };
+  const pause = pauses();
   let common = 0;
   while (common < prompt.length && model.ids[common] === prompt[common]) common++;
   model.rewind(model.ids.length - common);
@@ -40,7 +48,7 @@ export async function* generate(model, sampler, { prompt, count, stops, signal, 
     if (signal.aborted) return;
   }
   for (let made = 0; made < count && !signal.aborted; made++) {
-    const id = sampler.sample(model.logits(watch()));
+    const id = sampler.sample(model.logits(watch()), model.ids);
     yield id;
     if (stops(id)) return;
     model.step(id);

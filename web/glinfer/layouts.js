@@ -16,7 +16,8 @@ export const CELL_UNIFORMS = ["cell_edge", "cells_across", "cells_each"];
  * The place of a [rows, cols] matrix in a texture; see the layouts of plan.json.
  * @typedef {{kind: string, rows: number, cols: number, width: number, height: number, wrapped?: boolean,
  *   row_texels?: number, blocks?: number, columns?: number, tiles?: number, pitch?: number, slot_step?: number,
- *   block_step?: number, aside?: number, every?: number}} Layout
+ *   block_step?: number, aside?: number, every?: number, stack?: number, line?: number, lines_per_block?: number,
+ *   texels?: number, paired?: [number, number]}} Layout
  */
 
 /**
@@ -98,6 +99,59 @@ export function placeOf(layout, row, col) {
   const lane = (col % BLOCK_FLOATS) >> 2;
   const [quad, member] = [lane >> 2, lane & 3];
   return { x: x + 2 * (quad & 1) + (member & 1), y: y + 2 * (quad >> 1) + (member >> 1), channel: col & 3 };
+}
+
+/**
+ * The element of a weight that lies in one channel of a texel, the other way round than `placeOf`; null for padding, and
+ * where nothing is known of the layout. A word of several weights has the column of the word; `col` is null where the
+ * bits of a weight are spread over words.
+ * @param {Layout} layout
+ * @param {number} x
+ * @param {number} y
+ * @param {number} channel
+ * @returns {{row: number, col: number|null}|null}
+ */
+export function elementOf(layout, x, y, channel) {
+  const found = elementAt(layout, y * layout.width + x, channel);
+  return found && found.row < layout.rows && found.col < layout.cols ? found : null;
+}
+
+/** The same for a texel by its number; in products a block has 64 outputs, four of them in each texel. */
+function elementAt(layout, texel, channel) {
+  const line = Math.floor(texel / layout.line);
+  const inside = texel % layout.line;
+  switch (layout.kind) {
+    case "matrix":
+      return { row: Math.floor(texel / layout.cols), col: texel % layout.cols };
+    case "flat":
+      return { row: Math.floor(texel / layout.row_texels), col: 4 * (texel % layout.row_texels) + channel };
+    case "table": {
+      const [x, y] = [texel % layout.width, Math.floor(texel / layout.width)];
+      const row = Math.floor(x / layout.row_texels) * layout.stack + y;
+      return { row, col: 4 * (x % layout.row_texels) + channel };
+    }
+    case "words": {
+      const { row, step } = halfBlock(layout, line);
+      const piece = Math.floor(inside / 8); // of 4 inputs of a step of 16, one word of each
+      return { row: row + 4 * (inside % 8) + channel, col: 4 * layout.texels * step + piece };
+    }
+    case "constants":
+      return { row: BLOCK_FLOATS * line + 4 * (inside % 16) + channel, col: Math.floor(inside / 16) };
+    case "groups": {
+      const [first, end] = layout.paired;
+      const word = Math.floor(inside / 8);
+      const output = word >= first && word < end ? 2 * (channel & 1) : channel; // of two the first
+      return { row: halfBlock(layout, line).row + 4 * (inside % 8) + output, col: null };
+    }
+    default:
+      return null;
+  }
+}
+
+/** The first output of a line of a product, which has half a block of them, and the number of its inputs' step. */
+function halfBlock(layout, line) {
+  const steps = layout.lines_per_block / 2;
+  return { row: (BLOCK_FLOATS / 2) * Math.floor(line / steps), step: line % steps };
 }
 
 /** The first texel of a block of a slot. */

@@ -7,6 +7,7 @@ import { Replay } from "./replay.js";
 import { parseSafetensors } from "./safetensors.js";
 import { argmax } from "./sampler.js";
 import { Tokenizer } from "./tokenizer.js";
+import { TextureChecker } from "./verify.js";
 
 const SLOT_TOKENS = 64;
 const KEPT_LOGITS = 4;
@@ -53,7 +54,8 @@ export async function loadModel(gl, source, { minimum = false, onPlan, onProgres
   ]);
   onProgress("Compiling the shaders…");
   await new Promise((resolve) => setTimeout(resolve)); // let the page show that
-  return new Model(gl, plan, shaders, weights, tokenizer === null ? null : new Tokenizer(JSON.parse(tokenizer)));
+  const texts = tokenizer === null ? null : new Tokenizer(JSON.parse(tokenizer));
+  return new Model(gl, plan, shaders, weights, texts, source);
 }
 
 /** Tokens held by a model, and what it says of the next one. */
@@ -64,14 +66,20 @@ export class Model {
    * @param {Map<string, string>} shaders the text of each shader file.
    * @param {ArrayBuffer} weights weights.safetensors.
    * @param {Tokenizer|null} tokenizer
+   * @param {Source|null} source where the files came from, for `verifyTextures`.
    */
-  constructor(gl, plan, shaders, weights, tokenizer = null) {
+  constructor(gl, plan, shaders, weights, tokenizer = null, source = null) {
     const tensors = parseSafetensors(weights);
-    const order = tensors.get("logits_order");
-    if (order?.dtype !== "I32") throw new GlinferError("the weights have no logits_order; export the model again");
+    const copyOf = (name, dtype) => {
+      const tensor = tensors.get(name);
+      if (tensor?.dtype !== dtype) throw new GlinferError(`the weights have no ${name}; export the model again`);
+      return tensor.data.slice();
+    };
     Object.assign(this, { plan, tokenizer });
-    this.order = order.data.slice();
+    this.order = copyOf("logits_order", "I32");
+    const checksums = copyOf("line_checksums", "U32");
     this.replay = new Replay(gl, plan, shaders, tensors);
+    this.checker = new TextureChecker(this.replay, checksums, source);
     this.driver = driverOf(plan, this.replay);
     this.ids = [];
     this.dropped = 0;
@@ -178,6 +186,18 @@ export class Model {
       this.step(chosen.at(-1));
     }
     return { ids: chosen, drawsPerToken, logitsOfFirst };
+  }
+
+  /**
+   * Compares the textures that the draws sample with the exported files, bit for bit. The sequence stays as it is, and
+   * goes on as if nothing had been compared.
+   * @param {{share?: number}} options `share`: 1 compares all with the files, which are loaded again; a share of 0.01
+   *   compares the checksums of the next hundredth of all lines of texels, so that 100 calls see everything.
+   * @returns {Promise<TextureReport>} see verify.js.
+   * @throws {GlinferError} the files are gone or were changed, or the share is out of range.
+   */
+  verifyTextures({ share = 1 } = {}) {
+    return this.checker.verify(share);
   }
 
   dropOldest() {

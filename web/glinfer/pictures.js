@@ -7,50 +7,78 @@ const MOST_ROWS = 256;
 const MASKED = -1e29;
 
 /**
- * What people call a picture: `h.2.attn.scores` is that of block 3, `h.0.attn.head.1.probs` of block 1, head 2.
+ * What people call a picture: `h.2.attn.scores` is that of block 2, `h.0.attn.head.1.probs` of block 0, head 1.
  * @param {string} name of an entry of `plan.pictures`.
  * @returns {string}
  */
 export function pictureName(name) {
   const found = /^h\.(\d+)\.attn(?:\.head\.(\d+))?\./.exec(name);
   if (!found) return name;
-  const block = `block ${Number(found[1]) + 1}`;
-  return found[2] === undefined ? block : `${block}, head ${Number(found[2]) + 1}`;
+  const block = `block ${found[1]}`;
+  return found[2] === undefined ? block : `${block}, head ${found[2]}`;
 }
 
 /**
  * Attention weights read out of one texture after its draw: a row for each head (or each query), a column for each
  * token that is looked at.
  * @param {Model} model in the middle of a run; see `watch` of `Model.logits`.
- * @param {{texture: number, draw: number}} picture of `plan.pictures`.
+ * @param {{texture: number, draw: number, heads: number}} picture of `plan.pictures`.
  * @returns {{rows: number, cols: number, weights: Float32Array}} weights from 0 to 1, [rows × cols].
  */
 export function readAttention(model, picture) {
   const tokens = model.ids.length;
   const draw = model.plan.draws[picture.draw];
   const texture = model.plan.textures[picture.texture];
-  const inBlocks = texture.layout.kind === "block";
-  const layout = inBlocks ? texture.layout : draw.layout;
-  const used = { rows: tokens, last_row: tokens - 1, score_slots: Math.ceil(tokens / BLOCK_FLOATS) };
-  // In blocks a slot has 64 tokens of every head.
-  const height = inBlocks ? layout.cols / BLOCK_FLOATS : sizeOf(draw.size[0], used);
-  const rows = Math.min(height, MOST_ROWS);
-  const cols = inBlocks ? tokens : Math.min(tokens, sizeOf(draw.size[1], used));
-  const [width, lines] = region(layout, inBlocks ? used.score_slots : rows, layout.cols);
-  const texels = model.replay.read(picture.texture, width, lines);
-  const place = (row, col) =>
-    inBlocks
-      ? placeOf(layout, Math.floor(col / BLOCK_FLOATS), row * BLOCK_FLOATS + (col % BLOCK_FLOATS))
-      : placeOf(layout, row, col);
-  const weights = new Float32Array(rows * cols);
-  for (let row = 0; row < rows; row++) {
-    for (let col = 0; col < cols; col++) {
-      const { x, y, channel } = place(row, col);
-      weights[row * cols + col] = texels[(y * width + x) * 4 + channel];
-    }
-    if (draw.kind === "attn.scores") softmax(weights.subarray(row * cols, (row + 1) * cols));
+  const found = texture.layout.kind === "block" ? inBlocks : picture.heads ? ofLastQuery : ofQueries;
+  const attention = found(model.replay, picture, { tokens, draw, layout: texture.layout });
+  if (draw.kind === "attn.scores") {
+    const { rows, cols, weights } = attention;
+    for (let row = 0; row < rows; row++) softmax(weights.subarray(row * cols, (row + 1) * cols));
   }
-  return { rows, cols, weights };
+  return attention;
+}
+
+/** A slot has 64 tokens of every head. */
+function inBlocks(replay, picture, { tokens, layout }) {
+  const [width, lines] = region(layout, Math.ceil(tokens / BLOCK_FLOATS), layout.cols);
+  const texels = replay.read(picture.texture, width, lines);
+  return gathered(Math.min(layout.cols / BLOCK_FLOATS, MOST_ROWS), tokens, (row, col) => {
+    const place = placeOf(layout, Math.floor(col / BLOCK_FLOATS), row * BLOCK_FLOATS + (col % BLOCK_FLOATS));
+    return texels[(place.y * width + place.x) * 4 + place.channel];
+  });
+}
+
+/** One head alone, with a row for each query. */
+function ofQueries(replay, picture, { tokens, draw: { size, layout } }) {
+  const used = { rows: tokens, last_row: tokens - 1 };
+  const [rows, cols] = size.map((extent) => sizeOf(extent, used));
+  const shown = Math.min(rows, MOST_ROWS);
+  const [width, lines] = region(layout, shown, layout.cols);
+  const texels = replay.read(picture.texture, width, lines);
+  return gathered(shown, Math.min(tokens, cols), (row, col) => {
+    const { x, y, channel } = placeOf(layout, row, col);
+    return texels[(y * width + x) * 4 + channel];
+  });
+}
+
+/** The heads lie below each other, each with a row for every query; of each head that of the last one. */
+function ofLastQuery(replay, picture, { tokens, draw: { layout } }) {
+  const queries = layout.rows / picture.heads;
+  const rows = Array.from({ length: Math.min(picture.heads, MOST_ROWS) }, (_, head) => {
+    const row = head * queries + tokens - 1;
+    const first = placeOf(layout, row, 0).y;
+    const lines = placeOf(layout, row, tokens - 1).y - first + 1;
+    return { row, first, texels: replay.read(picture.texture, layout.width, lines, first) };
+  });
+  return gathered(rows.length, tokens, (head, col) => {
+    const { row, first, texels } = rows[head];
+    const { x, y, channel } = placeOf(layout, row, col);
+    return texels[((y - first) * layout.width + x) * 4 + channel];
+  });
+}
+
+function gathered(rows, cols, at) {
+  return { rows, cols, weights: Float32Array.from({ length: rows * cols }, (_, index) => at(Math.floor(index / cols), index % cols)) };
 }
 
 function softmax(row) {

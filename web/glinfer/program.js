@@ -123,6 +123,7 @@ export class Program {
     }
     gl.linkProgram(this.handle);
     this.uniforms = new Map();
+    this.samplers = new Map();
     // What each uniform holds now: GL keeps uniform values in the program, and nobody else writes them.
     this.values = new Map();
   }
@@ -148,7 +149,18 @@ export class Program {
       const unit = spec.samplers.indexOf(name);
       if (unit < 0) throw new GlinferError(`shader ${spec.fragment} samples ${name}, to which nothing is bound`);
       gl.uniform1i(location, unit);
+      this.samplers.set(name, location);
     }
+  }
+
+  /**
+   * The texture unit that a sampler reads, as the driver has it; null where the driver has found it to be unused.
+   * @param {string} name
+   * @returns {number|null}
+   */
+  unitOf(name) {
+    const location = this.samplers.get(name);
+    return location === undefined ? null : this.gl.getUniform(this.handle, location);
   }
 
   refuse() {

@@ -172,14 +172,15 @@ export class Replay {
   }
 
   /**
-   * Texels [height × width × 4] from the origin of a texture; waits until they are computed.
+   * Texels [height × width × 4] from the left edge of a texture; waits until they are computed.
    * @param {number} texture index in the plan.
    * @param {number} width
    * @param {number} height
+   * @param {number} first the first line.
    * @returns {Float32Array|Int32Array|Uint32Array}
    */
-  read(texture, width, height) {
-    const texels = this.framebuffer([texture]).read(0, 0, width, height);
+  read(texture, width, height, first = 0) {
+    const texels = this.framebuffer([texture]).read(0, first, width, height);
     this.check(`reading ${this.plan.textures[texture].name} back`);
     return texels;
   }

@@ -9,10 +9,17 @@ const TYPES = {
   U32: Uint32Array,
 };
 const LONGEST_HEADER = 100_000_000;
+/** Bytes before the header, which say how long it is. */
+export const PREFIX = 8;
 
 /**
  * One tensor: a view of the file's own bytes where they lie on a whole element, else a copy.
  * @typedef {{dtype: string, shape: number[], data: Float32Array|Uint16Array|Int32Array|Uint32Array}} Tensor
+ */
+
+/**
+ * Where one tensor lies: `begin` and `end` in bytes behind the header.
+ * @typedef {{name: string, dtype: string, shape: number[], begin: number, end: number}} Entry
  */
 
 /**
@@ -22,18 +29,49 @@ const LONGEST_HEADER = 100_000_000;
  * @throws {GlinferError} the file is damaged, or has a type that no texture holds.
  */
 export function parseSafetensors(buffer) {
-  const damaged = (why) => new GlinferError(`the weights cannot be read: ${why}; export the model again`);
-  if (buffer.byteLength < 8) throw damaged(`the file has only ${buffer.byteLength} bytes`);
-  const length = Number(new DataView(buffer).getBigUint64(0, true));
-  if (length > LONGEST_HEADER || length > buffer.byteLength - 8) throw damaged("its header is longer than the file");
+  const length = headerLength(new Uint8Array(buffer, 0, Math.min(buffer.byteLength, PREFIX)), buffer.byteLength);
+  const start = PREFIX + length;
+  const tensors = new Map();
+  for (const { name, dtype, shape, begin, end } of parseHeader(new Uint8Array(buffer, PREFIX, length))) {
+    if (end > buffer.byteLength - start) throw damaged(`tensor ${name} ends behind the file's last byte`);
+    const Type = TYPES[dtype];
+    const at = start + begin;
+    const whole = at % Type.BYTES_PER_ELEMENT === 0;
+    const count = (end - begin) / Type.BYTES_PER_ELEMENT;
+    const data = whole ? new Type(buffer, at, count) : new Type(buffer.slice(at, start + end));
+    tensors.set(name, { dtype, shape, data });
+  }
+  return tensors;
+}
+
+/**
+ * How many bytes of JSON follow the first eight bytes of a file.
+ * @param {Uint8Array} prefix those eight bytes, or fewer of a file that is too short.
+ * @param {number} size of the whole file, if that is known.
+ * @returns {number}
+ * @throws {GlinferError} the file is damaged.
+ */
+export function headerLength(prefix, size = Infinity) {
+  if (prefix.length < PREFIX) throw damaged(`the file has only ${prefix.length} bytes`);
+  const length = Number(new DataView(prefix.buffer, prefix.byteOffset).getBigUint64(0, true));
+  if (length > LONGEST_HEADER || length > size - PREFIX) throw damaged("its header is longer than the file");
+  return length;
+}
+
+/**
+ * Reads the header of a safetensors file.
+ * @param {Uint8Array} bytes the header, without the eight bytes before it.
+ * @returns {Entry[]} in the order of their names in the header.
+ * @throws {GlinferError} the header is damaged, or names a type that no texture holds.
+ */
+export function parseHeader(bytes) {
   let header;
   try {
-    header = JSON.parse(new TextDecoder("utf-8", { fatal: true }).decode(new Uint8Array(buffer, 8, length)));
+    header = JSON.parse(new TextDecoder("utf-8", { fatal: true }).decode(bytes));
   } catch {
     throw damaged("its header is no JSON");
   }
-  const tensors = new Map();
-  const room = buffer.byteLength - 8 - length;
+  const entries = [];
   for (const [name, entry] of Object.entries(header)) {
     if (name === "__metadata__") continue;
     const { dtype, shape, data_offsets: offsets } = entry ?? {};
@@ -42,15 +80,16 @@ export function parseSafetensors(buffer) {
     if (!isCounts(shape) || !isCounts(offsets) || offsets.length !== 2) throw damaged(`tensor ${name} has no place`);
     const count = shape.reduce((product, edge) => product * edge, 1);
     const [begin, end] = offsets;
-    if (end > room || end - begin !== count * Type.BYTES_PER_ELEMENT) {
-      throw damaged(`tensor ${name} takes bytes ${begin} to ${end} of ${room}, which are not ${count} of ${dtype}`);
+    if (end - begin !== count * Type.BYTES_PER_ELEMENT) {
+      throw damaged(`tensor ${name} takes bytes ${begin} to ${end}, which are not ${count} of ${dtype}`);
     }
-    const at = 8 + length + begin;
-    const whole = at % Type.BYTES_PER_ELEMENT === 0;
-    const data = whole ? new Type(buffer, at, count) : new Type(buffer.slice(at, 8 + length + end));
-    tensors.set(name, { dtype, shape, data });
+    entries.push({ name, dtype, shape, begin, end });
   }
-  return tensors;
+  return entries;
+}
+
+function damaged(why) {
+  return new GlinferError(`the weights cannot be read: ${why}; export the model again`);
 }
 
 function isCounts(list) {

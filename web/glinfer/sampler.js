@@ -23,18 +23,23 @@ export function argmax(numbers) {
 /** Draws tokens one by one; equal seeds and logits give equal tokens, in Python too. */
 export class Sampler {
   /**
-   * @param {{temperature?: number, topK?: number, topP?: number, seed?: number|bigint|null}} options `temperature` 0
-   *   takes the likeliest token; `topK` 0 and `topP` 1 keep all tokens; `seed` null takes fresh randomness.
+   * @param {{temperature?: number, topK?: number, topP?: number, minP?: number, repetitionPenalty?: number,
+   *   seed?: number|bigint|null}} options `temperature` 0 takes the likeliest token; `topK` 0, `topP` 1 and `minP` 0 keep
+   *   all tokens; `repetitionPenalty` above 1 makes tokens of the context less likely; `seed` null takes fresh randomness.
    * @throws {GlinferError} an option is out of range.
    */
-  constructor({ temperature = 1, topK = 0, topP = 1, seed = null } = {}) {
+  constructor({ temperature = 1, topK = 0, topP = 1, minP = 0, repetitionPenalty = 1, seed = null } = {}) {
     if (!(temperature >= 0 && temperature < Infinity)) throw bad("temperature", temperature, "a number of at least 0");
     if (!Number.isInteger(topK) || topK < 0) throw bad("top-k", topK, "a whole number of at least 0 (0 is off)");
     if (!(topP >= 0 && topP <= 1)) throw bad("top-p", topP, "a number from 0 to 1 (1 is off)");
+    if (!(minP >= 0 && minP <= 1)) throw bad("min-p", minP, "a number from 0 to 1 (0 is off)");
+    if (!(repetitionPenalty > 0 && repetitionPenalty < Infinity)) {
+      throw bad("repetition penalty", repetitionPenalty, "a number above 0 (1 is off)");
+    }
     if (seed !== null && !((typeof seed === "bigint" || Number.isSafeInteger(seed)) && seed >= 0)) {
       throw bad("seed", seed, "a whole number of at least 0");
     }
-    Object.assign(this, { temperature, topK, topP });
+    Object.assign(this, { temperature, topK, topP, minP, repetitionPenalty });
     this.seed = seed ?? crypto.getRandomValues(new BigUint64Array(1))[0];
     this.step = 0;
   }
@@ -46,11 +51,13 @@ export class Sampler {
 
   /**
    * The next token's id; goes on to the next step.
-   * @param {Float32Array} logits one for each token.
+   * @param {Float32Array} unpenalised logits, one for each token.
+   * @param {ArrayLike<number>} history ids of the tokens in the context, which the repetition penalty looks at.
    * @returns {number}
    * @throws {GlinferError} a logit is not a number.
    */
-  sample(logits) {
+  sample(unpenalised, history = []) {
+    const logits = this.penalised(unpenalised, history);
     const best = argmax(logits);
     const key = noiseKey(this.seed, this.step++);
     if (this.greedy) return best;
@@ -64,11 +71,24 @@ export class Sampler {
     return chosen;
   }
 
+  /** The logits after the repetition penalty, which counts each token of the history once. */
+  penalised(logits, history) {
+    if (this.repetitionPenalty === 1 || !history.length) return logits;
+    const scores = Float64Array.from(logits);
+    for (const token of new Set(history)) {
+      const old = scores[token];
+      const changed = old > 0 ? old / this.repetitionPenalty : old * this.repetitionPenalty;
+      if (Number.isFinite(old)) scores[token] = Math.max(-Number.MAX_VALUE, Math.min(Number.MAX_VALUE, changed));
+    }
+    return scores;
+  }
+
   /** The tokens that the filters leave, lowest id first. */
   kept(logits, largest) {
     let tokens = Array.from(logits, (_, token) => token);
-    const filtered = (this.topK > 0 && this.topK < logits.length) || this.topP < 1;
-    if (!filtered) return tokens;
+    const likely = (token) => Math.exp((logits[token] - largest) / this.temperature) >= this.minP;
+    const ranked = (this.topK > 0 && this.topK < logits.length) || this.topP < 1;
+    if (!ranked) return this.minP > 0 ? tokens.filter(likely) : tokens;
     tokens.sort((one, other) => logits[other] - logits[one] || one - other);
     if (this.topK) tokens = tokens.slice(0, this.topK);
     if (this.topP < 1) {
@@ -77,7 +97,7 @@ export class Sampler {
       const enough = mass.findIndex((sum) => sum >= this.topP * total);
       tokens = tokens.slice(0, enough + 1);
     }
-    return tokens.sort((one, other) => one - other);
+    return tokens.filter(likely).sort((one, other) => one - other);
   }
 }
 

@@ -7,9 +7,11 @@ import { GlinferError } from "./errors.js";
 const MEGABYTE = 1e6;
 
 /**
- * Where files come from. `text` and `bytes` raise a GlinferError where there is no such file, `optional` gives null.
+ * Where files come from. `text`, `bytes` and `pieces` raise a GlinferError where there is no such file, `optional` gives
+ * null. `pieces` gives the bytes in order, as they come, and of the file as it is now.
  * @typedef {{text: (path: string) => Promise<string>, optional: (path: string) => Promise<string|null>,
- *   bytes: (path: string, onProgress?: (text: string) => void) => Promise<ArrayBuffer>}} Source
+ *   bytes: (path: string, onProgress?: (text: string) => void) => Promise<ArrayBuffer>,
+ *   pieces: (path: string) => AsyncIterable<Uint8Array>}} Source
  */
 
 /**
@@ -18,9 +20,9 @@ const MEGABYTE = 1e6;
  * @returns {Source}
  */
 export function fetchSource(base) {
-  const get = async (path) => {
+  const get = async (path, options) => {
     try {
-      return await fetch(new URL(path, base));
+      return await fetch(new URL(path, base), options);
     } catch {
       const local = String(base).startsWith("file:");
       const advice = local ? "serve the folder with: glinfer serve-web" : "check the connection, and reload the page";
@@ -38,7 +40,23 @@ export function fetchSource(base) {
       return response.status === 404 ? null : found(path, response).text();
     },
     bytes: async (path, onProgress) => withProgress(found(path, await get(path)), onProgress),
+    pieces: (path) => piecesOf(async () => found(path, await get(path, { cache: "no-cache" })), path),
   };
+}
+
+async function* piecesOf(open, path) {
+  const reader = (await open()).body.getReader();
+  try {
+    for (;;) {
+      const { done, value } = await reader.read().catch(() => {
+        throw new GlinferError(`${path} could not be loaded: the connection broke; check it, and try again`);
+      });
+      if (done) return;
+      yield value;
+    }
+  } finally {
+    reader.cancel().catch(() => {}); // the rest is not wanted, or the connection is gone already
+  }
 }
 
 async function withProgress(response, onProgress = () => {}) {

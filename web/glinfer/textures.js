@@ -83,10 +83,41 @@ export class Texture {
     this.upload(texels);
   }
 
+  /**
+   * The bits of whole lines of texels, in the form in which they are uploaded; waits for the driver.
+   * @param {number} y the first line.
+   * @param {number} lines how many.
+   * @returns {Uint16Array|Uint32Array} [lines × width × channels]
+   */
+  readBits(y, lines) {
+    const framebuffer = new Framebuffer(this.gl, [this]); // of its own: the handle may be another one by now
+    const texels = framebuffer.read(0, y, this.spec.width, lines);
+    framebuffer.release();
+    const words = new Uint32Array(texels.buffer);
+    if (this.Array === Uint16Array) return Uint16Array.from(words, halfOf);
+    return this.channels === 4 ? words : words.filter((_, index) => index % 4 === 0);
+  }
+
   /** Releases the texture. */
   release() {
     this.gl.deleteTexture(this.handle);
   }
+}
+
+/**
+ * The bits of a half float by those of the same number as a float, which is how half floats are read back.
+ * @param {number} bits of a float that a half float can hold.
+ * @returns {number} from 0 to 0xffff; a NaN where no half float is that number.
+ */
+export function halfOf(bits) {
+  const sign = (bits >>> 16) & 0x8000;
+  const exponent = ((bits >>> 23) & 0xff) - 127;
+  const fraction = bits & 0x7fffff;
+  if (exponent === -127 && fraction === 0) return sign;
+  if (exponent === 128) return sign | 0x7c00 | (fraction >>> 13) | (fraction ? 0x200 : 0);
+  const dropped = 13 + Math.max(0, -14 - exponent); // bits; subnormal half floats have fewer than 10
+  if (exponent > 15 || exponent < -24 || fraction & ((1 << dropped) - 1)) return 0x7e01;
+  return sign | (exponent < -14 ? (0x800000 | fraction) >>> dropped : ((exponent + 15) << 10) | (fraction >>> 13));
 }
 
 /** Render targets in attachment order: what a draw writes, and the only way to read a texture. */

@@ -2,7 +2,7 @@ import assert from "node:assert/strict";
 import test from "node:test";
 
 import { GlinferError } from "../glinfer/errors.js";
-import { Cells, placeOf, region, vertexCount, viewport } from "../glinfer/layouts.js";
+import { Cells, elementOf, placeOf, region, vertexCount, viewport } from "../glinfer/layouts.js";
 import { noPython, python } from "./python.js";
 
 const BLOCK = {
@@ -94,6 +94,68 @@ print(json.dumps(cases))`;
     if (strip) assert.equal(viewport({ cover: "strip", size: [1, 1] }, layout, { strip_first: 0 })[3], strip);
     for (const [rows, largest, [edge, across, each, count]] of cells) {
       assert.deepEqual({ ...Cells.of(layout, rows, largest) }, { edge, across, each, count });
+    }
+  }
+});
+
+test("elements by hand, and none in padding", () => {
+  const table = { kind: "table", rows: 5, cols: 6, width: 4, height: 3, row_texels: 2, stack: 3 };
+  assert.deepEqual(elementOf(table, 1, 2, 1), { row: 2, col: 5 });
+  assert.deepEqual(elementOf(table, 2, 1, 3), { row: 4, col: 3 });
+  assert.equal(elementOf(table, 3, 1, 2), null); // behind the last column
+  assert.equal(elementOf(table, 2, 2, 0), null); // below the last row
+  assert.equal(elementOf({ kind: "packed", rows: 4, cols: 4, width: 4, height: 4 }, 0, 0, 0), null);
+});
+
+test("elements of weights lie where Python packs them", { skip: noPython }, () => {
+  const program = `
+import json
+import numpy as np
+from glinfer.export.plan import layout_entry
+from glinfer.gl.layouts.blocks import RowLayout
+from glinfer.gl.layouts.flat import FlatLayout
+from glinfer.gl.layouts.grouped import GroupedLayout
+from glinfer.gl.layouts.matrix import Layout
+from glinfer.gl.layouts.packing import ConstantLayout, GemvLayout
+layouts = [Layout.of((5, 7), "r32f", 64), Layout.of((5, 70), "r32f", 64), FlatLayout.of((9, 30), "rgba32f", 64)]
+layouts += [RowLayout.of((70, 10), "rgba16f", 64), RowLayout.of((3, 9), "rgba32f", 64)]
+layouts += [GemvLayout.of(150, 70, weights, False, size) for weights in ("f32", "f16", "q8", "q16") for size in (256, 4096)]
+layouts += [ConstantLayout.of(150, scales, False, 256, sums=sums) for scales in (False, True) for sums in (False, True)]
+cases = []
+for layout in layouts:
+    dtype = np.dtype(layout.format.dtype)
+    rows, cols = np.indices((layout.rows, layout.cols))
+    texels = [layout.pack((part + 1).astype(dtype)).astype(int).reshape(-1).tolist() for part in (rows, cols)]
+    cases.append({"layout": layout_entry(layout), "channels": layout.format.channels, "rows": texels[0], "cols": texels[1]})
+groups = []
+for weights in ("Q4_0", "Q5_1", "Q8_0", "Q2_K", "Q3_K", "Q4_K", "Q5_K", "Q6_K", "wide"):
+    layout = GroupedLayout.of(70, 512, weights, False, 512)
+    found = {}
+    for row in (0, 1, 6, 31, 33, 69):
+        words = np.zeros((layout.rows, layout.cols), np.uint32)
+        words[row] = 0x77777777
+        found[row] = np.flatnonzero(layout.pack(words).reshape(-1)).tolist()
+    groups.append({"layout": layout_entry(layout), "found": found})
+print(json.dumps({"cases": cases, "groups": groups}))`.replace("from glinfer.export", "from glinfer.quant.formats import GROUP_FORMS as FORMS\nfrom glinfer.export");
+  const { cases, groups } = python(program);
+  const placed = (layout, channels, index) => {
+    const texel = Math.floor(index / channels);
+    return elementOf(layout, texel % layout.width, Math.floor(texel / layout.width), index % channels);
+  };
+  for (const { layout, channels, rows, cols } of cases) {
+    rows.forEach((row, index) => {
+      const expected = row === 0 ? null : { row: row - 1, col: cols[index] - 1 };
+      assert.deepEqual(placed(layout, channels, index), expected, JSON.stringify(layout));
+    });
+  }
+  for (const { layout, found } of groups) {
+    for (const [row, places] of Object.entries(found)) {
+      assert.ok(places.length > 4);
+      for (const place of places) {
+        const texel = Math.floor(place / 4) % layout.line >> 3;
+        const paired = texel >= layout.paired[0] && texel < layout.paired[1];
+        assert.deepEqual(placed(layout, 4, place), { row: row - (paired ? row % 2 : 0), col: null }, JSON.stringify(layout));
+      }
     }
   }
 });

@@ -40,7 +40,8 @@ test("draws are as likely as the softmax says", () => {
 });
 
 test("bad options and broken logits are refused", () => {
-  for (const options of [{ temperature: -1 }, { temperature: NaN }, { topK: 1.5 }, { topP: 2 }, { seed: -1 }]) {
+  const wrong = [{ temperature: -1 }, { temperature: NaN }, { topK: 1.5 }, { topP: 2 }, { minP: -0.1 }, { seed: -1 }];
+  for (const options of [...wrong, { repetitionPenalty: 0 }, { repetitionPenalty: NaN }]) {
     assert.throws(() => new Sampler(options), GlinferError);
   }
   assert.throws(() => new Sampler().sample(Float32Array.of(0, NaN)), GlinferError);
@@ -65,11 +66,22 @@ import numpy as np
 from glinfer.engine.sampler import Sampler, SamplingOptions
 logits = np.array(json.loads(sys.argv[1]), dtype=np.float32)
 found = []
-for temperature, top_k, top_p in ((1.0, 0, 1.0), (0.7, 5, 1.0), (1.3, 0, 0.6), (0.9, 20, 0.8)):
-    sampler = Sampler(SamplingOptions(temperature=temperature, top_k=top_k, top_p=top_p, seed=11))
-    found.append([temperature, top_k, top_p, [sampler.sample(logits) for _ in range(100)]])
+options = ("temperature", "top_k", "top_p", "min_p", "repetition_penalty")
+for values in (
+    (1.0, 0, 1.0, 0.0, 1.0), (0.7, 5, 1.0, 0.0, 1.0), (1.3, 0, 0.6, 0.0, 1.0), (0.9, 20, 0.8, 0.0, 1.0),
+    (1.5, 0, 1.0, 0.3, 1.0), (1.2, 30, 0.95, 0.1, 1.0), (1.0, 0, 1.0, 0.0, 1.7), (1.1, 12, 0.9, 0.05, 1.3),
+    (0.0, 0, 1.0, 0.0, 1.5),
+):
+    sampler, history = Sampler(SamplingOptions(**dict(zip(options, values)), seed=11)), [3]
+    for _ in range(100):
+        history.append(sampler.sample(logits, history))
+    found.append([values, history[1:]])
 print(json.dumps(found))`;
-  for (const [temperature, topK, topP, tokens] of python(program, JSON.stringify([...LOGITS]))) {
-    assert.deepEqual(draws({ temperature, topK, topP, seed: 11 }, 100), tokens);
+  for (const [values, tokens] of python(program, JSON.stringify([...LOGITS]))) {
+    const [temperature, topK, topP, minP, repetitionPenalty] = values;
+    const sampler = new Sampler({ temperature, topK, topP, minP, repetitionPenalty, seed: 11 });
+    const history = [3];
+    while (history.length <= tokens.length) history.push(sampler.sample(LOGITS, history));
+    assert.deepEqual(history.slice(1), tokens, String(values));
   }
 });

@@ -2,7 +2,7 @@ import assert from "node:assert/strict";
 import test from "node:test";
 
 import { GlinferError } from "../glinfer/errors.js";
-import { Framebuffer, Texture } from "../glinfer/textures.js";
+import { Framebuffer, halfOf, Texture } from "../glinfer/textures.js";
 
 /** A context that takes every call, notes it, and has constants of its own names. */
 function context() {
@@ -54,4 +54,26 @@ test("half floats are uploaded as their bits", () => {
   texture.upload(new Uint16Array(8 * 2 * 4));
   assert.deepEqual(named(calls, "texSubImage2D")[0].slice(0, 8), ["TEXTURE_2D", 0, 0, 0, 8, 2, "RGBA", "HALF_FLOAT"]);
   assert.throws(() => texture.upload(new Float32Array(8 * 4)), /was given 32 numbers/);
+});
+
+test("half floats that were read as floats have the bits that were uploaded", () => {
+  const floatOf = (bits) => {
+    const [sign, exponent, fraction] = [bits & 0x8000 ? -1 : 1, (bits >> 10) & 31, bits & 0x3ff];
+    if (exponent === 31) return fraction ? NaN : sign * Infinity;
+    return sign * (exponent ? 2 ** (exponent - 15) * (1 + fraction / 1024) : (2 ** -14 * fraction) / 1024);
+  };
+  const [float, bits] = [new Float32Array(1), new Uint32Array(1)];
+  const bitsOf = (number) => {
+    float[0] = number;
+    bits.set(new Uint32Array(float.buffer));
+    return bits[0];
+  };
+  for (let half = 0; half < 1 << 16; half++) {
+    const number = floatOf(half);
+    if (Number.isNaN(number)) continue;
+    assert.equal(halfOf(bitsOf(number)), half);
+  }
+  const isNaN = (half) => (half & 0x7c00) === 0x7c00 && (half & 0x3ff) !== 0;
+  assert.ok(isNaN(halfOf(0x7fc00000)) && isNaN(halfOf(0xff800001)));
+  for (const number of [65536, 1 + 2 ** -11, 2 ** -25, 2 ** -24 + 2 ** -26]) assert.ok(isNaN(halfOf(bitsOf(number))));
 });

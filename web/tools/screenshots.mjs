@@ -3,7 +3,8 @@
 //   node web/tools/screenshots.mjs [OUT]      OUT: docs/images if left out
 //
 // Exports the model, opens the page in Chromium (GLINFER_CHROMIUM names another browser), lets it write with a seed of
-// its own, so that a renderer always gives the same text, and takes web-light.png, web-dark.png and web-phone.png.
+// its own, so that a renderer always gives the same text, and takes web-light.png, web-dark.png and web-phone.png; and
+// web-start.png of the page as it opens with ?verify=1.
 
 import { spawn, spawnSync } from "node:child_process";
 import { existsSync, mkdirSync, mkdtempSync, rmSync, statSync } from "node:fs";
@@ -21,6 +22,7 @@ const SEED = 1;
 const TOKENS = 80;
 const LARGEST = 150_000; // bytes of a picture
 const PICTURES = {
+  start: { width: 1000, height: 470, colorScheme: "light", opening: true },
   light: { width: 1000, height: 1040, colorScheme: "light" },
   dark: { width: 1000, height: 1040, colorScheme: "dark" },
   phone: { width: 390, height: 844, colorScheme: "light", isMobile: true, hasTouch: true },
@@ -42,16 +44,31 @@ async function serveSite(folder) {
   throw new Error("serve-web ended without an address");
 }
 
-/** One picture of the whole page, once the model has written. */
-async function picture(browser, address, file, { width, height, ...look }) {
+/** One picture: of the whole page once the model has written, or of its beginning as it opens. */
+async function picture(browser, address, file, { width, height, opening = false, ...look }) {
   const context = await browser.newContext({ viewport: { width, height }, deviceScaleFactor: 1, ...look });
   const page = await context.newPage();
   page.setDefaultTimeout(120_000);
   await page.addInitScript((seed) => {
     crypto.getRandomValues = (numbers) => numbers.fill(BigInt(seed)); // where the page's sampler takes its seed from
   }, SEED);
-  await page.goto(address);
+  await page.goto(opening ? `${address}?verify=1` : address);
   await page.waitForSelector("#send:enabled");
+  if (opening) await page.waitForFunction(() => globalThis.glinfer.checks.length > 0);
+  else await write(page);
+  await page.locator("#numbers").click(); // nothing stays in focus
+  await page.evaluate(() => scrollTo(0, 0));
+  const beyond = await page.evaluate(() => document.documentElement.scrollWidth - innerWidth);
+  await page.screenshot({ path: file, fullPage: !opening });
+  await context.close();
+  const { size } = statSync(file);
+  const notes = [`${size} bytes`, ...(beyond > 0 ? [`${beyond} pixels wider than the window`] : [])];
+  console.log(`${file}: ${notes.join(", ")}`);
+  if (size > LARGEST) throw new Error(`${file} has ${size} bytes; expected at most ${LARGEST}`);
+}
+
+/** Lets the model write some lines. */
+async function write(page) {
   await page.fill("#length", String(TOKENS));
   await page.locator("#temperature").fill(String(TEMPERATURE));
   await page.selectOption("#layer", { index: 2 });
@@ -59,15 +76,6 @@ async function picture(browser, address, file, { width, height, ...look }) {
   await page.click("#send");
   await page.waitForSelector("#stop:enabled");
   await page.waitForSelector("#stop:disabled");
-  await page.locator("#numbers").click(); // nothing stays in focus
-  await page.evaluate(() => scrollTo(0, 0));
-  const beyond = await page.evaluate(() => document.documentElement.scrollWidth - innerWidth);
-  await page.screenshot({ path: file, fullPage: true });
-  await context.close();
-  const { size } = statSync(file);
-  const notes = [`${size} bytes`, ...(beyond > 0 ? [`${beyond} pixels wider than the window`] : [])];
-  console.log(`${file}: ${notes.join(", ")}`);
-  if (size > LARGEST) throw new Error(`${file} has ${size} bytes; expected at most ${LARGEST}`);
 }
 
 async function main() {

@@ -10,6 +10,7 @@ import math
 import struct
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, replace
+from pathlib import Path
 from types import MappingProxyType
 from typing import BinaryIO
 
@@ -109,7 +110,7 @@ def read_gab(path: AnyPath) -> Checkpoint:
     for array in stored_arrays(config):
         tensors.update(array.split(flat[start : start + array.size].reshape(array.shape)))
         start += array.size
-    return Checkpoint(config, MappingProxyType(tensors), label)
+    return Checkpoint(config, MappingProxyType(tensors), label, files=(Path(path),))
 
 
 def _read_header(file: BinaryIO, size: int, label: str) -> ModelConfig:

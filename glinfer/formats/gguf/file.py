@@ -21,7 +21,7 @@ from typing import Any, NoReturn
 
 import numpy as np
 
-from glinfer.errors import FormatError, InputError
+from glinfer.errors import FormatError, InputError, install_command
 from glinfer.formats.files import AnyPath, opened, shown
 from glinfer.formats.json_files import quoted
 from glinfer.limits import (
@@ -146,7 +146,7 @@ def _types() -> tuple[Any, Mapping[Any, tuple[int, int]]]:
         from gguf import GGML_QUANT_SIZES, GGMLQuantizationType
     except ImportError:
         raise InputError(
-            "GGUF files are read with the package gguf, which is not installed; pip install 'glinfer[gguf]'"
+            f"GGUF files are read with the package gguf, which is not installed; {install_command('gguf')}"
         ) from None
     return GGMLQuantizationType, GGML_QUANT_SIZES
 

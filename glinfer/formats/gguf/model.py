@@ -6,6 +6,8 @@ Source of the order of rows: convert_hf_to_gguf.py of llama.cpp.
 from __future__ import annotations
 
 from collections.abc import Mapping
+from dataclasses import replace
+from pathlib import Path
 from types import MappingProxyType
 from typing import Any
 
@@ -38,8 +40,7 @@ def read_gguf(path: AnyPath) -> Checkpoint:
             is not done here; a tensor is missing, unknown, of another shape or of a type that is not known.
         InputError: the package gguf is not installed.
     """
-    file = read_gguf_file(path)
-    return checkpoint_of(file)
+    return replace(checkpoint_of(read_gguf_file(path)), files=(Path(path),))
 
 
 def checkpoint_of(file: GgufFile) -> Checkpoint:

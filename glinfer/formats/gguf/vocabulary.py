@@ -13,23 +13,24 @@ from typing import Any
 
 from glinfer.errors import InputError
 from glinfer.formats.gab.bpe import BpeModel
+from glinfer.formats.gguf.words import EXPRESSIONS, GPT2_WORDS, WHOLE_WORDS
 from glinfer.formats.json_files import is_unicode
 
+Vocabulary = BpeModel | Mapping[str, Any]
+"""A BPE1 vocabulary, what a ``tokenizer.json`` holds, or the metadata of a GGUF file about its vocabulary."""
 VOCABULARY_KEYS = "tokenizer."
 """The beginning of the keys of vocabulary and chat template in the metadata of a GGUF file."""
 _MODEL = "tokenizer.ggml.model"
-_NORMAL, _CONTROL, _USER_DEFINED, _UNUSED = 1, 3, 4, 5  # llama.cpp's types of tokens
+_NORMAL, _UNKNOWN, _CONTROL, _USER_DEFINED, _UNUSED, _BYTE = 1, 2, 3, 4, 5, 6  # llama.cpp's types of tokens
 _CONTROL_PIECE = re.compile(rb"<\|[a-z_]+\|>")
+_BYTE_PIECE = re.compile(r"<0x[0-9A-F]{2}>")
 _ENDS = ("<|end|>", "<|im_end|>", "<|eot_id|>", "<|end_of_text|>", "<|endoftext|>", "<end_of_turn>", "</s>")
 """Spellings of tokens that end a text, the most specific first."""
-_WORDS = r"(?i:'s|'t|'re|'ve|'m|'ll|'d)|[^\r\n\p{L}\p{N}]?\p{L}+|%s| ?[^\s\p{L}\p{N}]+[\r\n]*|\s*[\r\n]+|\s+(?!\S)|\s+"
-_PATTERNS = {_WORDS % r"\p{N}{1,3}": "llama-bpe", _WORDS % r"\p{N}": "qwen2"}
-"""Regular expressions that cut text before merging, and llama.cpp's names for them."""
 _NO_TOKENIZER = "the tokenizer is not what a tokenizer.json holds; leave it out, or give a BPE1 one"
 _UNCUT = "superbpe"  # cuts digits from what is around them, and nothing else
 
 
-def vocabulary_metadata(tokenizer: BpeModel | Mapping[str, Any] | None, rows: int) -> dict[str, Any]:
+def vocabulary_metadata(tokenizer: Vocabulary | None, rows: int) -> dict[str, Any]:
     """The metadata of a tokenizer for a model whose embeddings have ``rows`` rows.
 
     Args:
@@ -46,16 +47,14 @@ def vocabulary_metadata(tokenizer: BpeModel | Mapping[str, Any] | None, rows: in
     if not isinstance(tokenizer, BpeModel) and _MODEL in tokenizer:
         return {key: value for key, value in tokenizer.items() if key.startswith(VOCABULARY_KEYS)}
     try:
+        if not isinstance(tokenizer, BpeModel) and _is_of_pieces(tokenizer):
+            return _pieces_metadata(tokenizer, rows)
         found = _of_bpe1(tokenizer) if isinstance(tokenizer, BpeModel) else _of_json(tokenizer)
     except (KeyError, TypeError, AttributeError, IndexError, ValueError):
         raise InputError(_NO_TOKENIZER) from None
-    tokens, kinds, merges, cut, first = found
-    _check_found(tokens, merges, first)
-    if max(tokens, default=-1) >= rows:
-        raise InputError(
-            f"the tokenizer has {max(tokens) + 1} tokens, the model {rows}; they must be the pair that was trained "
-            "together"
-        )
+    tokens, kinds, merges, cut, first, last = found
+    _check_found(tokens, merges, (first, last))
+    _check_rows(tokens, rows)
     if not merges:
         raise InputError("the tokenizer has no merges; llama.cpp needs some; leave the tokenizer out")
     values: dict[str, Any] = {
@@ -70,22 +69,47 @@ def vocabulary_metadata(tokenizer: BpeModel | Mapping[str, Any] | None, rows: in
         values["tokenizer.ggml.bos_token_id"] = first
     special = {tokens[token]: token for token, kind in kinds.items() if kind == _CONTROL}
     ends = [special[text] for text in _ENDS if text in special]
-    if ends:
+    if last is not None:
+        values.update({"tokenizer.ggml.add_eos_token": True, "tokenizer.ggml.eos_token_id": last})
+    elif ends:
         values["tokenizer.ggml.eos_token_id"] = ends[0]
     return values
 
 
-_Found = tuple[dict[int, str], dict[int, int], list[str], str, "int | None"]
-"""Tokens and their types by id, merges, the name of the cut, and the token that begins a text."""
+_Found = tuple[dict[int, str], dict[int, int], list[str], str, "int | None", "int | None"]
+"""Tokens and their types by id, merges, the name of the cut, and the tokens that begin and end a text."""
 
 
-def _check_found(tokens: Mapping[int, str], merges: Iterable[str], first: int | None) -> None:
+def _check_found(tokens: Mapping[int, str], merges: Iterable[str], around: Iterable[int | None]) -> None:
     """Refuse ids that are not numbers, and texts that are not strings or have no UTF-8 form."""
-    ids = [*tokens, *(() if first is None else (first,))]
+    ids = [*tokens, *(token for token in around if token is not None)]
     texts = [*tokens.values(), *merges]
     fine = all(type(token) is int and token >= 0 for token in ids)
     if not fine or not all(isinstance(text, str) and is_unicode(text) for text in texts):
         raise InputError(_NO_TOKENIZER)
+
+
+def padded(values: Mapping[str, Any], rows: int) -> dict[str, Any]:
+    """Metadata of a vocabulary with a token for each row of a model: llama.cpp has no rows without one."""
+    found, missing = dict(values), rows - len(values["tokenizer.ggml.tokens"])
+    more: dict[str, list[Any]] = {
+        "tokens": [f"[PAD{row}]" for row in range(rows - missing, rows)],
+        "token_type": [_UNUSED] * missing,
+        "scores": [0.0] * missing,
+    }
+    for name, extra in more.items():
+        key = f"tokenizer.ggml.{name}"
+        if key in found:
+            found[key] = [*found[key], *extra]
+    return found
+
+
+def _check_rows(tokens: Mapping[int, str], rows: int) -> None:
+    if max(tokens, default=-1) >= rows:
+        raise InputError(
+            f"the tokenizer has {max(tokens) + 1} tokens, the model {rows}; they must be the pair that was trained "
+            "together"
+        )
 
 
 def _of_bpe1(model: BpeModel) -> _Found:
@@ -97,7 +121,7 @@ def _of_bpe1(model: BpeModel) -> _Found:
         kinds[token] = _CONTROL if is_control else _NORMAL
     # Without those that make control tokens, so that a text that spells one does not become it.
     plain = [merge for merge in model.merges if not _CONTROL_PIECE.search(model.vocabulary[merge[2]])]
-    return tokens, kinds, [f"{tokens[left]} {tokens[right]}" for left, right, _ in plain], _UNCUT, None
+    return tokens, kinds, [f"{tokens[left]} {tokens[right]}" for left, right, _ in plain], _UNCUT, None, None
 
 
 def byte_letters() -> list[str]:
@@ -112,12 +136,11 @@ def byte_letters() -> list[str]:
 
 def _of_json(values: Mapping[str, Any]) -> _Found:
     model = values["model"]
-    cut = _cut(values)
-    # llama.cpp takes a whole word that is a token before it merges, where text is cut as Llama 3's; otherwise never.
-    if model["type"] != "BPE" or not cut or bool(model.get("ignore_merges")) != (cut == "llama-bpe"):
+    cut = _cut(values, whole_words=bool(model.get("ignore_merges")))
+    if model["type"] != "BPE" or not cut:
         raise InputError(
-            "llama.cpp has no such tokenizer; expected a byte-level BPE that cuts text as GPT-2, Llama 3 or Qwen 2 "
-            "does; leave the tokenizer out"
+            "llama.cpp has no such tokenizer; expected a byte-level BPE that cuts text in a way that llama.cpp has a "
+            "name for, as GPT-2, Llama 3, Qwen 2 or SmolLM do; leave the tokenizer out (--no-tokenizer)"
         )
     tokens = {token: piece for piece, token in model["vocab"].items()}
     kinds = dict.fromkeys(tokens, _NORMAL)
@@ -125,20 +148,74 @@ def _of_json(values: Mapping[str, Any]) -> _Found:
         tokens[added["id"]] = added["content"]
         kinds[added["id"]] = _CONTROL if added["special"] else _USER_DEFINED
     merges = [merge if isinstance(merge, str) else " ".join(merge) for merge in model["merges"]]
-    return tokens, kinds, merges, cut, _first(values.get("post_processor"))
+    return tokens, kinds, merges, cut, *_around(values.get("post_processor"))
 
 
-def _cut(values: Mapping[str, Any]) -> str:
-    """llama.cpp's name for the way in which text is cut; empty if it has none."""
+def _is_of_pieces(values: Mapping[str, Any]) -> bool:
+    """Whether a ``tokenizer.json`` is SentencePiece's BPE: whole texts with ▁ for spaces, and tokens for bytes."""
+    model, steps = values["model"], _steps(values.get("normalizer"), "normalizers")
+    kinds = [step["type"] for step in steps]
+    if model["type"] != "BPE" or not model.get("byte_fallback") or values.get("pre_tokenizer") is not None:
+        return False
+    replaced = kinds[-1:] == ["Replace"] and steps[-1]["pattern"] == {"String": " "} and steps[-1]["content"] == "▁"
+    return replaced and (len(kinds) == 1 or (kinds[:-1] == ["Prepend"] and steps[0]["prepend"] == "▁"))
+
+
+def _pieces_metadata(values: Mapping[str, Any], rows: int) -> dict[str, Any]:
+    """The metadata of SentencePiece's BPE, in which a better score takes the place of an earlier merge."""
+    model = values["model"]
+    tokens: dict[int, str] = {token: piece for piece, token in model["vocab"].items()}
+    kinds = {token: _BYTE if _BYTE_PIECE.fullmatch(piece) else _NORMAL for token, piece in tokens.items()}
+    for added in values.get("added_tokens") or ():
+        tokens[added["id"]] = added["content"]
+        kinds[added["id"]] = _CONTROL if added["special"] else _USER_DEFINED
+    unknown = model["vocab"].get(model.get("unk_token"))
+    if unknown is not None:
+        kinds[unknown] = _UNKNOWN
+    first, last = _around(values.get("post_processor"))
+    _check_found(tokens, (), (first, last))
+    _check_rows(tokens, rows)
+    ranks: dict[str, int] = {}
+    for rank, merge in enumerate(model["merges"]):
+        ranks.setdefault("".join(merge.split(" ") if isinstance(merge, str) else merge), rank)
+    found = {
+        "model": "llama",
+        "tokens": [tokens.get(token, f"[PAD{token}]") for token in range(rows)],
+        "scores": [-float(ranks.get(tokens.get(token, ""), len(model["merges"]))) for token in range(rows)],
+        "token_type": [kinds.get(token, _UNUSED) for token in range(rows)],
+        "add_space_prefix": len(_steps(values.get("normalizer"), "normalizers")) == 2,
+        "add_bos_token": first is not None,
+        "add_eos_token": last is not None,
+    }
+    named = {"bos": first, "eos": last, "unknown": unknown}
+    found.update({f"{name}_token_id": token for name, token in named.items() if token is not None})
+    return {f"tokenizer.ggml.{name}": value for name, value in found.items()}
+
+
+def _cut(values: Mapping[str, Any], *, whole_words: bool) -> str:
+    """llama.cpp's name for the way in which text is cut; empty if it has none.
+
+    Some of its names also say that a word which is a token becomes that token before any merge (``whole_words``).
+    """
     steps = _steps(values.get("pre_tokenizer"), "pretokenizers")
     normalizers = [step["type"] for step in _steps(values.get("normalizer"), "normalizers")]
     if not steps or steps[-1]["type"] != "ByteLevel" or steps[-1]["add_prefix_space"]:
         return ""
-    if len(steps) == 1:
-        return "gpt-2" if steps[0].get("use_regex", True) and not normalizers else ""
-    is_split = len(steps) == 2 and steps[0]["type"] == "Split"
-    cut = _PATTERNS.get(str(steps[0]["pattern"].get("Regex")), "") if is_split else ""
+    found = [_expression(step) for step in steps[:-1]]
+    if steps[-1].get("use_regex", True):
+        found.append(GPT2_WORDS)
+    names = (name for name, cut in EXPRESSIONS.items() if list(cut) == found and (name in WHOLE_WORDS) == whole_words)
+    cut = next(names, "")
     return cut if not normalizers or (cut == "qwen2" and normalizers == ["NFC"]) else ""
+
+
+def _expression(step: Mapping[str, Any]) -> str | None:
+    """The regular expression by which one step cuts, or None if it does something else."""
+    if step["type"] == "Digits" and step["individual_digits"]:
+        return r"\p{N}"
+    if step["type"] != "Split" or step["behavior"].lower() != "isolated" or step.get("invert"):
+        return None
+    return step["pattern"].get("Regex")  # type: ignore[no-any-return]
 
 
 def _steps(part: Mapping[str, Any] | None, several: str) -> list[Mapping[str, Any]]:
@@ -147,10 +224,12 @@ def _steps(part: Mapping[str, Any] | None, several: str) -> list[Mapping[str, An
     return list(part[several]) if part["type"] == "Sequence" else [part]
 
 
-def _first(part: Mapping[str, Any] | None) -> int | None:
-    """The token that is put before a text, if one is."""
+def _around(part: Mapping[str, Any] | None) -> tuple[int | None, int | None]:
+    """The tokens that are put before and behind a text, where there are any."""
     for step in _steps(part, "processors"):
-        if step["type"] == "TemplateProcessing" and "SpecialToken" in step["single"][0]:
-            ids: Iterable[int] = step["special_tokens"][step["single"][0]["SpecialToken"]["id"]]["ids"]
-            return next(iter(ids), None)
-    return None
+        if step["type"] == "TemplateProcessing":
+            pieces, special = step["single"], step["special_tokens"]
+            ends = [piece.get("SpecialToken", {}).get("id") for piece in (pieces[0], pieces[-1])]
+            first, last = (None if name is None else next(iter(special[name]["ids"]), None) for name in ends)
+            return first, last
+    return None, None

@@ -11,13 +11,12 @@ import numpy as np
 import numpy.typing as npt
 
 from glinfer.config import ModelConfig
-from glinfer.errors import InputError
+from glinfer.errors import InputError, install_command
 from glinfer.formats.checkpoint import Checkpoint, FloatArray, check_checkpoint
 from glinfer.formats.files import AnyPath, replacing
-from glinfer.formats.gab.bpe import BpeModel
 from glinfer.formats.gguf.config import ROPE_FREQS, form_of, metadata_of
 from glinfer.formats.gguf.model import rows_for_file
-from glinfer.formats.gguf.vocabulary import vocabulary_metadata
+from glinfer.formats.gguf.vocabulary import Vocabulary, vocabulary_metadata
 from glinfer.formats.packed import block_weights, row_bytes
 from glinfer.formats.tensors import StoredTensor, stored_tensors, weight_shapes
 from glinfer.quant.formats import F16
@@ -97,7 +96,7 @@ def write_gguf(
     path: AnyPath,
     *,
     dtype: str | None = "float32",
-    tokenizer: BpeModel | Mapping[str, Any] | None = None,
+    tokenizer: Vocabulary | None = None,
 ) -> None:
     """Write a GGUF file of version 3. A model of the family ``gab`` becomes one of GPT-2's architecture.
 
@@ -144,7 +143,7 @@ def _package() -> Any:
         import gguf
     except ImportError:
         raise InputError(
-            "GGUF files are written with the package gguf, which is not installed; pip install 'glinfer[gguf]'"
+            f"GGUF files are written with the package gguf, which is not installed; {install_command('gguf')}"
         ) from None
     return gguf
 

@@ -77,7 +77,8 @@ def read_huggingface(path: AnyPath) -> Checkpoint:
             stored.pop()
         else:
             config = replace(config, tie_word_embeddings=False)
-    return _loaded(config, stored, found, shown(path))
+    files = (config_file, weights, *{each.file: None for each in found.values()})
+    return replace(_loaded(config, stored, found, shown(path)), files=files)
 
 
 def _counted(config: ModelConfig) -> str:

@@ -58,6 +58,7 @@ class Shards:
 
     Attributes:
         nbytes: the size of all files together.
+        files: their paths.
     """
 
     def __init__(self, shards: list[Shard]) -> None:
@@ -65,6 +66,7 @@ class Shards:
         self._shards = [shard for shard in shards if shard.nbytes]  # nothing can lie in the others, nor be mapped
         self._mapped: dict[Path, Bytes] = {}
         self.nbytes = sum(shard.nbytes for shard in shards)
+        self.files = tuple(shard.file for shard in shards)
 
     def is_in_one(self, place: ByteRange) -> bool:
         """Whether a range lies in one file, so that it need not be copied."""

@@ -126,7 +126,8 @@ def read_manifest(path: AnyPath) -> Checkpoint:
             packed[name] = rows
         else:
             tensors[name] = rows.floats().reshape(entry.shape)
-    return Checkpoint(config, MappingProxyType(tensors), shown(path), MappingProxyType(packed))
+    files = (manifest, *shards.files)
+    return Checkpoint(config, MappingProxyType(tensors), shown(path), MappingProxyType(packed), files)
 
 
 def _check_version(values: Mapping[str, Any], entries: Mapping[str, _Entry], label: str) -> None:

@@ -90,6 +90,12 @@ class GroupedLayout(LineLayout):
         return FORMATS["rgba32ui"]
 
     @property
+    def paired(self) -> tuple[int, int]:
+        """The texels of a lane, from the first on and up to the second, whose words hold the scales of two outputs."""
+        scales = self._places()[2]
+        return (scales.start, scales.stop) if self.form.shared else (0, 0)
+
+    @property
     def _outputs(self) -> tuple[int, ...]:
         """Axes of the outputs: block, half of it, quad of it, the member that owns four outputs, its outputs."""
         return (self._lines.blocks, 2, 2, 4, 4)

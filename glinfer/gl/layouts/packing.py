@@ -100,6 +100,16 @@ class LineLayout:
         return self._lines.height
 
     @property
+    def line(self) -> int:
+        """Texels of a line."""
+        return self._lines.line
+
+    @property
+    def lines_per_block(self) -> int:
+        """Lines of a block of 64 outputs."""
+        return self._lines.lines_per_block
+
+    @property
     def nbytes(self) -> int:
         """Bytes of texture memory."""
         return self.width * self.height * self.format.bytes_per_texel

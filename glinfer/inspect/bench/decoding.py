@@ -17,6 +17,7 @@ from glinfer.config import ModelConfig
 from glinfer.engine.loading import load_model, prepare
 from glinfer.engine.model import Loaded, Model
 from glinfer.engine.progress import Progress, no_progress
+from glinfer.engine.report import Report
 from glinfer.errors import InputError
 from glinfer.formats import Checkpoint
 from glinfer.gl.context import Device
@@ -24,7 +25,7 @@ from glinfer.inspect.bench.engines import BatchDecoder, Decoder, FastDecoder
 from glinfer.inspect.bench.turns import BLOCK_TOKENS, Times, Turns
 from glinfer.inspect.ceiling import CeilingReport
 from glinfer.inspect.draws import example_ids
-from glinfer.inspect.report import Report, Spread
+from glinfer.inspect.report import Spread
 from glinfer.models.plan import Plan
 from glinfer.quant.formats import DEFAULT_CACHE
 

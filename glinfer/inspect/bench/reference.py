@@ -9,9 +9,9 @@ from dataclasses import dataclass
 
 from glinfer.engine.model import Model
 from glinfer.engine.progress import Progress, no_progress
+from glinfer.engine.report import Report
 from glinfer.errors import InputError
 from glinfer.inspect.draws import example_ids
-from glinfer.inspect.report import Report
 from glinfer.models.reference.gab import LOGITS
 
 

@@ -10,8 +10,8 @@ from typing import Any
 import numpy as np
 
 from glinfer.config import ModelConfig
+from glinfer.engine.report import Report, plain
 from glinfer.inspect.diff.weights import WeightsDiff
-from glinfer.inspect.report import Report, plain
 from glinfer.quant.formats import DEFAULT_CACHE
 
 

@@ -75,11 +75,11 @@ class Drawing:
         return NO_TOKEN if token < 0 else token_label(token, self.tokenizer)
 
     def add(self, kind: str, layer: int | None, name: str, sheet: Sheet, title: str, alt: str) -> None:
-        """Save a picture as ``kind/name.png``."""
-        file = self.folder / kind / f"{name}.png"
-        file.parent.mkdir(exist_ok=True)
-        width, height = sheet.save(file)
-        about = {"file": f"{kind}/{name}.png", "kind": kind, "layer": layer, "title": title, "alt": alt}
+        """Save a picture as ``kind/name.png``, and for dark pages as ``kind/name-dark.png``."""
+        files = {"file": f"{kind}/{name}.png", "dark": f"{kind}/{name}-dark.png"}
+        (self.folder / kind).mkdir(exist_ok=True)
+        width, height = sheet.save(*(self.folder / file for file in files.values()))
+        about = {**files, "kind": kind, "layer": layer, "title": title, "alt": alt}
         self.pictures.append({**about, "width": width, "height": height})
         self.on_progress(len(self.pictures), self._expected())
 

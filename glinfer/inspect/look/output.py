@@ -12,23 +12,50 @@ import re
 import secrets
 import shutil
 from collections.abc import Iterator, Mapping, Sequence
+from html import escape
 from os import PathLike
 from pathlib import Path
 from typing import Any
 
 from glinfer.engine.progress import Progress, no_progress
+from glinfer.engine.report import plain
 from glinfer.errors import FormatError, InputError
 from glinfer.formats import Checkpoint
 from glinfer.formats.files import reason, shown
 from glinfer.inspect.look.options import CapturableModel, LookOptions, prompt_ids
 from glinfer.inspect.pages import rendered, require_matplotlib
-from glinfer.inspect.report import plain
 from glinfer.models.choice import USUAL_TEXTURE_SIZE
+from glinfer.notebook import picture
 
 FORMAT, VERSION = "glinfer-look", 1
 """``format`` and ``version`` in ``look.json``."""
 DATA, PAGE = "look.json", "index.html"
+_MAX_SHOWN, _WIDEST = 8, 900  # pictures that a notebook shows, and pixels of their width
 _OWN_PICTURE = re.compile(r"[a-z]+/[a-z0-9-]+\.png")
+
+
+class LookResult(dict[str, Any]):
+    """The contents of ``look.json``; a dictionary that shows its pictures in a notebook.
+
+    Attributes:
+        folder: where the pictures and the page are.
+    """
+
+    def __init__(self, document: Mapping[str, Any], folder: Path) -> None:
+        """Keep what was written to ``folder``."""
+        super().__init__(document)
+        self.folder = folder
+
+    def __repr__(self) -> str:
+        """The number of pictures, and their folder."""
+        return f"LookResult({len(self['pictures'])} pictures, {str(self.folder)!r})"
+
+    def _repr_html_(self) -> str:
+        shown = [each for each in self["pictures"] if (self.folder / each["file"]).is_file()][:_MAX_SHOWN]
+        parts = [f"<p>{len(self['pictures'])} pictures; all of them are in {escape(str(self.folder / PAGE))}</p>"]
+        for each in shown:
+            parts.append(picture((self.folder / each["file"]).read_bytes(), each["alt"], min(each["width"], _WIDEST)))
+        return "\n".join(parts)
 
 
 def look(
@@ -42,7 +69,7 @@ def look(
     max_texture_size: int = USUAL_TEXTURE_SIZE,
     force: bool = False,
     on_progress: Progress = no_progress,
-) -> dict[str, Any]:
+) -> LookResult:
     """Draw pictures into a folder, with a page; returns the contents of ``look.json``.
 
     Args:
@@ -88,7 +115,7 @@ def look(
         document: dict[str, Any] = plain(found)
         (new / DATA).write_text(json.dumps(document, ensure_ascii=False, allow_nan=False, indent=1), encoding="utf-8")
         (new / PAGE).write_text(page(document), encoding="utf-8")
-    return document
+    return LookResult(document, target)
 
 
 def page(document: Mapping[str, Any]) -> str:
@@ -136,7 +163,8 @@ def earlier_pictures(folder: Path) -> list[str] | None:
     if not isinstance(found, dict) or found.get("format") != FORMAT:
         return None
     pictures = found.get("pictures")
-    names = [each.get("file") for each in pictures if isinstance(each, dict)] if isinstance(pictures, list) else []
+    entries = [each for each in pictures if isinstance(each, dict)] if isinstance(pictures, list) else []
+    names = [each.get(key) for each in entries for key in ("file", "dark")]
     # The file may come from anybody: only names that this module could have written are ever removed.
     return [name for name in names if isinstance(name, str) and _OWN_PICTURE.fullmatch(name)]
 

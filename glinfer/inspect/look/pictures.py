@@ -15,20 +15,34 @@ import numpy.typing as npt
 from matplotlib.colors import LogNorm, Normalize, PowerNorm
 from matplotlib.ticker import MaxNLocator
 
-from glinfer.inspect.figures import CHARACTER, FAINT, INK, LINE, OKABE_ITO, QUIET, SMALL, Sheet, room, short, thinned
+from glinfer.inspect.figures import (
+    CHARACTER,
+    FAINT,
+    INK,
+    LINE,
+    OKABE_ITO,
+    ON_LIGHT,
+    QUIET,
+    SIGNED,
+    SMALL,
+    Sheet,
+    room,
+    short,
+    thinned,
+)  # fmt: skip
 from glinfer.inspect.look.statistics import WeightSummary
 from glinfer.inspect.pages import percent
 
 Floats = npt.NDArray[np.floating]
 
 MARKERS = "osD^vPX*"
-MAGNITUDE, CERTAINTY, SIGNED = "viridis", "cividis", "RdBu_r"
+MAGNITUDE, CERTAINTY = "viridis", "cividis"
 POSITIONS = 32
 """Positions in one lens picture; longer texts take several."""
 
 _GAP = 0.12  # inches between things
 _PANEL = (1.5, 4.8, 3.4)  # edge of an attention map: minimum, maximum, and without room for labels
-_WIDEST = 19.0
+_WIDEST = 13.0
 _LEGEND = 1.5
 _IMAGE, _STRIP, _PLOT = 2.56, 0.9, 2.5  # a matrix, the room for a vector, and a histogram
 _PIXELS = 64  # pixels of the edge of a map in the overview
@@ -122,7 +136,7 @@ def attention_overview(maps: Sequence[np.ma.MaskedArray], layers: Sequence[int],
 def hidden(stream: Floats, labels: Sequence[str], title: str) -> Sheet:
     """Draw the stream [S, D] behind one layer: a row for each token, a column for each feature."""
     length, width = stream.shape
-    high = min(max(1.0, length * 0.14), 7.0)
+    high = min(max(1.0, length * LINE), 7.0)
     ticks = thinned(labels, high)
     named, wide = room(ticks), 10.5
     finite = stream[np.isfinite(stream)]
@@ -227,7 +241,7 @@ def lens(
 
 def _on(prob: float) -> str:
     """Choose a readable text colour: cividis is dark below the middle."""
-    return "white" if prob < 0.55 else INK
+    return "white" if prob < 0.55 else ON_LIGHT
 
 
 def lens_last(

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 import re
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
@@ -19,6 +20,10 @@ from glinfer.inspect.profile.traffic import TextureUse
 from glinfer.inspect.report import megabytes
 
 _WIDTH = 10.0  # inches of a figure, at 72 SVG units each
+_LABEL_DRAWS = 0.022  # of a chart's width: the room of a block's number
+_SQUASHED = 4.0  # times the time of nine draws in ten: a scale that shows more squashes them
+_NAMED = 3  # draws beyond the scale whose time is written
+_RATE_TEXT = 0.17  # of the largest rate: the room of the text beside a bar
 
 FAMILIES = {
     "attention": OKABE_ITO[0],
@@ -51,7 +56,7 @@ def profile_charts(report: ProfileReport) -> list[Figure]:
     """Draw all charts of a profile."""
     with svg_style():
         found = [_kinds(report), _draws(report), _rates(report), _memory(report)]
-        return [*found, _growth(report)] if report.growth else found
+        return [*found, _growth(report)] if len(report.growth) > 1 else found
 
 
 def comparison_chart(comparison: ProfileComparison) -> Figure:
@@ -127,18 +132,31 @@ def _draws(report: ProfileReport) -> Figure:
     draws, chart = report.draws, Chart(_WIDTH, 3.4)
     slowest = max(draws, key=lambda draw: draw.ms)
     caption = f"Every draw of one run. The slowest is {slowest.name} with {slowest.ms:.3f} ms."
+    top = scale_top([each.ms for each in draws])
+    longer = [each for each in draws if each.ms > top]
+    if longer:
+        which = "A draw is" if len(longer) == 1 else f"{len(longer)} draws are"
+        caption += f" {which} longer than the scale: cut off at its top, with the time above it."
     axes = chart.axes[0]
     for each in draws:
-        (bar,) = axes.bar(each.index, each.ms, color=FAMILIES[family_of(each.kind)], width=0.86, linewidth=0)
+        shown = min(each.ms, top)
+        (bar,) = axes.bar(each.index, shown, color=FAMILIES[family_of(each.kind)], width=0.86, linewidth=0)
         chart.tip(bar, f"{each.index} {each.name}: {each.ms:.3f} ms, {each.op}, reads {each.bytes_read:,} bytes")
+    for number, each in enumerate(sorted(longer, key=lambda each: -each.ms)):
+        _cut_off(axes, each, len(draws), top, number)
     spans = [(name, [each.index for each in group]) for name, group in groupby(draws, _block) if name]
-    labelled = max((len(places) for _, places in spans), default=0) >= len(draws) / 60
+    each_block = sum(len(places) for _, places in spans) / max(1, len(spans))
+    step = math.ceil(_LABEL_DRAWS * len(draws) / each_block) if spans else 1
     for turn, (name, places) in enumerate(spans):
         if turn % 2 == 0:
             axes.axvspan(places[0] - 0.5, places[-1] + 0.5, color=GRID, alpha=0.7, linewidth=0, zorder=0)
-        if labelled:
+        if turn % step == 0:
             middle = (places[0] + places[-1]) / 2
-            axes.annotate(name, (middle, 1), xycoords=("data", "axes fraction"), ha="center", va="bottom", fontsize=8)
+            text = f"block {name}" if turn == 0 and len(places) > 0.08 * len(draws) else name
+            axes.annotate(text, (middle, 1), xycoords=("data", "axes fraction"), ha="center", va="bottom", fontsize=8)
+    if spans:
+        caption += " Numbers above the chart, and the shading, are blocks."
+    axes.set_ylim(0, (1.06 + 0.09 * min(len(longer), _NAMED)) * top)
     axes.set_xlim(-0.8, len(draws) - 0.2)
     axes.set_xlabel("draw, in the order of the plan")
     axes.set_ylabel("milliseconds")
@@ -147,9 +165,37 @@ def _draws(report: ProfileReport) -> Figure:
     return _figure("draws", "Time of every draw", caption, chart)
 
 
+def scale_top(times: Sequence[float]) -> float:
+    """The largest time that a scale shows in full: the longest draw, unless it would squash all others."""
+    ordered = sorted(times)
+    most = ordered[-1] or 1.0
+    usual = ordered[int(0.9 * (len(ordered) - 1))]
+    limit = max(_SQUASHED * usual, 0.0)
+    below = [ms for ms in ordered if ms <= limit]
+    return most if most <= 1.5 * limit or not below or not below[-1] else below[-1]
+
+
+def _cut_off(axes: Axes, draw: DrawProfile, count: int, top: float, number: int) -> None:
+    """Mark a bar as longer than the scale, and write its time above the bars; each further one a line lower."""
+    axes.plot([draw.index - 0.9, draw.index + 0.9], [0.94 * top, 0.97 * top], color=PAGE, linewidth=3)
+    if number >= _NAMED:
+        return
+    left = draw.index > count / 2
+    axes.annotate(
+        f"{draw.name} {draw.ms:.2f} ms",
+        (draw.index, 1),
+        xycoords=("data", "axes fraction"),
+        xytext=(0, -3 - 11 * number),
+        textcoords="offset points",
+        ha="right" if left else "left",
+        va="top",
+        fontsize=8.5,
+    )
+
+
 def _block(draw: DrawProfile) -> str:
     found = re.match(r"h\.(\d+)\.", draw.name)
-    return f"block {found[1]}" if found else ""
+    return found[1] if found else ""
 
 
 def _rates(report: ProfileReport) -> Figure:
@@ -173,7 +219,9 @@ def _rates(report: ProfileReport) -> Figure:
             if ceiling:
                 axes.plot([ceiling, ceiling], [place - 0.42, place + 0.42], color=TEXT, linewidth=2)
             chart.tip(bar, f"{kind.kind}: reads {kind.bytes_read:,} bytes in {kind.ms:.3f} ms, {text}")
-            axes.text(1.03 * most, place, text, va="center", fontsize=8.5)
+            # Beside the bar, or beyond the mark where both would be at the same place.
+            end = ceiling if rate < ceiling < rate + _RATE_TEXT * most else rate
+            _beside(axes, end, place, text)
         axes.set_xlim(0, 1.2 * most)
     return _figure("rates", "Fetch rate by kind of draw", caption, chart)
 
@@ -204,11 +252,10 @@ def _growth(report: ProfileReport) -> Figure:
         axes.set_ylim(0, 1.06 * axes.get_ylim()[1])
         axes.set_xlabel("place in the sequence, tokens")
         axes.grid()
-        if len(points) > 1:
-            axes.set_xscale("log", base=2)
-            axes.set_xticks(places)
-            axes.xaxis.set_major_formatter(FuncFormatter(lambda value, _: f"{value:.0f}"))
-            axes.xaxis.set_minor_formatter(NullFormatter())
+        axes.set_xscale("log", base=2)
+        axes.set_xticks(places)
+        axes.xaxis.set_major_formatter(FuncFormatter(lambda value, _: f"{value:.0f}"))
+        axes.xaxis.set_minor_formatter(NullFormatter())
     chart.legend(FAMILIES, families)
     return _figure("growth", "Growth with the sequence", caption, chart)
 

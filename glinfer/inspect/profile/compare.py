@@ -7,11 +7,12 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any
 
+from glinfer.engine.report import Report
 from glinfer.errors import FormatError
 from glinfer.formats.files import AnyPath, opened, shown
 from glinfer.inspect.labels import shortened
 from glinfer.inspect.profile.report import REPORT, VERSION
-from glinfer.inspect.report import Cell, Report, Table, columns, megabytes
+from glinfer.inspect.report import Cell, Table, columns, megabytes
 from glinfer.limits import MAX_PROFILE_BYTES
 
 _ALIKE = ("renderer", "config", "plan", "weights", "what", "tokens", "timing")

@@ -11,8 +11,12 @@ from glinfer.inspect.pages import rendered, require_matplotlib
 from glinfer.inspect.profile.compare import ProfileComparison
 from glinfer.inspect.profile.report import ProfileReport
 
-Fact = tuple[str, str, str]
-"""A number in large letters: its name, the number with its unit, and a remark."""
+Fact = tuple[str, str, str, str]
+"""A number in large letters: its name, the number with its unit, a remark, and a sentence on what it means."""
+
+_PLAIN = "The median time of one run, from the first draw to the result, without any measuring."
+_ALL_DRAWS = "The times of all draws, added up."
+_READ = "Bytes of texels that draws fetch in a run, each texel counted once a draw."
 
 
 def check_charts() -> None:
@@ -56,10 +60,10 @@ def comparison_page(comparison: ProfileComparison) -> str:
         title="glinfer profile: before and after",
         about=[f"before: {before.about}", f"after: {after.about}"],
         facts=[
-            ("a plain run", f"{after.wall_ms:.2f} ms", f"{before.wall_ms:.2f} ms before"),
-            ("all draws", f"{total.after.ms:.2f} ms", f"{total.before.ms:.2f} ms before"),
-            ("draws", f"{total.after.draws}", f"{total.before.draws} before"),
-            ("read", f"{total.after.read / 1e6:,.1f} MB", f"{total.before.read / 1e6:,.1f} MB before"),
+            ("a plain run", f"{after.wall_ms:.2f} ms", f"{before.wall_ms:.2f} ms before", _PLAIN),
+            ("all draws", f"{total.after.ms:.2f} ms", f"{total.before.ms:.2f} ms before", _ALL_DRAWS),
+            ("draws", f"{total.after.draws}", f"{total.before.draws} before", "So many draw calls a run takes."),
+            ("read", f"{total.after.read / 1e6:,.1f} MB", f"{total.before.read / 1e6:,.1f} MB before", _READ),
         ],
         notes=comparison.notes,
         figures=[comparison_chart(comparison)],
@@ -93,11 +97,31 @@ def _facts(report: ProfileReport) -> list[Fact]:
     spread = f"{report.wall.fastest:.2f} to {report.wall.slowest:.2f} ms"
     of_ceiling = "ceiling not measured" if ceiling is None else f"{ceiling:.0%} of the ceiling"
     return [
-        ("a plain run", f"{report.wall.median:.2f} ms", spread),
-        ("all issued after", f"{report.issue.median:.2f} ms", "of a plain run"),
-        ("all draws", f"{report.draws_ms:.2f} ms", f"{report.share_of_draws:.1%} of a plain run"),
-        ("profiling costs", f"{report.overhead - 1:+.1%}", f"{report.profiled.median:.2f} ms a profiled run"),
-        ("read", f"{report.bytes_read / 1e6:,.1f} MB", f"{report.bytes_written / 1e6:,.2f} MB written"),
-        ("fetch rate", f"{report.bytes_per_second / 1e9:.1f} GB/s", of_ceiling),
-        ("textures", f"{memory / 1e6:,.1f} MB", f"{len(report.textures)} of them"),
+        ("a plain run", f"{report.wall.median:.2f} ms", spread, _PLAIN),
+        (
+            "all issued after",
+            f"{report.issue.median:.2f} ms",
+            "of a plain run",
+            "Until then Python hands draws to the driver; a software renderer computes meanwhile.",
+        ),
+        ("all draws", f"{report.draws_ms:.2f} ms", f"{report.share_of_draws:.1%} of a plain run", _ALL_DRAWS),
+        (
+            "profiling costs",
+            f"{report.overhead - 1:+.1%}",
+            f"{report.profiled.median:.2f} ms a profiled run",
+            "A run in which every draw is timed takes this much longer.",
+        ),
+        ("read", f"{report.bytes_read / 1e6:,.1f} MB", f"{report.bytes_written / 1e6:,.2f} MB written", _READ),
+        (
+            "fetch rate",
+            f"{report.bytes_per_second / 1e9:.1f} GB/s",
+            of_ceiling,
+            "The bytes read, over the time of all draws; the ceiling is what a pass that only fetches reaches.",
+        ),
+        (
+            "textures",
+            f"{memory / 1e6:,.1f} MB",
+            f"{len(report.textures)} of them",
+            "Texture memory for weights, keys and values, and what draws hand to each other.",
+        ),
     ]

@@ -6,10 +6,11 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
+from glinfer.engine.report import Report
 from glinfer.gl.timers import Timeline
 from glinfer.inspect.ceiling import FetchRate
 from glinfer.inspect.profile.traffic import Read, TextureUse, min_seconds
-from glinfer.inspect.report import Cell, Report, Spread, Table, columns, megabytes
+from glinfer.inspect.report import Cell, Spread, Table, columns, megabytes
 
 REPORT, VERSION = "glinfer profile", 1
 """``report`` and ``version`` in the JSON of a report."""
@@ -72,7 +73,7 @@ class GrowthPoint:
     kinds: Mapping[str, float]
 
 
-@dataclass(frozen=True)
+@dataclass(frozen=True, repr=False)
 class ProfileReport(Report):
     """One profiled run of a plan. Times in milliseconds, sizes in bytes.
 
@@ -124,6 +125,14 @@ class ProfileReport(Report):
     growth: tuple[GrowthPoint, ...]
     notes: tuple[str, ...]
     timeline: Timeline
+
+    def __repr__(self) -> str:
+        """The run, its median time, and where it ran."""
+        return f"<ProfileReport: {self.subject}; {len(self.draws)} draws, {self.wall.median:.2f} ms; {self.renderer}>"
+
+    def _repr_html_(self) -> str:
+        title = f"{self.subject}: {self.wall.median:.2f} ms, {len(self.draws)} draws, plan {self.plan}, {self.renderer}"
+        return self.kind_table().to_html(title)
 
     @property
     def subject(self) -> str:

@@ -4,25 +4,23 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
-from pathlib import Path
 
 import numpy as np
 
+from glinfer.engine.engine import Engine
 from glinfer.engine.ids import check_ids
-from glinfer.formats import Checkpoint
-from glinfer.gl.context import Device
+from glinfer.engine.report import Report
+from glinfer.engine.textures import as_bits
 from glinfer.gl.layouts.blocks import BlockLayout
 from glinfer.gl.layouts.flat import FlatLayout
 from glinfer.gl.layouts.matrix import TexelLayout
-from glinfer.inspect.report import Report
 from glinfer.inspect.verify.state import StateCheck, StateFault
-from glinfer.inspect.verify.textures import Weights, as_bits
-from glinfer.models.fast.shortlist import fill_table
+from glinfer.models.fast.shortlist import TABLE, fill_table
 from glinfer.models.feed import runs
 from glinfer.models.oracle import RunValues, by_output, relative_error, rounding, run_draw, written_rows
-from glinfer.models.plan import Plan
 from glinfer.models.session import Hook, Session, weight_matrix
 from glinfer.ops import DrawSpec
+from glinfer.ops.fused.rows import row_table
 from glinfer.ops.noise import noise_key
 from glinfer.ops.spec import Array
 
@@ -62,33 +60,27 @@ class DrawCheck(Report):
 
 
 def verify_draws(
-    checkpoint: Checkpoint,
-    plan: Plan,
-    device: Device,
+    engine: Engine,
     ids: Sequence[int],
     *,
-    weights: Weights | None = None,
-    shader_root: Path | None = None,
     on_check: Callable[[DrawCheck], None] | None = None,
     on_bound: Callable[[Session], object] | None = None,
     before: Hook | None = None,
 ) -> list[DrawCheck]:
-    """Run ids through a plan, and compare every draw of the last run with float64 on the GPU's own inputs.
+    """Run ids through the bound plan of an engine, and compare every draw of the last run with float64.
 
-    A plan over whole sequences takes one run, a plan with a cache one run a token, the last one draw by draw. Every
-    target is filled with NaN first, which reveals unwritten elements and strays; a target that a draw adds to keeps its
-    contents.
+    Each draw is compared on the GPU's own inputs, but for weights, of which the oracle takes those of
+    ``engine.source``. A plan over whole sequences takes one run, a plan with a cache one run a token, the last one draw
+    by draw, and then the draw of its shortlist. Every target is filled with NaN first, which reveals unwritten elements
+    and strays; a target that a draw adds to keeps its contents. A model goes on afterwards as it would have: what its
+    own caches held is computed again.
 
     After each draw OpenGL's errors and state are checked, see :data:`glinfer.inspect.verify.state.KINDS`; in the runs
     before the last, only errors.
 
     Args:
-        checkpoint: the model.
-        plan: the checked plan.
-        device: the checked renderer.
+        engine: a bound plan, such as ``model.engine``.
         ids: the sequence.
-        weights: as in :func:`verify_textures`.
-        shader_root: another folder of shader files, for trying out changed shaders.
         on_check: receives each finished check.
         on_bound: receives the bound session before the first run. Tests plant faults here: write another matrix into a
             texture, set a filter, replace ``session.draws``.
@@ -97,24 +89,25 @@ def verify_draws(
     Raises:
         InputError: the model cannot run the ids.
     """
-    ids = check_ids(ids, checkpoint.config)
-    arrays = checkpoint.tensors if weights is None else weights
-    session = Session(plan, arrays, device, shader_root=shader_root)
-    try:
-        checker = _DrawChecker(session, arrays, on_check, before)
-        if on_bound is not None:
-            on_bound(session)
-        *earlier, (inputs, values) = runs(plan, ids)
-        for number, given in enumerate(earlier):
-            checker.run(f"run {number + 1} of {len(earlier) + 1}", *given)
-        if "noise" in values:  # checks the noise in the choice of a token too
-            key, inverse_temperature = noise_key(0, len(ids)), 1.25
-            values |= {"noise": 1.0, "inverse_temperature": inverse_temperature, "noise_key": key}
-            for table in inputs.values():  # of the shortlist
-                fill_table(table, [0], [(key, inverse_temperature)])
-        return checker.check(inputs, values)
-    finally:
-        session.release()
+    ids = check_ids(ids, engine.options.config)
+    session, *others = engine.sessions_for(len(ids))
+    engine.forget_own()
+    checker = _DrawChecker(session, engine.source(), on_check, before)
+    if on_bound is not None:
+        on_bound(session)
+    drawn = noise_key(0, len(ids)), 1.25  # checks the noise in the choice of a token too
+    *earlier, (inputs, values) = runs(session.plan, ids)
+    for number, given in enumerate(earlier):
+        checker.run(f"run {number + 1} of {len(earlier) + 1}", *given)
+    if "noise" in values:
+        values |= {"noise": 1.0, "noise_key": drawn[0], "inverse_temperature": drawn[1]}
+    checks = checker.check(inputs, values)
+    for other in others:
+        checker = _DrawChecker(other, {}, on_check, before, first=len(checks))
+        table = row_table(1)
+        fill_table(table, [0], [drawn])
+        checks += checker.check({TABLE: table}, {"rows": 1})
+    return checks
 
 
 def _numbers(layout: TexelLayout, held: Array) -> int:
@@ -130,11 +123,13 @@ class _DrawChecker:
     def __init__(
         self,
         session: Session,
-        weights: Weights,
+        weights: Mapping[str, Array],
         on_check: Callable[[DrawCheck], None] | None,
         planted: Hook | None,
+        *,
+        first: int = 0,
     ) -> None:
-        self.session, self.on_check, self.table = session, on_check, session.plan.table
+        self.session, self.on_check, self.table, self.first = session, on_check, session.plan.table, first
         self.planted, self.state = planted, StateCheck(session)
         self.findings: dict[str, list[StateFault]] = {spec.name: [] for spec in session.plan.draws}
         self.weights = {tensor.name: weight_matrix(tensor, weights) for tensor in session.plan.of_kind("weight")}
@@ -145,6 +140,8 @@ class _DrawChecker:
             tensor.name: tensor.shape if tensor.name in self.whole else (1, tensor.shape[1])
             for tensor in session.plan.of_kind("cache")
         }
+        # Inputs that another plan has written, such as logits, are in use whole.
+        self.extents |= {tensor.name: tensor.shape for tensor in session.plan.of_kind("input")}
         self.values: RunValues = {}
         self.inputs: dict[str, Array] = {}
         self.saved: dict[str, Array] = {}
@@ -214,7 +211,8 @@ class _DrawChecker:
             part = np.nan_to_num(part, nan=0.0) if missing else part
             error = max(error, self.error(spec, part, expected, allowed))
             unwritten += missing
-        check = DrawCheck(len(self.checks), spec.name, spec.shader, rows, cols, error, unwritten, strays)
+        index = self.first + len(self.checks)
+        check = DrawCheck(index, spec.name, spec.shader, rows, cols, error, unwritten, strays)
         if not check.exact:
             findings += self.changed_weights(spec)
         check = replace(check, findings=tuple(findings))

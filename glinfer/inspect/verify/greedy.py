@@ -7,12 +7,11 @@ from dataclasses import dataclass
 
 import numpy as np
 
+from glinfer.engine.engine import Engine
 from glinfer.engine.ids import check_ids
-from glinfer.engine.loading import bind
+from glinfer.engine.report import Report
 from glinfer.formats import Checkpoint
 from glinfer.formats.checkpoint import with_context
-from glinfer.gl.context import Device
-from glinfer.inspect.report import Report
 from glinfer.models.choice import USUAL_TEXTURE_SIZE, is_published, weights_for
 from glinfer.models.fast.parts import cache_slots
 from glinfer.models.fast.rows import SCORES, chunk_plan, slots_for
@@ -25,7 +24,6 @@ from glinfer.ops.fused.rows import interleaved
 from glinfer.ops.fused.score import log_probabilities
 from glinfer.ops.kernels import KernelOptions
 from glinfer.ops.spec import Array
-from glinfer.quant.formats import DEFAULT_CACHE
 
 
 @dataclass(frozen=True)
@@ -53,44 +51,28 @@ class GreedyCheck(Report):
         return self.agreeing == len(self.chosen)
 
 
-def verify_greedy(
-    checkpoint: Checkpoint,
-    device: Device,
-    ids: Sequence[int],
-    count: int,
-    *,
-    plan: str,
-    weights: str,
-    cache: str = DEFAULT_CACHE,
-) -> GreedyCheck:
+def verify_greedy(engine: Engine, checkpoint: Checkpoint, ids: Sequence[int], count: int) -> GreedyCheck:
     """Choose ``count`` tokens greedily on the device, then compare with the float64 oracle over the whole sequence.
 
     The oracle computes a plan's passes in NumPy over the device's weights; over the checkpoint's own where they are
     folded. Each token is predicted from those that the device chose before it.
 
     Args:
+        engine: the bound plan of the model, which chooses tokens.
         checkpoint: the model.
-        device: the renderer that chooses tokens.
         ids: tokens before the first chosen one.
         count: number of chosen tokens.
-        plan: one of :data:`glinfer.models.choice.PLANS`.
-        weights: one of :data:`glinfer.models.choice.WEIGHTS`.
-        cache: one of :data:`glinfer.models.choice.CACHES`.
 
     Raises:
         InputError: the model cannot run the ids, or with the chosen ones they exceed its context.
     """
-    checked = check_ids(ids, checkpoint.config)
+    checked, options = check_ids(ids, checkpoint.config), engine.options
     whole = with_context(checkpoint, len(checked) + count)  # refuses a length beyond the context
-    engine = bind(whole, device, plan, weights, cache=cache)
-    try:
-        with engine.session() as session:
-            session.prefill(checked)
-            chosen = session.generate_ids(count)
-    finally:
-        engine.bound.release()
+    with engine.session() as session:
+        session.prefill(checked)
+        chosen = session.generate_ids(count)
     sequence = [*checked, *chosen]
-    likeliest = _likeliest(whole, sequence[:-1], weights, cache)[len(checked) - 1 :]
+    likeliest = _likeliest(whole, sequence[:-1], options.weights, options.cache)[len(checked) - 1 :]
     return GreedyCheck(tuple(chosen), tuple(int(token) for token in likeliest))
 
 

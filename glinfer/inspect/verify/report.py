@@ -7,13 +7,15 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from glinfer.inspect.report import Report, plain
+from glinfer.engine.report import Report, plain
+from glinfer.engine.textures import TextureCheck
 from glinfer.inspect.verify.draws import DrawCheck
 from glinfer.inspect.verify.greedy import GreedyCheck
-from glinfer.inspect.verify.textures import SpecialCheck, TextureCheck
+from glinfer.inspect.verify.special import SpecialCheck
+from glinfer.models.session import WrongTexture
 from glinfer.quant.formats import DEFAULT_CACHE
 
-VERSION = 1
+VERSION = 2
 """Version of the JSON document; it changes with the meaning of a field."""
 _SCHEMA = Path(__file__).resolve().parents[2] / "schemas" / "verify.schema.json"
 
@@ -24,7 +26,9 @@ class VerifyRun(Report):
 
     Attributes:
         renderer: version and name.
-        textures: weights, uploaded and read back.
+        textures: weights, read back from the bound textures after everything else has run.
+        wrong_textures: inputs of draws that sample another texture than their plan names.
+        after: tokens that were generated before; None if none were asked for.
         special: special values.
         draws: draws against float64; empty if not checked.
         greedy: tokens against float64; None if not checked.
@@ -42,6 +46,8 @@ class VerifyRun(Report):
 
     renderer: str
     textures: tuple[TextureCheck, ...] = ()
+    wrong_textures: tuple[WrongTexture, ...] = ()
+    after: int | None = None
     special: tuple[SpecialCheck, ...] = ()
     draws: tuple[DrawCheck, ...] = ()
     greedy: GreedyCheck | None = None
@@ -55,8 +61,8 @@ class VerifyRun(Report):
 
     @property
     def bad_textures(self) -> list[TextureCheck]:
-        """Textures that returned other bits."""
-        return [check for check in self.textures if not check.identical]
+        """Textures that hold other bits than they should."""
+        return [check for check in self.textures if not check.passed]
 
     @property
     def bad_draws(self) -> list[DrawCheck]:
@@ -73,7 +79,8 @@ class VerifyRun(Report):
         """Whether all checks passed."""
         stored = all(check.stored for check in self.special)
         chosen = self.greedy is None or self.greedy.passed
-        return not self.problem and stored and chosen and not self.bad_textures and self.first_bad_draw is None
+        held = not self.bad_textures and not self.wrong_textures
+        return not self.problem and stored and chosen and held and self.first_bad_draw is None
 
     def to_json(self) -> dict[str, Any]:
         """Return plain JSON values; null stands for an infinite or NaN error."""
@@ -100,7 +107,15 @@ class UnusableRun:
 
 @dataclass(frozen=True)
 class VerifyReport(Report):
-    """Finished runs and unusable ones; the JSON form is described by :func:`schema`."""
+    """Finished runs and unusable ones; the JSON form is described by :func:`schema`.
+
+    Attributes:
+        model: source of the checkpoint.
+        runs: the finished runs.
+        unusable: what could not be run.
+        load_refuses: reason why loading refuses the model, whose weights are not all finite; None if it does not.
+        allow_nan: whether such weights are accepted.
+    """
 
     derived = ("version", "passed")
 
@@ -109,11 +124,14 @@ class VerifyReport(Report):
     model: str
     runs: tuple[VerifyRun, ...]
     unusable: tuple[UnusableRun, ...] = ()
+    load_refuses: str | None = None
+    allow_nan: bool = False
 
     @property
     def passed(self) -> bool:
         """Whether at least one run finished, and all passed."""
-        return bool(self.runs) and all(run.passed for run in self.runs)
+        accepted = self.load_refuses is None or self.allow_nan
+        return accepted and bool(self.runs) and all(run.passed for run in self.runs)
 
 
 def named(device: int | None, api: str | None) -> str:

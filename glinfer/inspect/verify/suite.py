@@ -7,18 +7,22 @@ from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from functools import partial
 
+import numpy as np
+
+from glinfer.engine.engine import Engine
+from glinfer.engine.loading import prepare
+from glinfer.engine.model import Loaded, Model
 from glinfer.engine.progress import StagedProgress, no_staged_progress
-from glinfer.errors import ContextError, GLError, InputError, PlanError, ShaderError
+from glinfer.engine.textures import TextureCheck
+from glinfer.errors import ContextError, FormatError, GLError, InputError, NumbersError, PlanError, ShaderError
 from glinfer.formats import Checkpoint
 from glinfer.gl import egl
 from glinfer.gl.context import Device, Limits, open_device
 from glinfer.inspect.verify.draws import DrawCheck, verify_draws
 from glinfer.inspect.verify.greedy import verify_greedy
 from glinfer.inspect.verify.report import UnusableRun, VerifyReport, VerifyRun
-from glinfer.inspect.verify.textures import verify_special_values, verify_textures
-from glinfer.models.choice import WEIGHTS, check_choice, plan_for, weights_for, weights_named
-from glinfer.models.fast.shortlist import with_shortlist
-from glinfer.models.tuning import kernels_for
+from glinfer.inspect.verify.special import verify_special_values
+from glinfer.models.choice import WEIGHTS, check_choice, weights_named
 from glinfer.quant.formats import DEFAULT_CACHE, FROM_FILE
 
 APIS = ("es", "desktop")
@@ -47,11 +51,18 @@ class CheckOptions:
         draws: compare every draw with float64.
         ids: tokens before the checked draws and greedy tokens.
         greedy: number of tokens compared with those that float64 finds likeliest; None for none.
+        after: number of tokens to generate before the textures are compared; None for none.
     """
 
     draws: bool = False
     ids: Sequence[int] = ()
     greedy: int | None = None
+    after: int | None = None
+
+    @property
+    def runs(self) -> bool:
+        """Whether the model is run."""
+        return self.draws or self.greedy is not None or self.after is not None
 
 
 def every_renderer(api: str | None = None) -> list[RendererChoice]:
@@ -89,9 +100,13 @@ def verify_everywhere(
     plan: str,
     cache: str = DEFAULT_CACHE,
     limits: Limits | None = None,
+    allow_nan: bool = False,
     on_progress: StagedProgress = no_staged_progress,
 ) -> VerifyReport:
     """Check each weight format on each renderer.
+
+    Weights that are NaN or infinite are compared too, if the model is not run; the report says that loading refuses
+    them, and has not passed unless they are allowed.
 
     Renderers that do not open, and formats that do not fit one, are reported as unusable, which is not a failure. An
     error of OpenGL or of a shader ends a run, which then has failed.
@@ -104,11 +119,20 @@ def verify_everywhere(
         plan: one of :data:`glinfer.models.choice.PLANS`.
         cache: one of :data:`glinfer.models.choice.CACHES`.
         limits: upper bounds on the limits of each renderer.
+        allow_nan: whether weights that are NaN or infinite are no failure.
         on_progress: receives (check, finished items, items).
 
     Raises:
         InputError: the plan or format is unknown, or the model cannot run the ids.
+        FormatError: a weight is NaN or infinite, and the model is to be run.
     """
+    refusal = None
+    try:
+        checkpoint.check_finite()
+    except FormatError as error:
+        if options.runs:
+            raise
+        refusal = str(error)
     runs: list[VerifyRun] = []
     unusable: list[UnusableRun] = []
     for renderer in renderers:
@@ -132,35 +156,70 @@ def verify_everywhere(
                     runs.append(_checked(run, checkpoint, device, options, on_progress))
                 except PlanError as error:
                     unusable.append(UnusableRun(renderer.number, device.api, run.weights, str(error)))
-    return VerifyReport(checkpoint.source, tuple(runs), tuple(unusable))
+    return VerifyReport(checkpoint.source, tuple(runs), tuple(unusable), refusal, allow_nan)
 
 
 def _checked(
     run: VerifyRun, checkpoint: Checkpoint, device: Device, options: CheckOptions, on_progress: StagedProgress
 ) -> VerifyRun:
-    """Return the run with the results of all checks; an error of OpenGL or of a shader ends it."""
-    config, how = checkpoint.config, {"weights": run.weights, "cache": run.cache}
-    kernels, edge = kernels_for(device, config, run.weights), run.max_texture_size
+    """Return the run with the results of all checks; an error of OpenGL or of a shader ends it.
+
+    All of them look at one bound engine, whose textures are compared before and after everything else.
+    """
     try:
-        plan = plan_for(config, run.plan, formats=checkpoint.formats(), kernels=kernels, max_texture_size=edge, **how)
-        arrays = weights_for(checkpoint, run.plan, run.weights)
-        advance = partial(on_progress, "checking textures")
-        textures = verify_textures(checkpoint, plan, device, weights=arrays, on_progress=advance)
-        run = replace(run, textures=tuple(textures))
-        run = replace(run, special=tuple(verify_special_values(device)))
-        if options.draws:
-            listed = with_shortlist(plan, kernels=kernels, max_texture_size=edge) if run.plan == "fast" else plan
+        with np.errstate(all="ignore"):  # weights that are no numbers are quantised here too
+            prepared = prepare(checkpoint, device, run.plan, run.weights, cache=run.cache)
+            engine = prepared.bind(device, on_upload=partial(on_progress, "uploading weights"))
+        with Model(Loaded(engine, None, "only token ids are run here", (), False)) as model:
+            run = replace(run, textures=_textures(engine, on_progress))
+            run = replace(run, special=tuple(verify_special_values(device)))
+            if options.after is not None:
+                on_progress("generating tokens", 0, 1)
+                use(model, options.ids, options.after)
+                run = replace(run, after=options.after)
+            if options.greedy is not None:
+                on_progress("choosing tokens", 0, 1)
+                run = replace(run, greedy=verify_greedy(engine, checkpoint, options.ids, options.greedy))
+            if options.draws:
+                total = sum(len(session.plan.draws) for session in engine.sessions_for(len(options.ids)))
 
-            def checked(check: DrawCheck) -> None:
-                on_progress("checking draws", check.index + 1, len(listed.draws))
+                def checked(check: DrawCheck) -> None:
+                    on_progress("checking draws", check.index + 1, total)
 
-            draws = verify_draws(checkpoint, listed, device, options.ids, weights=arrays, on_check=checked)
-            run = replace(run, draws=tuple(draws))
-        del plan, arrays  # folded weights are a copy, and the next check makes its own
-        if options.greedy is not None:
-            on_progress("choosing tokens", 0, 1)
-            chosen = verify_greedy(checkpoint, device, options.ids, options.greedy, plan=run.plan, **how)
-            run = replace(run, greedy=chosen)
-    except (GLError, ShaderError) as error:
+                run = replace(run, draws=tuple(verify_draws(engine, options.ids, on_check=checked)))
+            if options.runs:
+                again = _textures(engine, on_progress)
+                run = replace(run, textures=tuple(map(_worse, run.textures, again)))
+            run = replace(run, wrong_textures=tuple(engine.textures.wrong_textures()))
+    except (GLError, ShaderError, NumbersError) as error:
         run = replace(run, problem=str(error))
     return run
+
+
+def _textures(engine: Engine, on_progress: StagedProgress) -> tuple[TextureCheck, ...]:
+    total, checks = len(engine.plan.of_kind("weight")), []
+    with np.errstate(all="ignore"):
+        for check in engine.textures.whole():
+            checks.append(check)
+            on_progress("checking textures", len(checks), total)
+    return tuple(checks)
+
+
+def _worse(before: TextureCheck, after: TextureCheck) -> TextureCheck:
+    return before if after.passed else after
+
+
+def use(model: Model, ids: Sequence[int], count: int) -> None:
+    """Generate ``count`` tokens after the ids: in a sequence, by a shortlist, and in a batch where the plan has one.
+
+    Raises:
+        NumbersError: the model's output is broken.
+    """
+    prompt = list(ids)
+    model.generate(prompt, max_tokens=count, temperature=0)
+    if model.plan.name != "fast":
+        return
+    model.generate(prompt, max_tokens=min(count, 8), top_k=4, seed=1)
+    room = model.config.max_position_embeddings - len(prompt)
+    if room > 0:
+        model.generate([prompt, prompt[:1]], max_tokens=min(count, room), temperature=0)

@@ -6,7 +6,6 @@ It is bound as a companion of that plan when it is first needed.
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import replace
 
 import numpy as np
 
@@ -62,18 +61,6 @@ def shortlist_plan(plan: Plan, *, kernels: KernelOptions, max_texture_size: int)
         )
     )
     return builder.build()
-
-
-def with_shortlist(plan: Plan, *, kernels: KernelOptions, max_texture_size: int) -> Plan:
-    """The plan ``fast`` with the draw of its shortlist behind it, for checking both in one run."""
-    made = shortlist_plan(plan, kernels=kernels, max_texture_size=max_texture_size)
-    own = [tensor for tensor in made.tensors if tensor.name not in plan.table]
-    return replace(
-        plan,
-        run_values=(*plan.run_values, *made.run_values),
-        tensors=(*plan.tensors, *own),
-        draws=(*plan.draws, *made.draws),
-    ).validate()
 
 
 def fill_table(table: Table, rows: Sequence[int], draws: Sequence[Drawn]) -> None:

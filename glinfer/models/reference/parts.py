@@ -16,6 +16,7 @@ import numpy as np
 from glinfer.config import ModelConfig
 from glinfer.errors import PlanError
 from glinfer.formats.checkpoint import Checkpoint
+from glinfer.formats.packed import PackedTensor
 from glinfer.formats.tensors import weight_shapes
 from glinfer.models.plan import PlanBuilder
 from glinfer.ops.flat.elementwise import scale
@@ -237,6 +238,10 @@ class DecoderWeights(Mapping[str, Array]):
             return self._checkpoint.floats(name)
         packed = self._checkpoint.packed[name]
         return packed.halves() if kept == F16 else words_of(np.ascontiguousarray(packed.blocks), kept)
+
+    def packed_tensor(self, name: str) -> PackedTensor | None:
+        """The tensor whose bits an array keeps; None for floats and the table of rotary positions."""
+        return None if self._stored.get(name, F32) == F32 else self._checkpoint.packed[name]
 
     def __contains__(self, name: object) -> bool:
         """Whether there is such a tensor."""

@@ -19,11 +19,12 @@ import numpy.typing as npt
 
 from glinfer.errors import PlanError
 from glinfer.formats.checkpoint import Checkpoint
+from glinfer.formats.packed import PackedTensor
 from glinfer.formats.tensors import weight_shapes
 from glinfer.models.reference.parts import rope_of
 from glinfer.models.transforms.recipe import Formats, Recipe, Recipes, taken, weight_name
 from glinfer.ops.spec import Array
-from glinfer.quant.formats import GROUP_FORMS, WIDE, WORD_FORMATS
+from glinfer.quant.formats import F16, GROUP_FORMS, WIDE, WORD_FORMATS
 from glinfer.quant.ggml import Bytes, integers_and_scales, words_of
 from glinfer.quant.groups import wide_words
 from glinfer.quant.words import FILE_INTEGERS, encode, integer_words
@@ -86,6 +87,23 @@ class FoldedWeights(Mapping[str, Array]):
             return self._head_gains(recipe)
         weight, consts = self._made(recipe)
         return {"weight": weight, "consts": consts}[part]
+
+    def kept_tensors(self, name: str) -> tuple[list[PackedTensor], Recipe | None] | None:
+        """The tensors whose bits an array keeps, in the order of their rows, and the recipe of a product.
+
+        None for arrays that are computed: folded or quantised ones, and matrices in several formats.
+        """
+        packed = self._checkpoint.packed
+        if name == TABLE:
+            table = packed.get(weight_name(self._recipes.names.embeddings))
+            form = self._recipes.table_format
+            kept = table is not None and form == {F16: "rgba16f"}.get(table.format, table.format)
+            return ([table], None) if table is not None and kept and not self._recipes.centred else None
+        product, _, part = name.rpartition(".")
+        recipe = self._products.get(product)
+        if recipe is None or part != "weight" or not recipe.kept or recipe.packing in ("f32", WIDE):
+            return None
+        return [packed[weight_name(source)] for source in recipe.sources], recipe
 
     def _names_made(self) -> list[str]:
         recipes = self._recipes

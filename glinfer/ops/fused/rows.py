@@ -15,7 +15,9 @@ word  holds
 4     the key of the noise for choosing the next token
 5     1 / temperature, the bits of a float32
 6     1 for a drawn token, 0 for the likeliest
-7     the row of logits that a shortlist is made of
+7     the row of logits that a shortlist is made of; where rows follow each other in
+      a sequence, the last position of the sequence that is held: rows behind it are
+      padding
 ===== ==========================================================================
 """
 
@@ -36,6 +38,8 @@ CHOSEN = 2**32 - 1
 TARGETS = (1, 2, 4, 8)
 """Numbers of rows that shaders/common/each_row.glsl computes at once."""
 TOKEN, POSITION, BASE, WANTED, NOISE_KEY, INVERSE_TEMPERATURE, NOISE, SOURCE = range(8)
+LAST = SOURCE
+"""In plans whose rows follow each other the word that only shortlists need holds the last position that is held."""
 
 Table = npt.NDArray[np.uint32]
 

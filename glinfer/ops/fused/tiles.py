@@ -2,6 +2,7 @@
 
 The rows of one slot follow each other in one sequence (:mod:`glinfer.ops.fused.rows`): row n of a slot has position
 p + n, where p is the position of its first row. The sequence's keys begin at a cache slot that is a multiple of 16.
+Rows behind the last held position of the sequence are padding; values that only they see count as zero.
 """
 
 from __future__ import annotations
@@ -25,6 +26,7 @@ from glinfer.ops.fused.cached import (
 from glinfer.ops.fused.draws import block_draw, block_layout
 from glinfer.ops.fused.rows import (
     BASE,
+    LAST,
     POSITION,
     RowInterleaved,
     check_same,
@@ -155,12 +157,12 @@ def _check_store(shapes: Shapes, params: Params) -> None:
     check_same(shapes, params, None, shapes.by_name["output"][1])
 
 
-def _rows_of(inputs: Mapping[str, Array], params: Params) -> list[tuple[int, int, int]]:
-    """(row, position, base) of every row of a run; as in the shaders, the first row of each slot gives all of them."""
+def _rows_of(inputs: Mapping[str, Array], params: Params) -> list[tuple[int, int, int, int]]:
+    """(row, position, base, last position) of every row; as in the shaders, the first row of each slot gives them."""
     count, table = int(params["ROWS"]), inputs["rows"].astype(np.intp)
     firsts = table[: int(params["row_slots"]) * count : count]
     return [
-        (count * slot + n, int(info[POSITION]) + n, int(info[BASE]))
+        (count * slot + n, int(info[POSITION]) + n, int(info[BASE]), int(info[LAST]))
         for slot, info in enumerate(firsts)
         for n in range(count)
     ]
@@ -173,7 +175,7 @@ def _oracle_scores(inputs: Mapping[str, Array], params: Params, size: tuple[int,
     heads = heads_in(params)
     queries = queries_of(gathered(inputs, count), heads)
     found = np.full((groups, row_slots * count, size[1]), MASKED)
-    for row, position, base in _rows_of(inputs, params):
+    for row, position, base, _ in _rows_of(inputs, params):
         keys = keys_of(cache[base:], heads)
         last = min(position, keys.shape[1] - 1)
         found[:, row] = scores_of(queries[:, row], keys, last, max(groups, score_slots(last + 1)), heads)[:groups]
@@ -187,8 +189,9 @@ def _oracle_values(inputs: Mapping[str, Array], params: Params, size: tuple[int,
     groups = len(scores) // (row_slots * count)
     scores = scores[: groups * row_slots * count].reshape(groups, row_slots * count, -1)
     heads, found = heads_in(params), np.zeros((row_slots * count, size[1]))
-    for row, position, base in _rows_of(inputs, params):
+    for row, position, base, held in _rows_of(inputs, params):
         values = keys_of(cache[base:], heads, values=True)
+        values[:, held + 1 :] = 0
         last = min(position, values.shape[1] - 1, SLOT_TOKENS * len(scores) - 1)
         found[row] = values_of(scores[: score_slots(last + 1), row], values, last, heads.window)
     return deinterleaved(found, count)

@@ -17,6 +17,7 @@ from typing import Any
 from tokenizers import Regex, pre_tokenizers
 
 from glinfer.errors import FormatError
+from glinfer.formats.gguf.words import EXPRESSIONS
 from glinfer.formats.json_files import quoted
 from glinfer.limits import (
     MAX_AROUND_PIECES,
@@ -26,7 +27,6 @@ from glinfer.limits import (
     MAX_TOKEN_ID,
     MAX_TOKENS,
 )
-from glinfer.text.tokenizers.gguf_words import EXPRESSIONS
 from glinfer.text.tokenizers.patterns import problem_of
 
 _PARTS = {

@@ -24,9 +24,9 @@ from tokenizers.processors import TemplateProcessing
 from glinfer.errors import FormatError
 from glinfer.formats.files import AnyPath
 from glinfer.formats.gguf.file import read_gguf_file
+from glinfer.formats.gguf.words import BEGIN_WITH_BOS, EXPRESSIONS, WHOLE_WORDS
 from glinfer.formats.json_files import quoted
 from glinfer.limits import MAX_TOKEN_CHARACTERS, MAX_VOCABULARY_CHARACTERS
-from glinfer.text.tokenizers.gguf_words import BEGIN_WITH_BOS, EXPRESSIONS, WHOLE_WORDS
 from glinfer.text.tokenizers.huggingface import HfModel, _from_byte_level, library_errors
 
 _PREFIX = "tokenizer.ggml."
@@ -85,20 +85,22 @@ def gguf_tokenizer(metadata: Mapping[str, Any], source: str) -> HfModel:
     )
 
 
-def gguf_ids(metadata: Mapping[str, Any], source: str) -> dict[str, int]:
-    """The ids of the tokens that a file names: ``bos``, ``eos``, ``eot``, ``eom`` and ``unknown``, where it has them.
+def named_tokens(metadata: Mapping[str, Any], source: str) -> dict[str, str]:
+    """The texts of the tokens that a file names, as Hugging Face calls them: ``bos``, ``eos`` and ``unk``.
 
     Raises:
         FormatError: as :func:`gguf_tokenizer`, but for the way of cutting into words.
     """
-    return _Vocabulary(metadata, source).named
+    vocabulary = _Vocabulary(metadata, source)
+    found = ((name, vocabulary.named.get("unknown" if name == "unk" else name)) for name in ("bos", "eos", "unk"))
+    return {name: vocabulary.tokens[token] for name, token in found if token is not None}
 
 
 def gguf_stops(metadata: Mapping[str, Any], source: str) -> tuple[int, ...]:
     """The ids that end a text: ``eos``, ``eot`` and ``eom``, and control tokens that are known to mean the same.
 
     Raises:
-        FormatError: as :func:`gguf_ids`.
+        FormatError: as :func:`named_tokens`.
     """
     vocabulary = _Vocabulary(metadata, source)
     named = [vocabulary.named[name] for name in ("eos", "eot", "eom") if name in vocabulary.named]

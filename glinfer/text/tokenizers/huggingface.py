@@ -19,6 +19,7 @@ from types import MappingProxyType
 from typing import Any
 
 import tokenizers
+from tokenizers import decoders
 
 from glinfer.errors import FormatError, GlinferError, InputError
 from glinfer.formats.files import AnyPath, inside, is_directory, opened, shown, words_of
@@ -151,6 +152,18 @@ def read_hf_tokenizer(path: AnyPath) -> HfModel:
     if not pieces:
         raise FormatError(f"{label}: its vocabulary is empty; expected at least one token; get the file again")
     return HfModel(MappingProxyType(pieces), max(pieces) + 1, MappingProxyType(control), prefix, library)
+
+
+def with_decoder(model: HfModel) -> str:
+    """A ``tokenizer.json`` of a tokenizer whose library has no decoder, as those made from GGUF files."""
+    library = tokenizers.Tokenizer.from_str(model.library.to_str())
+    if library.pre_tokenizer is not None:
+        library.decoder = decoders.ByteLevel()
+    else:
+        steps = [decoders.Replace("▁", " "), decoders.ByteFallback(), decoders.Fuse()]
+        strip = [decoders.Strip(" ", 1, 0)] if model.prefix else []
+        library.decoder = decoders.Sequence([*steps, *strip])
+    return str(library.to_str(pretty=True))
 
 
 def _pieces(library: tokenizers.Tokenizer, decode: Callable[[str], bytes]) -> tuple[dict[int, bytes], dict[str, int]]:

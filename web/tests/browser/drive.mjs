@@ -2,12 +2,19 @@
 //
 //   node drive.mjs CHROMIUM <jobs.json
 //
-// jobs.json: {"url": address of the page, "talk": a message to send to it by its form, "jobs": [job, …]} with jobs such as
-//   {"kind": "greedy", "ids": [1, 2], "count": 50, "logits": 5}   tokens chosen, logits of the first few of them
+// jobs.json: {"url": address of the page, "talk": what to send to it by its form, see talk(), "jobs": [job, …]} with jobs such as
+//   {"kind": "greedy", "ids": [1, 2], "count": 50, "logits": 5}   tokens chosen, logits of the first few of them;
+//       with "verify": true while textures are checked
 //   {"kind": "drawn", "ids": [1, 2], "count": 50, "seed": 1, "temperature": 0.8}   tokens drawn by the page's sampler
 //   {"kind": "logits", "ids": [1, 2]}                             logits of the token after these
+//   {"kind": "aim", "draw": "lm_head", "sampler": "weight", "unit": 0}   the texture unit that a sampler of its shader reads
 //   {"kind": "attention", "ids": [1, 2]}                          what each picture of attention shows of the last of these
 //   {"kind": "encode", "text": "…"}                               ids of a text, and what they decode to
+//   {"kind": "verify", "share": 0.1, "calls": 10}                 reports of so many checks of textures, or why there is none
+//   {"kind": "flip", "times": 1, "seed": 1}     a random bit flipped in each weight in turn, and what a check says of each
+//   {"kind": "overwrite", "texture": "wte", "y": 1, "lines": 2}   zeros in lines of a texture
+//   {"kind": "reread", "path": "other"}         another file in the place of weights.safetensors, from now on
+//   {"kind": "rebind", "draw": "lm_head", "unit": 0, "texture": "wte"}   what a draw samples at a texture unit
 //   {"kind": "draw", "vertex": "…", "fragment": "…", "inputs": {"x": [1, 2, 3, 4]}}   a pass over textures of one line
 // Printed: {"results": […], "console": […], "errors": […], "drawCalls": …, "renderer": …}.
 
@@ -95,6 +102,55 @@ async function work(jobs) {
     } else if (job.kind === "encode") {
       made.ids = model.tokenizer.encode(job.text);
       made.text = model.tokenizer.decode(made.ids);
+    } else if (job.kind === "verify") {
+      made.reports = [];
+      for (let call = 0; call < (job.calls ?? 1); call++) {
+        const report = model.verifyTextures(job.share === undefined ? {} : { share: job.share });
+        made.reports.push(await report.catch((error) => ({ error: error.message, name: error.name })));
+      }
+    } else if (job.kind === "flip") {
+      made.flips = [];
+      let state = BigInt(job.seed);
+      const random = (below) => {
+        state = (state * 6364136223846793005n + 1442695040888963407n) % 2n ** 64n;
+        return Number((state >> 33n) % BigInt(below));
+      };
+      const weights = model.replay.textures.filter(({ spec }) => spec.kind === "weight");
+      for (const texture of Array.from({ length: job.times }, () => weights).flat()) {
+        const { name, width, height } = texture.spec;
+        const [y, place, bit] = [random(height), random(width * texture.channels), random(8 * texture.Array.BYTES_PER_ELEMENT)];
+        const line = texture.readBits(y, 1);
+        const write = () => {
+          const texels = new texture.Array(line.buffer, 0, line.length);
+          gl.bindTexture(gl.TEXTURE_2D, texture.handle);
+          gl.texSubImage2D(gl.TEXTURE_2D, 0, 0, y, width, 1, texture.pixels, texture.type, texels);
+        };
+        const was = line[place];
+        line[place] ^= 1 << bit;
+        const now = line[place];
+        write();
+        const { ok, different } = await model.verifyTextures();
+        line[place] = was;
+        write();
+        const [x, channel] = [Math.floor(place / texture.channels), place % texture.channels];
+        made.flips.push({ name, format: texture.spec.format, x, y, channel, was, now, ok, different });
+      }
+    } else if (job.kind === "overwrite") {
+      const texture = model.replay.textures.find(({ spec }) => spec.name === job.texture);
+      gl.bindTexture(gl.TEXTURE_2D, texture.handle);
+      const zeros = new texture.Array(texture.spec.width * job.lines * texture.channels);
+      const lines = [0, 0, job.y, texture.spec.width, job.lines];
+      gl.texSubImage2D(gl.TEXTURE_2D, ...lines, texture.pixels, texture.type, zeros);
+    } else if (job.kind === "reread") {
+      const { fetchSource } = await import(new URL("glinfer/source.js", document.baseURI));
+      model.checker.source = { pieces: () => fetchSource(document.baseURI).pieces(job.path) };
+    } else if (job.kind === "rebind") {
+      const draw = model.replay.draws.find(({ spec }) => spec.name === job.draw);
+      draw.textures[job.unit] = model.replay.textures.find(({ spec }) => spec.name === job.texture);
+    } else if (job.kind === "aim") {
+      const { program } = model.replay.draws.find(({ spec }) => spec.name === job.draw);
+      gl.useProgram(program.handle);
+      gl.uniform1i(program.samplers.get(job.sampler), job.unit);
     } else if (job.kind === "attention") {
       const { readAttention } = await import(new URL("glinfer/pictures.js", document.baseURI));
       made.pictures = model.plan.pictures.map((picture) => {
@@ -114,7 +170,9 @@ async function work(jobs) {
         const { Sampler } = await import(new URL("glinfer/sampler.js", document.baseURI));
         sampler = new Sampler({ temperature: job.temperature, seed: job.seed });
       }
+      const report = job.verify ? model.verifyTextures() : null;
       for (let index = 0; index < (job.count ?? 1); index++) {
+        if (report) await new Promise((resolve) => setTimeout(resolve)); // some lines are compared meanwhile
         const { logits, draws } = next();
         const best = sampler ? sampler.sample(logits) : logits.indexOf(Math.max(...logits));
         made.ids.push(best);
@@ -122,6 +180,7 @@ async function work(jobs) {
         if (index < (job.logits ?? 1)) made.logits.push(Array.from(logits));
         model.step(best);
       }
+      made.report = await report;
     }
     made.milliseconds = performance.now() - start;
     results.push(made);
@@ -144,7 +203,10 @@ async function main() {
       if (["error", "warning"].includes(message.type())) said.console.push(`${message.text()} (${where})`);
     });
     page.on("pageerror", (error) => said.errors.push(String(error)));
-    page.on("requestfailed", (request) => said.errors.push(`${request.url()} ${request.failure()?.errorText}`));
+    page.on("requestfailed", (request) => {
+      const why = request.failure()?.errorText;
+      if (why !== "net::ERR_ABORTED") said.errors.push(`${request.url()} ${why}`); // the page has read enough of it
+    });
     await page.addInitScript(watch);
     await page.addInitScript(lendDraw);
     await page.goto(url);
@@ -158,19 +220,46 @@ async function main() {
   }
 }
 
-/** Uses the page as a person would: waits until it is ready, sends a message by its form, waits for the reply. */
-async function talk(page, { text, tokens }) {
+/**
+ * Uses the page as a person would: waits until it is ready, sends a message by its form or clicks on an example, waits for
+ * the reply, and for so many checks of textures.
+ */
+async function talk(page, { text, example, tokens, checks = 0 }) {
   await page.waitForSelector("#send:enabled");
+  const texts = async (selector) => (await page.locator(selector).allTextContents()).join("");
+  const shown = {};
+  for (const id of ["temperature", "top-k", "top-p", "min-p", "penalty"]) shown[id] = await page.inputValue(`#${id}`);
+  for (const id of ["invitation", "about", "attention-hint"]) shown[id] = await texts(`#${id}`);
+  shown.examples = await page.locator("#examples button").allTextContents();
+  shown.layers = await page.locator("#layer option").allTextContents();
   await page.fill("#length", String(tokens));
   await page.locator("#temperature").fill("0");
-  await page.fill("#message", text);
-  await page.click("#send");
-  await page.waitForSelector("#stop:enabled");
+  if (example === undefined) {
+    await page.fill("#message", text);
+    await page.click("#send");
+  } else {
+    await page.locator("#examples button").nth(example).click();
+  }
+  await page.waitForSelector("#log .turn"); // there is one from the beginning of a reply
   await page.waitForSelector("#stop:disabled");
-  const texts = async (selector) => (await page.locator(selector).allTextContents()).join("");
-  const shown = { log: await texts("#log .turn:last-child .given, #log .turn:last-child .answer") };
-  for (const id of ["status", "draws", "held", "speed"]) shown[id] = await texts(`#${id}`);
+  await page.waitForFunction((count) => globalThis.glinfer.checks.length >= count, checks);
+  shown.log = await texts("#log .turn:last-child .given, #log .turn:last-child .answer");
+  for (const id of ["status", "draws", "held", "speed", "checked"]) shown[id] = await texts(`#${id}`);
+  shown.welcome = await page.isVisible("#welcome");
+  shown.checks = await page.evaluate(() => globalThis.glinfer.checks);
   shown.picture = await page.locator("#picture").evaluate(({ width, height }) => [width, height]);
+  const colour = () =>
+    page.locator("#picture").evaluate((canvas) => {
+      const copy = Object.assign(document.createElement("canvas"), { width: canvas.width, height: canvas.height });
+      const context = copy.getContext("2d", { willReadFrequently: true });
+      context.drawImage(canvas, 0, 0);
+      const { data } = context.getImageData(0, 0, copy.width, copy.height);
+      const opaque = data.findIndex((value, place) => place % 4 === 3 && value === 255);
+      return Array.from(data.slice(opaque - 3, opaque));
+    });
+  shown.colours = [await colour()];
+  await page.click("#theme");
+  shown.colours.push(await colour());
   return { shown };
 }
 

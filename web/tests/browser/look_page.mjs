@@ -33,6 +33,7 @@ function seen() {
     picture: viewer.open ? document.getElementById("viewer-picture").getAttribute("src") : null,
     pictureWidth: viewer.open ? document.getElementById("viewer-picture").clientWidth : null,
     paper: getComputedStyle(document.body).backgroundColor,
+    shown: visible("figure img")[0]?.currentSrc ?? null,
   };
 }
 
@@ -78,7 +79,13 @@ async function main() {
     const made = { images: await page.evaluate(images), steps: {} };
     await use(page, made.steps);
     const phone = await open({ viewport: { width: 360, height: 700 }, colorScheme: "dark" }, `${address}#kind=hidden&layer=1`);
+    await phone.waitForFunction(() => {
+      const images = [...document.querySelectorAll("figure img")];
+      return images.find((image) => image.offsetParent !== null).currentSrc;
+    });
     made.steps.phone = await phone.evaluate(seen);
+    await phone.locator("figure a:visible").first().click();
+    made.steps["phone viewer"] = await phone.evaluate(seen);
     const odd = await open({}, `${address}#kind=nothing&layer=99`);
     made.steps.odd = await odd.evaluate(seen);
     const without = await open({ javaScriptEnabled: false });

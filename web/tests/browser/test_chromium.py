@@ -15,8 +15,9 @@ from goldens import ModelWriter, gab_records
 import glinfer
 from glinfer.config import ModelConfig
 from glinfer.engine.model import Model
+from glinfer.engine.random_model import demo_tokenizer
 from glinfer.export.site import ExportedSite, export_web
-from glinfer.formats import Checkpoint, random_checkpoint, save_checkpoint
+from glinfer.formats import Checkpoint, random_checkpoint, save_checkpoint, write_bpe
 from glinfer.formats.packed import PackedTensor
 from glinfer.gl.program import VERTEX_SHADER, load_source
 from glinfer.models.plan import PlanBuilder
@@ -84,10 +85,11 @@ def test_the_same_seed_draws_the_same_text_as_in_python(run_site: Drive, tmp_pat
     with glinfer.load("shakespeare") as model:
         assert model.tokenizer is not None
         prompt = model.tokenizer.encode("ROMEO:")
-        texts = [model.generate(prompt, max_tokens=100, temperature=0.8, seed=seed, stop_ids=()) for seed in seeds]
+        how = {"temperature": 0.8, "top_k": 0, "top_p": 1.0}
+        texts = [model.generate(prompt, max_tokens=100, seed=seed, stop_ids=(), **how) for seed in seeds]
         logits = model.logits([*prompt, *texts[-1][:99]])
-    how = {"kind": "drawn", "ids": prompt, "count": 100, "temperature": 0.8, "logits": 100}
-    found = run_site(made.folder, [{**how, "seed": seed} for seed in seeds])["results"]
+    job = {"kind": "drawn", "ids": prompt, "count": 100, "temperature": how["temperature"], "logits": 100}
+    found = run_site(made.folder, [{**job, "seed": seed} for seed in seeds])["results"]
     assert [each["ids"] for each in found] == texts
     drift = np.abs(np.array(found[-1]["logits"][-1]) - logits).max() / np.ptp(logits)
     print(f"logits of Chromium and Python differ by {drift:.1e} of their range")
@@ -218,12 +220,18 @@ def test_blocks_of_256(run_site: Drive, tmp_path: Path, forms: list[str]) -> Non
         assert np.abs(np.array(theirs, np.float32) - ours).max() <= 1e-5 * np.ptp(ours)
 
 
-@pytest.mark.parametrize("family", ["llama", "mistral"])
-def test_pictures_of_attention_are_pythons_probabilities(run_site: Drive, tmp_path: Path, family: str) -> None:
+@pytest.mark.parametrize(
+    ("family", "plan"),
+    [("llama", "fast"), ("llama", "reference"), ("mistral", "fast"), ("mistral", "reference"), ("gemma", "reference")],
+)
+def test_pictures_of_attention_are_pythons_probabilities(
+    run_site: Drive, tmp_path: Path, family: str, plan: str
+) -> None:
+    """A row for each head: what the last token looks at."""
     shape = LLAMA if family == "llama" else ModelConfig.from_options(FAMILIES[family][0])
     path, prompt = tmp_path / f"{family}.gguf", [7 * place % 300 for place in range(shape.max_position_embeddings - 20)]
     save_checkpoint(random_checkpoint(shape, seed=3), path, dtype="q8_0")
-    made = export_web(path, tmp_path / "site", limits="webgl2")
+    made = export_web(path, tmp_path / "site", plan=plan, limits="webgl2")
     with glinfer.load(path, plan="reference") as model:
         expected = model.capture("blocks.*.attn.probs", prompt)
     (found,) = run_site(made.folder, [{"kind": "attention", "ids": prompt}], query=LIMITS["webgl2"])["results"]
@@ -233,6 +241,21 @@ def test_pictures_of_attention_are_pythons_probabilities(run_site: Drive, tmp_pa
         weights = np.array(picture["weights"], np.float32).reshape(picture["rows"], picture["cols"])
         assert weights.shape == probs.shape
         assert np.abs(weights - probs).max() <= 1e-5
+
+
+def test_pictures_of_the_published_plan_are_one_head_each(run_site: Drive, tmp_path: Path) -> None:
+    """A row for each token."""
+    config = ModelConfig.from_options("blocks=2,heads=3,dim=36,vocab=300,context=40")
+    path, prompt = tmp_path / "model.gab", [7 * place % 300 for place in range(20)]
+    save_checkpoint(random_checkpoint(config, seed=3), path)
+    made = export_web(path, tmp_path / "site", plan="reference")
+    with glinfer.load(path, plan="reference") as model:
+        expected = model.capture("blocks.*.attn.probs", prompt)
+    (found,) = run_site(made.folder, [{"kind": "attention", "ids": prompt}])["results"]
+    heads = [(layer, head) for layer in range(config.num_hidden_layers) for head in range(config.num_attention_heads)]
+    for (layer, head), picture in zip(heads, found["pictures"], strict=True):
+        weights = np.array(picture["weights"], np.float32).reshape(picture["rows"], picture["cols"])
+        assert np.abs(weights - expected[f"blocks.{layer}.attn.probs"][head]).max() <= 1e-5
 
 
 @pytest.mark.parametrize("plan", ["fast", "reference"])
@@ -326,3 +349,48 @@ def test_the_page_writes_into_its_log(run_site: Drive, open_page: Drive, tmp_pat
     assert shown["draws"] == str(made.draws)
     assert min(shown["picture"]) >= 1
     assert max(shown["picture"]) > 1
+
+
+def test_the_page_begins_with_examples_and_plain_words(run_site: Drive, tmp_path: Path) -> None:
+    made = export_web("shakespeare", tmp_path / "site", weights="q8")
+    shown = run_site(made.folder, talk={"example": 1, "tokens": 5})["shown"]
+    assert shown["examples"] == made.plan["model"]["examples"]
+    assert "runs on this computer" in shown["about"]
+    assert "goes on with the beginning of a text" in shown["invitation"]
+    assert shown["log"].startswith(shown["examples"][1])
+    assert not shown["welcome"]
+    assert shown["layers"] == [f"block {layer}" for layer in range(6)]
+    generation = made.plan["model"]["generation"]
+    ids = {"temperature": "temperature", "top_k": "top-k", "top_p": "top-p", "min_p": "min-p"}
+    for name, field in {**ids, "repetition_penalty": "penalty"}.items():
+        assert float(shown[field]) == generation[name], name
+    light, dark = shown["colours"]
+    assert sum(light) < sum(dark)  # on light and on dark paper
+
+
+def test_the_page_checks_its_textures_when_it_is_asked_to(run_site: Drive, tmp_path: Path) -> None:
+    made = export_web("shakespeare", tmp_path / "site", weights="q8")
+    asked = run_site(made.folder, query="?verify=1", talk={"example": 0, "tokens": 5, "checks": 2})["shown"]
+    count = sum(texture["kind"] == "weight" for texture in made.plan["textures"])
+    assert [(report["ok"], report["checked"]["textures"]) for report in asked["checks"]] == [(True, count)] * 2
+    size = asked["checks"][0]["checked"]["bytes"] / 1e6
+    assert asked["checked"] == f"Checked {count} textures ({size:.1f} MB) bit for bit against the files: all identical."
+    plain = run_site(made.folder, talk={"example": 0, "tokens": 5})["shown"]
+    assert plain["checks"] == []
+    assert plain["checked"] == ""
+    assert plain["log"] == asked["log"]
+
+
+@pytest.mark.parametrize("chats", [True, False], ids=["chat", "token ids"])
+def test_the_page_says_what_a_model_takes(run_site: Drive, tmp_path: Path, chats: bool) -> None:
+    config, path = ModelConfig.from_options("blocks=1,heads=2,dim=16,vocab=300,context=64"), tmp_path / "model.gab"
+    save_checkpoint(random_checkpoint(config, seed=2), path)
+    if chats:
+        write_bpe(demo_tokenizer(config.vocab_size), path.with_suffix(".bpe"))
+    made = export_web(path, tmp_path / "site")
+    talk = {"example": 2} if chats else {"text": "1 2 299"}
+    shown = run_site(made.folder, talk={**talk, "tokens": 3})["shown"]
+    assert shown["status"] == "Done."
+    assert shown["examples"] == made.plan["model"]["examples"]
+    assert len(shown["examples"]) == (3 if chats else 0)
+    assert shown["invitation"].startswith("Ask something") if chats else "0 to 299" in shown["invitation"]

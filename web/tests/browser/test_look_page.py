@@ -74,8 +74,8 @@ def test_kinds_and_blocks_are_chosen(found: dict[str, Any]) -> None:
     assert steps["attention"]["files"] == ATTENTION
     assert steps["attention"]["headings"] == ["Attention"]
     assert steps["attention"]["hash"] == "#kind=attention&layer=all"
-    assert steps["first block"]["files"] == ATTENTION[:2]
-    assert steps["by key"]["files"] == [*HIDDEN[:2], HIDDEN[3]]
+    assert steps["first block"]["files"] == [ATTENTION[1], ATTENTION[0]], "the chosen block comes first"
+    assert steps["by key"]["files"] == [HIDDEN[3], *HIDDEN[:2]]
     assert steps["by key"]["hash"] == "#kind=hidden&layer=1"
     assert steps["block 1 of everything"]["files"] == [ATTENTION[2], HIDDEN[3], WEIGHTS[2]]
     assert "Logit lens" not in steps["block 1 of everything"]["headings"]
@@ -95,7 +95,10 @@ def test_the_viewer_opens_turns_and_closes_by_keys(found: dict[str, Any]) -> Non
 
 def test_addresses_phones_dark_screens_and_no_script(found: dict[str, Any]) -> None:
     steps = found["steps"]
-    assert steps["phone"]["files"] == [*HIDDEN[:2], HIDDEN[3]]
+    assert steps["phone"]["files"] == [HIDDEN[3], *HIDDEN[:2]]
+    assert steps["phone"]["shown"].endswith("hidden/block-001-dark.png"), "a dark page has dark pictures"
+    assert steps["opened"]["shown"].endswith("lens/positions-000.png")
+    assert steps["phone viewer"]["picture"] == "hidden/block-001-dark.png"
     assert not steps["phone"]["wide"]
     assert steps["phone"]["paper"] == "rgb(15, 20, 25)"
     assert steps["opened"]["paper"] == "rgb(246, 247, 249)"

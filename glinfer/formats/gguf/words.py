@@ -12,7 +12,7 @@ from types import MappingProxyType
 _APOSTROPHE = r"'s|'t|'re|'ve|'m|'ll|'d"
 _ANY_CASE = f"(?i:{_APOSTROPHE})"
 _REST = r"\s*[\r\n]+|\s+(?!\S)|\s+"
-_GPT2 = rf"{_APOSTROPHE}| ?\p{{L}}+| ?\p{{N}}+| ?[^\s\p{{L}}\p{{N}}]+|\s+(?!\S)"
+GPT2_WORDS = rf"{_APOSTROPHE}| ?\p{{L}}+| ?\p{{N}}+| ?[^\s\p{{L}}\p{{N}}]+|\s+(?!\S)"
 _LETTERS = r"[^\r\n\p{L}\p{N}]?\p{L}+"
 _OTHERS = r" ?[^\s\p{L}\p{N}]+[\r\n]*"
 _LLAMA3 = rf"{_ANY_CASE}|{_LETTERS}|\p{{N}}{{1,3}}|{_OTHERS}|{_REST}"
@@ -47,15 +47,15 @@ _CASED = (
 )
 
 _BY_EXPRESSIONS: Mapping[tuple[str, ...], str] = {
-    (r"[\p{P}\$\+<=>\^~\|]+", _GPT2, r"\p{N}+", "[0-9][0-9][0-9]"): "default",
-    (_GPT2,): "gpt-2 phi-2 mpt olmo jais trillion gigachat a.x-4.0 mellum exaone4 granite-docling",
-    (r"\p{N}", _GPT2): "starcoder refact command-r smollm codeshell exaone minerva-7b",
-    (_LLAMA3,): "llama3 llama-v3 llama-bpe falcon3 falcon-h1 pixtral midm-2.0 lfm2 dbrx smaug-bpe chatglm-bpe glm4",
+    (r"[\p{P}\$\+<=>\^~\|]+", GPT2_WORDS, r"\p{N}+", "[0-9][0-9][0-9]"): "default",
+    (GPT2_WORDS,): "gpt-2 phi-2 mpt olmo jais trillion gigachat a.x-4.0 mellum exaone4 granite-docling",
+    (r"\p{N}", GPT2_WORDS): "smollm starcoder refact command-r codeshell exaone minerva-7b",
+    (_LLAMA3,): "llama-bpe llama3 llama-v3 falcon3 falcon-h1 pixtral midm-2.0 lfm2 dbrx smaug-bpe chatglm-bpe glm4",
     (_QWEN2,): "qwen2 deepseek-r1-qwen kormo f2llmv2 stablelm2 hunyuan megrez solar-open grok-2",
     (_TEKKEN,): "tekken",
     (r"\p{N}+", r"(?=(\d{3})+(?!\d))"): "superbpe",
     (_GPT4O,): "gpt-4o llama4 kanana2 minimax-m2",
-    (r"[\p{P}\$\+<=>\^~\|`]+", _GPT2, "[0-9][0-9][0-9]"): "falcon",
+    (r"[\p{P}\$\+<=>\^~\|`]+", GPT2_WORDS, "[0-9][0-9][0-9]"): "falcon",
     (r"[\r\n]", rf"\s?[{_CASED}]+", "\\s?[!-/:-~\uff01-\uff0f\uff1a-\uff5e\u2018-\u201f\u3000-\u3002]+", r"\s+$",
      _FAR_EAST, r"\p{N}+"): "deepseek-llm",
     (r"[\r\n]", r"\s?\p{L}+", r"\s?\p{P}+", _FAR_EAST, r"\p{N}"): "deepseek-coder",

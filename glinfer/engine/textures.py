@@ -1,0 +1,304 @@
+"""Comparison of the textures that a model draws with: with its weights, or with checksums of their upload."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass
+from itertools import compress
+from typing import NamedTuple
+
+import numpy as np
+
+from glinfer.engine.report import Report
+from glinfer.engine.source import WeightSource
+from glinfer.errors import InputError
+from glinfer.gl.layouts.grouped import GroupedLayout
+from glinfer.gl.layouts.matrix import TexelLayout
+from glinfer.gl.texture import Texture
+from glinfer.models.session import Session, WrongTexture, line_checksums, weight_matrix
+from glinfer.models.transforms.restore import is_in_file
+from glinfer.ops.spec import Array, TensorSpec
+
+MAX_TEXELS = 16
+"""Differing numbers of one texture that a report lists."""
+
+
+@dataclass(frozen=True)
+class TexelDifference:
+    """One number of a texture with other bits than it should have.
+
+    Attributes:
+        x, y, channel: its place in the texture.
+        row, col: its place in the tensor, whose columns are words where weights are packed; None in padding.
+        found, expected: its bits, as an unsigned integer.
+    """
+
+    x: int
+    y: int
+    channel: int
+    row: int | None
+    col: int | None
+    found: int
+    expected: int
+
+
+@dataclass(frozen=True)
+class TextureCheck(Report):
+    """One weight's texture, read back.
+
+    Attributes:
+        names: the tensor, and other tensors that are views of its texels.
+        width, height: in texels.
+        format: of the texture.
+        bytes: texture memory.
+        identical: whether all bits that were looked at are as they should be.
+        lossless: whether the texels, unpacked again, give the numbers or blocks of the file bit for bit.
+        differing: how many numbers differ; 0 where only checksums of lines could be compared.
+        lines: the first differing lines of texels.
+        texels: the first differing numbers.
+        max_difference: the largest difference of a number, 0 for -0 and 0; infinite where one is NaN.
+    """
+
+    derived = ("name", "passed")
+
+    names: tuple[str, ...]
+    width: int
+    height: int
+    format: str
+    bytes: int
+    identical: bool = True
+    lossless: bool = True
+    differing: int = 0
+    lines: tuple[int, ...] = ()
+    texels: tuple[TexelDifference, ...] = ()
+    max_difference: float = 0.0
+
+    @property
+    def name(self) -> str:
+        """Name of the tensor."""
+        return self.names[0]
+
+    @property
+    def passed(self) -> bool:
+        """Whether the texture holds what it should."""
+        return self.identical and self.lossless
+
+
+class Checked(NamedTuple):
+    """Amounts that a comparison has read back."""
+
+    textures: int
+    texels: int
+    bytes: int
+
+
+@dataclass(frozen=True)
+class TexturesReport(Report):
+    """The result of :meth:`glinfer.engine.model.Model.verify_textures`.
+
+    Attributes:
+        share: the part of the texture memory that was asked for.
+        checked: what was read back.
+        different: textures with other bits than they should have.
+        wrong_textures: inputs of draws that sample another texture than their plan names.
+    """
+
+    derived = ("ok",)
+
+    share: float
+    checked: Checked
+    different: tuple[TextureCheck, ...] = ()
+    wrong_textures: tuple[WrongTexture, ...] = ()
+
+    @property
+    def ok(self) -> bool:
+        """Whether nothing differs."""
+        return not self.different and not self.wrong_textures
+
+    def to_json(self) -> dict[str, object]:
+        """Return plain JSON values."""
+        return {**super().to_json(), "checked": self.checked._asdict()}
+
+
+class _Weight(NamedTuple):
+    """A weight's texture, and the checksums of its lines when it was uploaded."""
+
+    tensor: TensorSpec
+    texture: Texture
+    checksums: list[int]
+    line_bytes: int
+
+
+class TextureComparison:
+    """Compares the textures of a model's bound plans, whole or a few lines at a time."""
+
+    def __init__(self, bound: Session, source: WeightSource) -> None:
+        """Compare the weights of ``bound``; ``source`` gives the arrays that were uploaded."""
+        self._bound, self._source = bound, source
+        self._weights: list[_Weight] = []
+        self._next = (0, 0)  # number of a weight, and line in it, where the next sample begins
+
+    def check(self, share: float = 1.0) -> TexturesReport:
+        """Compare whole textures, or the next lines; see :meth:`glinfer.engine.model.Model.verify_textures`."""
+        share = _checked_share(share)
+        self._bound.require_alive()
+        if share == 1.0:
+            checks = list(self.whole())
+            texels = sum(check.width * check.height for check in checks)
+            checked = Checked(len(checks), texels, sum(check.bytes for check in checks))
+            different = [check for check in checks if not check.passed]
+        else:
+            checked, different = self._sample(share)
+        return TexturesReport(share, checked, tuple(different), tuple(self.wrong_textures()))
+
+    def wrong_textures(self) -> Iterator[WrongTexture]:
+        """Find draws of all plans over these weights that sample another texture than their plan names."""
+        for session in self._bound.family:
+            yield from session.wrong_textures()
+
+    def whole(self) -> Iterator[TextureCheck]:
+        """Compare every texture with the weights; beside the textures there is one array at a time, and its texels.
+
+        Raises:
+            InputError: the weights are not to be had.
+        """
+        arrays = self._source()
+        for tensor in self._bound.plan.of_kind("weight"):
+            yield self._compared(tensor, arrays)
+
+    def _compared(self, tensor: TensorSpec, arrays: Mapping[str, Array]) -> TextureCheck:
+        texture, matrix = self._bound.texture(tensor.name), weight_matrix(tensor, arrays)
+        layout = texture.layout
+        found, expected = texture.read_lines(0, layout.height), layout.pack(matrix)
+        same = np.array_equal(as_bits(found), as_bits(expected))
+        unpacked = layout.unpack(found, *tensor.shape) if same else None
+        lossless = unpacked is None or (
+            np.array_equal(as_bits(unpacked), as_bits(matrix)) and is_in_file(arrays, tensor.name, unpacked)
+        )
+        check = self._described(tensor, lossless=lossless)
+        return check if same else _differences(check, layout, found, expected)
+
+    def _described(self, tensor: TensorSpec, *, lossless: bool = True) -> TextureCheck:
+        layout, plan = self._bound.texture(tensor.name).layout, self._bound.plan
+        names = (tensor.name, *(each.name for each in plan.tensors if each.view_of == tensor.name))
+        size = layout.width, layout.height, layout.format.name, layout.nbytes
+        return TextureCheck(names, *size, lossless=lossless)
+
+    def _sample(self, share: float) -> tuple[Checked, list[TextureCheck]]:
+        if not self._weights:
+            self._weights = [self._weight(tensor) for tensor in self._bound.plan.of_kind("weight")]
+        nbytes = sum(weight.line_bytes * len(weight.checksums) for weight in self._weights)
+        left, texels, read, textures = math.ceil(share * nbytes), 0, 0, set[int]()
+        different: dict[int, list[int]] = {}
+        number, first = self._next
+        while left > 0:
+            weight = self._weights[number]
+            count = min(len(weight.checksums) - first, -(-left // weight.line_bytes))
+            found = line_checksums(weight.texture.read_lines(first, count))
+            given = weight.checksums[first : first + count]
+            if found != given:
+                lines = range(first, first + count)
+                different.setdefault(number, []).extend(
+                    compress(lines, (one != other for one, other in zip(found, given, strict=True)))
+                )
+            left -= count * weight.line_bytes
+            read += count * weight.line_bytes
+            texels += count * weight.texture.layout.width
+            textures.add(number)
+            number, first = (number, first + count) if first + count < len(weight.checksums) else (number + 1, 0)
+            number %= len(self._weights)
+            self._next = number, first
+        checks = [self._located(self._weights[number], lines) for number, lines in different.items()]
+        return Checked(len(textures), texels, read), checks
+
+    def _weight(self, tensor: TensorSpec) -> _Weight:
+        texture = self._bound.texture(tensor.name)
+        line_bytes = texture.layout.nbytes // texture.layout.height
+        return _Weight(tensor, texture, self._bound.checksums[tensor.name], line_bytes)
+
+    def _located(self, weight: _Weight, lines: list[int]) -> TextureCheck:
+        """The check of a weight with differing lines; with their texels, if the weights are to be had."""
+        described = self._described(weight.tensor)
+        check = _with(described, identical=False, lines=tuple(lines[:MAX_TEXELS]))
+        try:
+            expected = weight.texture.layout.pack(weight_matrix(weight.tensor, self._source()))
+        except InputError:
+            return check
+        found = weight.texture.read_lines(0, weight.texture.layout.height)
+        compared = np.array(expected)
+        compared[lines] = found[lines]
+        if np.array_equal(as_bits(compared), as_bits(expected)):
+            return check  # these lines changed after the upload to what the file says now
+        return _differences(check, weight.texture.layout, compared, expected)
+
+
+def as_bits(array: Array) -> Array:
+    """View the bits of each element as an unsigned integer of its size."""
+    return np.ascontiguousarray(array).view(f"u{array.dtype.itemsize}")
+
+
+def _checked_share(share: float) -> float:
+    number = isinstance(share, (int, float, np.integer, np.floating)) and not isinstance(share, bool)
+    if not number or not 0 < share <= 1:
+        raise InputError(f"share is {share!r}; expected a number above 0 and at most 1")
+    return float(share)
+
+
+def _with(check: TextureCheck, **changes: object) -> TextureCheck:
+    return TextureCheck(**{**vars(check), **changes})
+
+
+def _differences(check: TextureCheck, layout: TexelLayout, found: Array, expected: Array) -> TextureCheck:
+    """The check of a texture with the differences of its texels."""
+    channels = layout.format.channels
+    shape = layout.height, layout.width, channels
+    bits, wanted = as_bits(found).reshape(shape), as_bits(expected).reshape(shape)
+    differ = bits != wanted
+    lines = np.flatnonzero(differ.any(axis=(1, 2)))
+    places = [(y, *place) for y in lines[:MAX_TEXELS].tolist() for place in np.argwhere(differ[y]).tolist()][
+        :MAX_TEXELS
+    ]
+    pairs = [(int(bits[place]), int(wanted[place])) for place in places]
+    marks = [(*place, one ^ other) for place, (one, other) in zip(places, pairs, strict=True)]
+    texels = [
+        TexelDifference(x, y, channel, row, col, *pair)
+        for (y, x, channel), (row, col), pair in zip(places, _elements(layout, found, marks), pairs, strict=True)
+    ]
+    with np.errstate(invalid="ignore", over="ignore"):
+        values, others = (each.reshape(shape)[differ].astype(np.float64) for each in (found, expected))
+        gaps = np.abs(values - others)
+    return _with(
+        check,
+        identical=False,
+        differing=int(np.count_nonzero(differ)),
+        lines=tuple(lines[:MAX_TEXELS].tolist()),
+        texels=tuple(texels),
+        max_difference=float(np.max(np.where(np.isnan(gaps), np.inf, gaps))),
+    )
+
+
+def _elements(
+    layout: TexelLayout, texels: Array, places: list[tuple[int, int, int, int]]
+) -> list[tuple[int | None, int | None]]:
+    """The (row, column) of the tensor at each place (y, x, channel, differing bits); (None, None) in padding."""
+    marks = np.zeros(texels.shape, dtype=texels.dtype)
+    by_place = marks.reshape(layout.height, layout.width, layout.format.channels)
+
+    elements: list[tuple[int | None, int | None]] = []
+
+    def add(places: Array) -> None:
+        elements.append((int(places[0, 0]), int(places[0, 1])) if len(places) else (None, None))
+
+    if isinstance(layout, GroupedLayout):  # which takes words apart
+        for y, x, channel, bits in places:
+            by_place[y, x, channel] = bits
+            add(np.argwhere(layout.unpack(marks, layout.rows, layout.cols)))
+            by_place[y, x, channel] = 0
+        return elements
+    for number, (y, x, channel, _) in enumerate(places):
+        by_place[y, x, channel] = number + 1
+    unpacked = layout.unpack(marks, layout.rows, layout.cols)
+    for number in range(len(places)):
+        add(np.argwhere(unpacked == number + 1))
+    return elements

@@ -1,0 +1,116 @@
+"""Converting a model: its checkpoint in another format, with tokenizer, chat template and end tokens."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Iterable
+from dataclasses import dataclass
+from pathlib import Path
+
+from glinfer.errors import InputError
+from glinfer.formats import AS_IN_FILE, Checkpoint, find_model, load_checkpoint, replacing, save_checkpoint
+from glinfer.formats.files import AnyPath, shown
+from glinfer.text.parts import TextParts, files_beside, gguf_metadata, text_parts
+
+
+@dataclass(frozen=True)
+class Converted:
+    """What was written.
+
+    Attributes:
+        checkpoint: the model that was read.
+        nbytes: the size of the target.
+        beside: the other files that were written, or were there already with the same bytes.
+        parts: what was found for text; ``parts.reason`` says why there is no tokenizer.
+    """
+
+    checkpoint: Checkpoint
+    nbytes: int
+    beside: tuple[Path, ...]
+    parts: TextParts
+
+
+def convert_model(
+    source: AnyPath,
+    target: AnyPath,
+    *,
+    dtype: str | None = None,
+    tokenizer: AnyPath | None = None,
+    with_tokenizer: bool = True,
+) -> Converted:
+    """Read a model and write it in the format of the target's ending.
+
+    A ``.gguf`` takes tokenizer, chat template and end tokens into itself; beside other files they are written as
+    ``TARGET.bpe``, or as ``tokenizer.json``, ``tokenizer_config.json``, ``chat_template.jinja`` and
+    ``generation_config.json``. Everything is checked before the first byte is written.
+
+    Args:
+        source: what :func:`glinfer.formats.load_checkpoint` reads.
+        target: the file to write; one that is there is replaced.
+        dtype: what matrices become; left out, float32, and as they are in a ``.gguf``.
+        tokenizer: a tokenizer to take instead of the model's own; a ``.gguf`` brings its chat template too.
+        with_tokenizer: whether anything but the weights is taken along.
+
+    Raises:
+        InputError: the target is a file of the source, another tokenizer lies beside the target, or the format cannot
+            hold the model.
+        FormatError: a file is damaged, or cannot be written.
+    """
+    path = find_model(source)
+    checkpoint = load_checkpoint(path)
+    checkpoint.check_finite()
+    in_itself = Path(target).suffix.lower() == ".gguf"
+    parts = text_parts(path, tokenizer, checkpoint.config) if with_tokenizer else TextParts(None)
+    beside = {} if in_itself else files_beside(parts, target)
+    found = (*checkpoint.files, *(() if tokenizer is None else (Path(tokenizer),)), *_own_file(parts))
+    _check_target(Path(target), found)
+    new = {file: data for file, data in beside.items() if not _has(file, data)}
+    _check_beside(new, Path(target), found)
+    metadata = gguf_metadata(parts, checkpoint.config.vocab_size) if in_itself else None
+    save_checkpoint(checkpoint, target, dtype=dtype or (AS_IN_FILE if in_itself else "float32"), tokenizer=metadata)
+    for file, data in new.items():
+        with replacing(file) as temporary:
+            temporary.write_bytes(data)
+    return Converted(checkpoint, Path(target).stat().st_size, tuple(beside), parts)
+
+
+def _own_file(parts: TextParts) -> tuple[Path, ...]:
+    tokenizer = parts.tokenizer
+    return () if tokenizer is None or tokenizer.path is None else (tokenizer.path,)
+
+
+def _same(file: Path, others: Iterable[Path]) -> Path | None:
+    """The one of several files that ``file`` is too, by links of any kind; None if it is none of them."""
+    for other in others:
+        try:
+            if os.path.samefile(file, other):  # noqa: PTH121 (Path.samefile raises its own kind of error)
+                return other
+        except (OSError, ValueError):
+            continue
+    return None
+
+
+def _check_target(target: Path, sources: Iterable[Path]) -> None:
+    own = _same(target, sources)
+    if own is not None:
+        found = "the source itself" if own == target else f"the same file as {shown(own)}"
+        raise InputError(
+            f"{shown(target)}: found {found}, which converting would replace; expected another file; give a new name"
+        )
+
+
+def _has(file: Path, data: bytes) -> bool:
+    try:
+        return file.stat().st_size == len(data) and file.read_bytes() == data
+    except OSError:
+        return False
+
+
+def _check_beside(files: Iterable[Path], target: Path, sources: Iterable[Path]) -> None:
+    """Refuse to replace files that may belong to another model; those named after the target are its own."""
+    for file in files:
+        if (file.stem != target.stem and os.path.lexists(file)) or _same(file, sources) is not None:
+            raise InputError(
+                f"{shown(file)}: found another model's, with other contents; expected none, as this model's is to be "
+                "written there; give a target in a directory of its own, or leave the tokenizer out (--no-tokenizer)"
+            )

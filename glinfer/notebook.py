@@ -1,0 +1,35 @@
+"""Small HTML tables and pictures of results, as notebooks show them through ``_repr_html_``."""
+
+from __future__ import annotations
+
+import base64
+from collections.abc import Iterable, Sequence
+from html import escape
+
+MAX_ROWS = 60
+"""Rows of a table that are shown."""
+
+
+def table(headings: Sequence[str], rows: Iterable[Sequence[object]], caption: str = "") -> str:
+    """Make a table; numbers are aligned right, everything is escaped, and rows beyond MAX_ROWS are counted only."""
+    listed = list(rows)
+    lines = ["<table>"]
+    if caption:
+        lines.append(f"<caption>{escape(caption)}</caption>")
+    lines.append(f"<thead><tr>{''.join(f'<th>{escape(name)}</th>' for name in headings)}</tr></thead><tbody>")
+    for row in listed[:MAX_ROWS]:
+        lines.append(f"<tr>{''.join(map(_cell, row))}</tr>")
+    if len(listed) > MAX_ROWS:
+        lines.append(f'<tr><td colspan="{len(headings)}">and {len(listed) - MAX_ROWS} more</td></tr>')
+    return "\n".join([*lines, "</tbody></table>"])
+
+
+def picture(png: bytes, alt: str, width: int) -> str:
+    """Embed a PNG picture, shown ``width`` pixels wide."""
+    return f'<img src="data:image/png;base64,{base64.b64encode(png).decode()}" alt="{escape(alt)}" width="{width}">'
+
+
+def _cell(value: object) -> str:
+    number = isinstance(value, (int, float))
+    text = f"{value:,}" if isinstance(value, int) else f"{value:.4g}" if isinstance(value, float) else str(value)
+    return f'<td style="text-align: {"right" if number else "left"}">{escape(text)}</td>'

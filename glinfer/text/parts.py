@@ -1,0 +1,187 @@
+"""The text parts of a model - tokenizer, chat template, ids that end a text - and how they go with converted weights.
+
+A ``.gguf`` has them in its metadata. Beside other files they are files under Hugging Face's names, or a ``.bpe``; both
+are what :func:`glinfer.text.tokenizer.find_tokenizer`, :func:`glinfer.text.templates.find_template` and
+:func:`glinfer.text.stops.default_stops` read again, so that the converted model has the same ids, prompts and ends.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import tempfile
+from collections.abc import Mapping
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from glinfer.config import ModelConfig
+from glinfer.errors import InputError
+from glinfer.formats.files import AnyPath, inside, is_directory, opened
+from glinfer.formats.gab.bpe import is_merges_json
+from glinfer.formats.gguf.file import is_gguf, read_gguf_file
+from glinfer.formats.gguf.vocabulary import VOCABULARY_KEYS, padded, vocabulary_metadata
+from glinfer.formats.json_files import read_json
+from glinfer.limits import MAX_CONFIG_BYTES
+from glinfer.text.chat import template_of
+from glinfer.text.stops import GENERATION_FILE, named_stops
+from glinfer.text.templates import TEMPLATE_FILE, JinjaTemplate
+from glinfer.text.tokenizer import Tokenizer, find_tokenizer
+from glinfer.text.tokenizers.gguf import gguf_stops, gguf_tokenizer, named_tokens
+from glinfer.text.tokenizers.huggingface import CONFIG_FILE, TOKENIZER_FILE, with_decoder
+
+_K = "tokenizer.ggml."
+_ENDS = ("eos", "eot", "eom")  # the tokens that end a text in the metadata of a GGUF file
+
+
+@dataclass(frozen=True)
+class TextParts:
+    """What a model has beside its weights for text.
+
+    Attributes:
+        tokenizer: the model's, or None.
+        reason: why there is none.
+        template: its Jinja template, or None; the form of Gab's chats needs none.
+        stops: the ids that its files name as ends of a text.
+        generation: ``generation_config.json`` beside a Hugging Face model.
+    """
+
+    tokenizer: Tokenizer | None
+    reason: str = ""
+    template: JinjaTemplate | None = None
+    stops: tuple[int, ...] = ()
+    generation: Mapping[str, Any] | None = None
+
+    @property
+    def _is_gguf(self) -> bool:
+        return self.tokenizer is not None and self.tokenizer.path is not None and is_gguf(self.tokenizer.path)
+
+
+def text_parts(checkpoint: AnyPath, given: AnyPath | None, config: ModelConfig) -> TextParts:
+    """Find the text parts of a model, with the tokenizer that is ``given`` or else its own.
+
+    Raises:
+        FormatError, InputError: as :func:`glinfer.text.tokenizer.find_tokenizer`, and for damaged files of the others.
+    """
+    tokenizer, reason = find_tokenizer(checkpoint, given, config)
+    if tokenizer is None:
+        return TextParts(None, reason)
+    folder = Path(checkpoint) if is_directory(checkpoint) else Path(checkpoint).parent
+    generation = None
+    if config.family.huggingface is not None and os.path.lexists(folder / GENERATION_FILE):
+        generation = read_json(inside(folder / GENERATION_FILE), MAX_CONFIG_BYTES)
+    template, stops = template_of(checkpoint, tokenizer, config), named_stops(checkpoint, tokenizer, config)
+    return TextParts(tokenizer, "", template, stops, generation)
+
+
+# In a GGUF file
+
+
+def gguf_metadata(parts: TextParts, rows: int) -> dict[str, Any] | None:
+    """The metadata of a GGUF file for a model with ``rows`` rows of embeddings; None without a tokenizer.
+
+    Raises:
+        InputError: llama.cpp has no such tokenizer, or would give other ids.
+    """
+    tokenizer = parts.tokenizer
+    if tokenizer is None:
+        return None
+    if parts._is_gguf:
+        assert tokenizer.path is not None
+        found = read_gguf_file(tokenizer.path).metadata
+        values = padded({key: value for key, value in found.items() if key.startswith(VOCABULARY_KEYS)}, rows)
+    else:
+        values = vocabulary_metadata(tokenizer.vocabulary, rows)
+        if "tokenizer.ggml.scores" in values:
+            _check_pieces(tokenizer, values)
+    if parts.template is None:
+        values.pop("tokenizer.chat_template", None)
+    else:
+        values["tokenizer.chat_template"] = parts.template.source
+        texts = parts.template.tokens
+        ids = {name: tokenizer.special_id(texts.get(f"{name}_token", "")) for name in ("bos", "eos")}
+        values.update({f"{_K}{name}_token_id": token for name, token in ids.items() if token is not None})
+    _name_stops(values, parts.stops)
+    return values
+
+
+def _check_pieces(tokenizer: Tokenizer, values: Mapping[str, Any]) -> None:
+    """Refuse SentencePiece's BPE whose merges do not follow from scores of its tokens, as they do in llama.cpp."""
+    again = Tokenizer(gguf_tokenizer(values, "the metadata")).vocabulary
+    own = tokenizer.vocabulary
+    assert isinstance(own, Mapping)
+    assert isinstance(again, Mapping)
+    if again["model"]["merges"] != own["model"]["merges"]:
+        raise InputError(
+            f"{tokenizer.path}: llama.cpp has no such tokenizer, as its merges do not follow from scores of tokens; "
+            "leave it out (--no-tokenizer)"
+        )
+
+
+def _name_stops(values: dict[str, Any], stops: tuple[int, ...]) -> None:
+    """Name the ids that end a text, as far as the metadata do not say them already."""
+    if stops and values.get(f"{_K}eos_token_id") not in stops and not values.get(f"{_K}add_eos_token"):
+        values[f"{_K}eos_token_id"] = stops[0]
+    for token in stops:
+        free = next((name for name in _ENDS if f"{_K}{name}_token_id" not in values), None)
+        if token not in gguf_stops(values, "the metadata") and free is not None:
+            values[f"{_K}{free}_token_id"] = token
+
+
+# Beside other files
+
+
+def files_beside(parts: TextParts, target: AnyPath) -> dict[Path, bytes]:
+    """The files to write beside ``target``, with their bytes: ``TARGET.bpe``, or Hugging Face's.
+
+    Raises:
+        FormatError: a file can no longer be read.
+        InputError: a ``tokenizer.json`` cannot hold the tokenizer of a GGUF file.
+    """
+    tokenizer, target = parts.tokenizer, Path(target)
+    if tokenizer is None or tokenizer.path is None:
+        return {}
+    source = tokenizer.path
+    if not parts._is_gguf and source.suffix != ".json":
+        return {target.with_suffix(".bpe"): _read(source)}
+    if parts._is_gguf:
+        files = _huggingface_files(tokenizer, source)
+    else:
+        files = {TOKENIZER_FILE: _read(source)}
+        beside = source.with_name(CONFIG_FILE)
+        if not is_merges_json(source) and os.path.lexists(beside):
+            files[CONFIG_FILE] = _read(inside(beside))
+    if parts.template is not None:
+        files[TEMPLATE_FILE] = parts.template.source.encode()
+        files.setdefault(CONFIG_FILE, _json(dict(parts.template.tokens)))
+    if parts.stops or parts.generation:
+        ends = {"eos_token_id": list(parts.stops)} if parts.stops else {}
+        files[GENERATION_FILE] = _json({**(parts.generation or {}), **ends})
+    return {target.with_name(name): data for name, data in files.items()}
+
+
+def _read(path: Path) -> bytes:
+    with opened(path) as (file, size):
+        return file.read(size)
+
+
+def _json(values: Mapping[str, Any]) -> bytes:
+    return (json.dumps(values, indent=2, ensure_ascii=False) + "\n").encode()
+
+
+def _huggingface_files(tokenizer: Tokenizer, source: Path) -> dict[str, bytes]:
+    """``tokenizer.json`` and ``tokenizer_config.json`` of a GGUF file's tokenizer, checked by reading them again."""
+    file = read_gguf_file(source)
+    model = gguf_tokenizer(file.metadata, file.source)
+    config = {f"{name}_token": text for name, text in named_tokens(file.metadata, file.source).items()}
+    files = {TOKENIZER_FILE: with_decoder(model).encode(), CONFIG_FILE: _json(config)}
+    with tempfile.TemporaryDirectory() as folder:
+        for name, data in files.items():
+            (Path(folder) / name).write_bytes(data)
+        again = Tokenizer.from_file(folder)
+    if not again.same_as(tokenizer):
+        raise InputError(
+            f"{file.source}: a {TOKENIZER_FILE} cannot hold this tokenizer, as tokens would have other bytes; leave it "
+            "out (--no-tokenizer) and pass the GGUF file with --tokenizer"
+        )
+    return files

@@ -1,0 +1,60 @@
+"""A flipped bit of a live texture is found, each kind in turn; a comparison that looks away fails the run."""
+
+from __future__ import annotations
+
+import json
+
+import pytest
+from qa_commands import run
+
+from glinfer.engine.textures import TextureComparison
+from glinfer.gl.context import Device
+from qa.flips.run import FLIPPED_FAMILIES, FLIPPED_FORMATS, flip_everywhere
+
+pytestmark = pytest.mark.gl
+
+KINDS = {
+    ("gpt2", "q8"): {"embedding", "positions", "packed words", "scale", "bias"},
+    ("gpt2", "reference"): {"embedding", "positions", "norm", "matrix", "bias"},
+    ("llama", "Q4_0"): {"embedding", "positions", "packed words", "bias", "norm"},
+}
+
+
+@pytest.mark.parametrize(("family", "weights"), KINDS)
+def test_a_few_bits_of_each_kind(device: Device, family: str, weights: str) -> None:
+    report = flip_everywhere(device, count=3, clean=4, families=(family,), weights=(weights,))
+    assert {count.kind for count in report.flips} == KINDS[family, weights]
+    assert all((count.whole, count.sampled, count.flips) == (3, 3, 3) for count in report.flips)
+    assert [(count.checks, count.alarms) for count in report.clean] == [(4, 0)]
+    assert report.passed
+
+
+@pytest.mark.slow
+def test_two_hundred_of_two_hundred(device: Device) -> None:
+    report = flip_everywhere(device, count=200, clean=200)
+    assert report.passed
+    assert {count.family for count in report.flips} == set(FLIPPED_FAMILIES)
+    assert {count.weights for count in report.flips} == set(FLIPPED_FORMATS)
+
+
+@pytest.mark.parametrize("blind", ["whole", "_sample"])
+def test_a_comparison_that_looks_away_fails(
+    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str], blind: str
+) -> None:
+    if blind == "whole":
+        monkeypatch.setattr(TextureComparison, "whole", lambda comparison: iter(()))
+    else:
+        sample = TextureComparison._sample
+        monkeypatch.setattr(TextureComparison, "_sample", lambda *arguments: (sample(*arguments)[0], []))
+    arguments = ["flips", "--count", "2", "--clean", "0", "--families", "gab", "--weights", "f32", "--json"]
+    assert run(arguments) == 1
+    told = json.loads(capsys.readouterr().out)
+    missed, kept = ("whole", "sampled") if blind == "whole" else ("sampled", "whole")
+    assert all((count[missed], count[kept], count["passed"]) == (0, 2, False) for count in told["flips"])
+
+
+def test_what_there_is_not(capsys: pytest.CaptureFixture[str]) -> None:
+    assert run(["flips", "--families", "bert"]) == 2
+    assert "found family bert in f32; expected one of " in capsys.readouterr().err
+    assert run(["flips", "--weights", "q3"]) == 2
+    assert "found family gab in q3" in capsys.readouterr().err

@@ -1,0 +1,194 @@
+"""What a command line says of itself: summaries, sections, suggestions; JSON wherever it is asked for; closed pipes."""
+
+from __future__ import annotations
+
+import json
+import os
+import subprocess
+import sys
+from pathlib import Path
+
+import click
+import pytest
+
+from glinfer import errors
+from glinfer.cli import common
+from glinfer.cli.app import Commands, cli, run
+from glinfer.errors import InputError, install_command
+from glinfer.formats.files import opened
+from glinfer.inspect.info import DeviceEntry
+from qa.__main__ import qa
+
+Capture = pytest.CaptureFixture[str]
+GROUPS = [cli, qa]
+
+
+@pytest.fixture
+def narrow(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("COLUMNS", "80")
+
+
+@pytest.mark.usefixtures("narrow")
+class TestHelp:
+    @pytest.mark.parametrize("group", GROUPS, ids=lambda group: group.program)
+    def test_every_summary_is_whole_and_in_a_section(self, capsys: Capture, group: Commands) -> None:
+        assert run(["--help"], group) == 0
+        out = capsys.readouterr().out
+        lines = out.splitlines()
+        assert max(map(len, lines)) <= 80
+        assert "..." not in out.partition("Options:")[2]
+        assert "…" not in out
+        for section, commands in group.sections.items():
+            start = lines.index(f"{section}:")
+            for line, (name, summary) in zip(lines[start + 1 :], commands.items(), strict=False):
+                assert line.split() == [name, *summary.split()]
+
+    @pytest.mark.parametrize("group", GROUPS, ids=lambda group: group.program)
+    def test_every_command_is_there_and_fits(self, capsys: Capture, group: Commands) -> None:
+        listed = [name for commands in group.sections.values() for name in commands]
+        assert sorted(listed) == group.list_commands(click.Context(group))
+        for name in listed:
+            assert run([name, "--help"], group) == 0
+            out = capsys.readouterr().out
+            assert out.startswith(f"Usage: {group.program} {name}")
+            # Only examples, which are copied as they are, may be longer.
+            long = [line.lstrip() for line in out.splitlines() if len(line) > 80]
+            assert all(line.startswith((f"{group.program} ", "glinfer ")) for line in long)
+
+    def test_help_imports_no_command(self) -> None:
+        code = (
+            "import sys; from glinfer.cli.app import run; run(['--help']); "
+            "print([name for name in sys.modules if name.startswith('glinfer.cli.')], file=sys.stderr)"
+        )
+        done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, timeout=300, check=True)
+        assert done.stderr.strip() == "['glinfer.cli.app']"
+
+
+class TestSuggestions:
+    @pytest.mark.parametrize(
+        ("line", "said"),
+        [
+            ("generat m hi", "No such command 'generat'; did you mean generate? (see 'glinfer --help')"),
+            ("export m", "No such command 'export'; did you mean export-web? (see 'glinfer --help')"),
+            ("xyzzy", "No such command 'xyzzy' (see 'glinfer --help')"),
+            ("look m --text hi", "No such option: --text; give it without a name: glinfer look MODEL [TEXT]"),
+            ("generate m --temprature 1", "No such option: --temprature; did you mean --temperature?"),
+            ("info --xyzzy", "No such option: --xyzzy (see 'glinfer info --help')"),
+        ],
+    )
+    def test_a_name_that_does_not_exist(self, capsys: Capture, line: str, said: str) -> None:
+        assert run(line.split()) == 2
+        assert capsys.readouterr().err.replace(" -o FOLDER", "") == f"glinfer: {said}\n"
+
+    @pytest.mark.parametrize(
+        ("line", "said"),
+        [
+            ("draws", "found neither a MODEL nor --config; give one of them"),
+            ("draws m --config dim=8", "found both a MODEL and --config; give one of them"),
+            ("generate m", "found neither a PROMPT nor --file nor --ids; give one of them"),
+            ("generate m hi --ids 1", "found both a PROMPT and --ids; give one of them"),
+        ],
+    )
+    def test_one_of_two(self, capsys: Capture, line: str, said: str) -> None:
+        assert run(line.split()) == 2
+        assert capsys.readouterr().err == f"glinfer: {said}\n"
+
+    @pytest.mark.parametrize(
+        ("path", "said"),
+        [
+            ("https://example.org/m.gguf", "addresses are not fetched; download the file and give its path"),
+            ("hf://org/name", "addresses are not fetched; download the file and give its path"),
+            ("Qwen/Qwen3-0.6B", "names on a hub are not fetched; download the model's files and give their path"),
+            ("folder/m", "check the path and its permissions"),
+            ("a/b/c.gguf", "check the path and its permissions"),
+            ("m.gguf", "check the path and its permissions"),
+        ],
+    )
+    def test_what_is_no_path(
+        self, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: Capture, path: str, said: str
+    ) -> None:
+        monkeypatch.chdir(tmp_path)
+        (tmp_path / "folder").mkdir()
+        for line in (["info", path], ["generate", "shakespeare", "hi", "--tokenizer", path]):
+            assert run(line) == 2
+            assert capsys.readouterr().err == f"glinfer: {path}: cannot read it: No such file or directory; {said}\n"
+
+    def test_every_reader_says_so(self) -> None:
+        with pytest.raises(errors.FormatError, match="names on a hub"), opened("org/name"):
+            pass
+
+
+class TestExtras:
+    def told(self, monkeypatch: pytest.MonkeyPatch, package: Path, direct_url: str | None) -> str:
+        class Distribution:
+            def read_text(self, name: str) -> str | None:
+                assert name == "direct_url.json"
+                return direct_url
+
+        monkeypatch.setattr(errors, "_PACKAGE", package)
+        monkeypatch.setattr("importlib.metadata.distribution", lambda _: Distribution())
+        return install_command("gguf")
+
+    def test_the_command_is_right_where_it_came_from(self, monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+        package = tmp_path / "glinfer"
+        assert self.told(monkeypatch, package, None) == "pip install 'glinfer[gguf]'"
+        assert self.told(monkeypatch, package, "{}") == "pip install 'glinfer[gguf]'"
+        git = json.dumps({"url": "https://x.org/g.git", "vcs_info": {"vcs": "git", "commit_id": "1"}})
+        assert self.told(monkeypatch, package, git) == "pip install 'glinfer[gguf] @ git+https://x.org/g.git'"
+        folder = json.dumps({"url": "file:///src/glinfer", "dir_info": {}})
+        assert self.told(monkeypatch, package, folder) == "pip install 'glinfer[gguf] @ file:///src/glinfer'"
+        (tmp_path / "pyproject.toml").touch()
+        assert self.told(monkeypatch, package, None) == f"pip install -e '{tmp_path}[gguf]'"
+
+    def test_messages_name_it(self, monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+        monkeypatch.setitem(sys.modules, "gguf", None)
+        (tmp_path / "m.gguf").write_bytes(b"GGUF" + bytes(64))
+        from glinfer.formats import load_checkpoint
+
+        with pytest.raises(InputError) as refused:
+            load_checkpoint(tmp_path / "m.gguf")
+        assert str(refused.value).endswith(f"not installed; {install_command('gguf')}")
+
+
+class TestJson:
+    @pytest.mark.parametrize("group", GROUPS, ids=lambda group: group.program)
+    def test_devices_of_every_command(self, capsys: Capture, monkeypatch: pytest.MonkeyPatch, group: Commands) -> None:
+        monkeypatch.setattr(common, "list_devices", lambda: [DeviceEntry(0, True, "one · two", usable=True)])
+        tried = 0
+        for name in group.list_commands(context := click.Context(group)):
+            command = group.get_command(context, name)
+            assert command is not None
+            options = {param.name for param in command.params}
+            if "device" not in options:
+                continue
+            assert run([name, "--device", "list"], group) == 0
+            assert capsys.readouterr().out.splitlines()[0].split() == ["device", "renderer", "kind"]
+            for order in (["--device", "list", "--json"], ["--json", "--device=list"]):
+                if "as_json" in options:
+                    assert run([name, *order], group) == 0
+                    (found,) = json.loads(capsys.readouterr().out)
+                    assert found["renderer"] == "one · two"
+                    tried += 1
+        assert tried >= 6
+
+
+class TestPipes:
+    def test_a_reader_that_went_away_is_no_verdict(self) -> None:
+        """Rich would exit with status 1, which says that something differs."""
+        code = (
+            "import sys, click; from glinfer.cli import app, common\n"
+            "@click.command()\n"
+            "def talk():\n"
+            "    for _ in range(3000): common.out().print('x' * 100)\n"
+            "    sys.exit(1)\n"
+            "app.cli.add_command(talk, 'verify')\n"
+            "app.main(['verify'])\n"
+        )
+        process = subprocess.Popen(
+            [sys.executable, "-c", code], stdout=subprocess.PIPE, stderr=subprocess.PIPE, env={**os.environ}
+        )
+        assert process.stdout is not None
+        assert process.stdout.read(1) == b"x"
+        process.stdout.close()
+        _, said = process.communicate(timeout=300)
+        assert (process.returncode, said) == (0, b"")

@@ -1,0 +1,259 @@
+"""``model.chat``, ``stream_chat`` and ``chat_session``: what goes to the model, what comes back, and why it ended."""
+
+from __future__ import annotations
+
+import copy
+import pickle
+from collections.abc import Iterator, Sequence
+from pathlib import Path
+from typing import Any
+
+import pytest
+from scripted_models import scripted
+
+import glinfer
+from glinfer.engine.chat import ChatPart, ChatReply
+from glinfer.engine.model import Model
+from glinfer.engine.random_model import demo_tokenizer
+from glinfer.errors import ContextError, InputError
+from glinfer.formats import save_checkpoint, write_bpe
+from glinfer.text.chat import check_messages
+from glinfer.text.tokenizer import Tokenizer
+
+pytestmark = pytest.mark.gl
+
+WORDS = Tokenizer(demo_tokenizer(300))
+USER, END, ASSISTANT, THINK = (WORDS.control_tokens[f"<|{name}|>"] for name in ("user", "end", "assistant", "think"))
+HELLO = [{"role": "user", "content": "hi"}]
+TALK = [*HELLO, {"role": "assistant", "content": "yes"}, {"role": "user", "content": "go"}]
+SYSTEM = {"role": "system", "content": "Be kind."}
+
+
+def turn(message: str, *reply: str) -> list[int]:
+    """The ids of a turn in Gab's form, with its reply or up to where the model writes it."""
+    ids = [USER, *WORDS.encode(message, allow_special=False), END, ASSISTANT]
+    return [*ids, *WORDS.encode(reply[0], allow_special=False), END] if reply else ids
+
+
+def speaker(folder: Path, replies: dict[int, Sequence[int]]) -> Path:
+    """A model that gives these tokens after prompts of so many tokens, and full stops everywhere else."""
+    script = {start - 1 + place: token for start, ids in replies.items() for place, token in enumerate(ids)}
+    path = folder / "speaker.gab"
+    save_checkpoint(scripted([script.get(place, ord(".")) for place in range(64)], vocab=300), path)
+    write_bpe(demo_tokenizer(300), path.with_suffix(".bpe"))
+    return path
+
+
+@pytest.fixture
+def model(tmp_path: Path) -> Iterator[Model]:
+    """A model that answers a first "hi" with "héy" and its end token; it holds 64 tokens."""
+    with glinfer.load(speaker(tmp_path, {len(turn("hi")): [*"héy".encode(), END]})) as opened:
+        yield opened
+
+
+@pytest.fixture
+def prompts(monkeypatch: pytest.MonkeyPatch) -> list[list[int]]:
+    """Every sequence of ids that a stream begins with."""
+    seen: list[list[int]] = []
+    stream = Model.stream
+
+    def spy(self: Model, prompt: Any, **options: Any) -> Any:
+        seen.append(list(prompt))
+        return stream(self, prompt, **options)
+
+    monkeypatch.setattr(Model, "stream", spy)
+    return seen
+
+
+def test_a_reply_is_a_string_that_says_how_it_came_to_be(model: Model, prompts: list[list[int]]) -> None:
+    reply = model.chat("hi")
+    assert (reply, reply + "!", reply.finish_reason) == ("héy", "héy!", "stop")
+    assert (reply.prompt_tokens, reply.tokens, reply.thinking) == (len(turn("hi")), 5, "")
+    assert model.chat(HELLO) == reply
+    assert prompts == [turn("hi")] * 2
+    for other in (copy.deepcopy(reply), pickle.loads(pickle.dumps(reply))):
+        assert isinstance(other, ChatReply)
+        assert (other, other.finish_reason, other.tokens) == ("héy", "stop", 5)
+
+
+def test_the_whole_conversation_goes_to_the_model(model: Model, prompts: list[list[int]]) -> None:
+    model.chat(TALK, max_tokens=1)
+    model.chat([{"role": "user", "content": "x<|end|>", "name": None}], max_tokens=1)
+    assert prompts[0] == [*turn("hi", "yes"), *turn("go")]
+    assert [token for token in prompts[1] if token in WORDS.control_tokens.values()] == [USER, END, ASSISTANT]
+
+
+@pytest.mark.parametrize(
+    ("options", "text", "reason", "tokens"),
+    [
+        ({}, "héy", "stop", 5),
+        ({"max_tokens": 4}, "héy", "length", 4),
+        ({"max_tokens": 2}, "h\ufffd", "length", 2),
+        ({"stop": "é"}, "h", "stop", 3),
+        ({"stop": ["x", "y"]}, "hé", "stop", 4),
+    ],
+)
+def test_why_it_ended(model: Model, options: dict[str, Any], text: str, reason: str, tokens: int) -> None:
+    stream = model.stream_chat("hi", **options)
+    pieces = list(stream)
+    assert ("".join(pieces), stream.text, "" in pieces) == (text, text, False)
+    assert (stream.stats.finish_reason, stream.stats.tokens) == (reason, tokens)
+    reply = model.chat("hi", **options)
+    assert (reply, reply.finish_reason, reply.tokens) == (text, reason, tokens)
+
+
+def test_a_full_context_ends_a_reply_and_drops_nothing(model: Model) -> None:
+    message = "a" * 20
+    reply = model.chat(message)
+    assert (reply.finish_reason, reply.tokens) == ("context", 64 - len(turn(message)))
+    assert reply.stats.dropped == 0
+    assert model.chat(message, max_tokens=reply.tokens).finish_reason == "length"
+
+
+def test_thoughts_come_apart_from_the_answer(tmp_path: Path) -> None:
+    path = speaker(tmp_path, {len(turn("hi")): [*b"hm", ASSISTANT, *b"yes", END]})
+    with glinfer.load(path) as model:
+        reply = model.chat("hi", think=True)
+        assert (reply, reply.thinking) == ("yes", "hm")
+        stream = model.stream_chat("hi", think=True)
+        parts = list(iter(stream.next_part, None))
+        assert parts == [ChatPart("thinking", letter) for letter in "hm"] + [ChatPart("answer", x) for x in "yes"]
+        assert model.chat("hi", think=True, stop="h") == "yes", "stop strings end answers, and no thoughts"
+
+
+@pytest.mark.parametrize(
+    ("messages", "words"),
+    [
+        ([], "there is no message of a user; expected at least one"),
+        ([SYSTEM], "there is no message of a user"),
+        ("", "the message is empty"),
+        (None, "messages is NoneType; expected text, or a list of role and content"),
+        (b"hi", "messages is bytes; expected text"),
+        (HELLO[0], "messages is dict; expected text"),
+        (["hi"], "message 0 is str; expected a mapping of role and content"),
+        ([{"role": "user"}], "message 0 has no content"),
+        ([{"content": "hi"}], "message 0 has no role"),
+        ([{"role": "user", "content": ["hi"]}], "the content of message 0 is list; expected text"),
+        ([{"role": "tool", "content": "hi"}], "message 0 has the role 'tool'; expected system or user there"),
+        ([*HELLO, *HELLO], "message 1 has the role 'user'; expected assistant there"),
+        ([*HELLO, SYSTEM], "message 1 has the role 'system'; expected assistant there"),
+        (TALK[:2], "the last message is the assistant's; expected the user's, to reply to"),
+        ([{**HELLO[0], "tool_calls": []}], "message 0 has 'tool_calls'; expected role and content alone"),
+        ([{"role": "user", "content": "a\ud800"}], "half a surrogate pair"),
+        ([SYSTEM, *HELLO], "this model's chat form has no place for a system prompt"),
+        ("ab" * 40, "the message takes .* tokens and 1 are reserved for the reply, but the context holds 64; shorten"),
+        (
+            [*TALK[:2], {"role": "user", "content": "a" * 55}],
+            "the messages take .* the context holds 64; leave the old",
+        ),
+    ],
+)
+def test_messages_that_cannot_be_are_one_line(model: Model, messages: Any, words: str) -> None:
+    with pytest.raises(InputError, match=words) as error:
+        model.chat(messages)
+    assert "\n" not in str(error.value)
+    assert model.bound.runs == 0
+
+
+@pytest.mark.parametrize(
+    ("options", "words"),
+    [
+        ({"max_tokens": 0}, "max_tokens is 0"),
+        ({"temperature": -1}, "temperature is -1"),
+        ({"stop": 5}, "stop is a int"),
+        ({"stop": [""]}, "stop string 0 is empty"),
+    ],
+)
+def test_options_that_cannot_be_are_refused_before_anything_runs(
+    model: Model, options: dict[str, Any], words: str
+) -> None:
+    for chat in (model.chat, model.stream_chat):
+        with pytest.raises(InputError, match=words):
+            chat("hi", **options)
+    assert model.bound.runs == 0
+
+
+def test_models_that_cannot_chat_say_why(bare: Path) -> None:
+    with glinfer.load(bare) as model, pytest.raises(InputError, match="no tokenizer was given"):
+        model.chat("hi")
+    with glinfer.load("shakespeare") as model, pytest.raises(InputError, match="cannot chat"):
+        model.chat("hi")
+    with pytest.raises(ContextError, match="was closed"):
+        model.chat("hi")
+
+
+def test_check_messages_gives_the_texts_in_turn() -> None:
+    assert check_messages([SYSTEM, *TALK]) == ("Be kind.", ["hi", "yes", "go"])
+    assert check_messages("hi") == check_messages(tuple(HELLO)) == ("", ["hi"])
+
+
+class TestSession:
+    def test_it_remembers_its_turns(self, model: Model, prompts: list[list[int]]) -> None:
+        session = model.chat_session()
+        assert session.messages == []
+        assert session.send("hi") == "héy"
+        list(session.stream("go", max_tokens=2, temperature=0))
+        assert prompts[1] == [*turn("hi"), *"héy".encode(), END, *turn("go")]
+        talk = [*HELLO, ("assistant", "héy"), ("user", "go"), ("assistant", "..")]
+        assert session.messages == [m if isinstance(m, dict) else {"role": m[0], "content": m[1]} for m in talk]
+
+    def test_another_reply_takes_the_place_of_the_newest(self, model: Model, prompts: list[list[int]]) -> None:
+        session = model.chat_session()
+        with pytest.raises(InputError, match="there is no reply yet"):
+            session.regenerate()
+        session.send("hi")
+        with pytest.raises(InputError, match="temperature is -1"):
+            session.regenerate(temperature=-1)
+        del prompts[1:]
+        assert session.messages[1]["content"] == "héy", "a bad option takes nothing back"
+        assert session.regenerate(max_tokens=1).reply() == "h"
+        assert prompts == [turn("hi")] * 2
+        assert [message["content"] for message in session.messages] == ["hi", "h"]
+
+    def test_restored_it_goes_on_as_it_would_have(self, model: Model, prompts: list[list[int]]) -> None:
+        session = model.chat_session()
+        session.restore(TALK[:2])
+        assert session.messages == TALK[:2]
+        session.send("go", max_tokens=1)
+        assert prompts == [[*turn("hi", "yes"), *turn("go")]]
+        for bad in (TALK, [*HELLO, *HELLO], "hi", [SYSTEM, *TALK[:2]]):
+            with pytest.raises(InputError):
+                session.restore(bad)  # type: ignore[arg-type]
+        assert len(session.messages) == 4
+        session.reset()
+        assert session.messages == []
+
+    def test_a_stream_that_was_left_behind_changes_nothing(self, model: Model) -> None:
+        session = model.chat_session()
+        left = session.stream("go")
+        next(left)
+        assert session.send("hi") == "héy"
+        left.close()
+        assert [message["content"] for message in session.messages] == ["hi", "héy"]
+
+    def test_a_closed_stream_is_remembered_as_far_as_it_came(self, model: Model) -> None:
+        session = model.chat_session()
+        ended: list[str] = []
+        with session.stream("hi", on_end=lambda: ended.append("told")) as stream:
+            assert next(stream) == "h"
+        assert (stream.stats.finish_reason, ended) == ("closed", ["told"])
+        assert [message["content"] for message in session.messages] == ["hi", "h"]
+
+    def test_the_oldest_turns_make_room(self, model: Model, prompts: list[list[int]]) -> None:
+        session = model.chat_session()
+        dropped = []
+        for _ in range(4):
+            stream = session.stream("a" * 12, max_tokens=8)
+            list(stream)
+            dropped.append(stream.dropped_turns)
+        assert sum(dropped) > 0
+        assert all(len(prompt) + 8 <= 64 for prompt in prompts)
+
+    def test_settings_that_the_form_does_not_know_are_refused(self, model: Model) -> None:
+        session = model.chat_session()
+        with pytest.raises(InputError, match="no place for a system prompt"):
+            session.set_system("Be kind.")
+        with pytest.raises(InputError, match="the system prompt is int"):
+            model.chat_session(system=5)  # type: ignore[arg-type]
+        session.set_think(True)
+        assert (session.think, session.system) == (True, "")

@@ -1,0 +1,176 @@
+"""What results show of themselves: a line in a terminal, a small table or picture in a notebook; and text for ids."""
+
+from __future__ import annotations
+
+import inspect
+from html.parser import HTMLParser
+from pathlib import Path
+from types import SimpleNamespace
+from typing import Any
+
+import numpy as np
+import pytest
+
+import glinfer
+from glinfer.engine.capture import Captured
+from glinfer.engine.loading import load_model
+from glinfer.errors import InputError
+from glinfer.inspect.look.output import LookResult
+from glinfer.inspect.profile.measure import profile
+from glinfer.notebook import MAX_ROWS, picture, table
+
+pytestmark = pytest.mark.gl
+
+TEXT = "Once upon a time"
+
+
+class Checked(HTMLParser):
+    """Collects tags and text, and fails on tags that do not close."""
+
+    def __init__(self, html: str) -> None:
+        super().__init__()
+        self.opened: list[str] = []
+        self.tags: list[str] = []
+        self.text = ""
+        self.feed(html)
+        self.close()
+        assert self.opened == []
+
+    def handle_starttag(self, tag: str, attrs: Any) -> None:
+        self.tags.append(tag)
+        if tag != "img":
+            self.opened.append(tag)
+
+    def handle_endtag(self, tag: str) -> None:
+        assert self.opened.pop() == tag
+
+    def handle_data(self, data: str) -> None:
+        self.text += data
+
+
+def test_lines_are_short_and_say_what_matters(small: Path) -> None:
+    with glinfer.load(small) as model:
+        assert repr(model).startswith(
+            "<Model gab: 2 blocks of 32, 300 tokens, context 64; plan fast, weights f32, cache"
+        )
+        assert "temperature 0.7, top_k 40, top_p 0.95, min_p 0, repetition_penalty 1; " in repr(model)
+        assert model.device.description in repr(model)
+        session = model.session()
+        session.prefill([1, 2, 3])
+        assert repr(session) == "<CachedSession: 3 of 64 tokens>"
+        session.close()
+        assert repr(session) == "<CachedSession: closed>"
+        assert repr(model.draws()).startswith("DrawTable(fast, 15 draws: embed")
+        score = model.score(TEXT)
+        assert repr(score).startswith(f"TextScore({len(score.ids)} tokens, total -")
+        seen = model.capture("blocks.0.attn.*", TEXT)
+        assert repr(seen).startswith("Captured(blocks.0.attn.")
+        profiled = profile(model, runs=2)
+        assert repr(profiled).startswith("<ProfileReport: ")
+        shown = [repr(each) for each in (model, session, model.draws(), score, seen, profiled)]
+        assert all("\n" not in each and len(each) < 400 for each in shown)
+    assert repr(model).endswith("; closed>")
+
+
+def test_notebooks_get_tables(small: Path) -> None:
+    with glinfer.load(small) as model:
+        draws = Checked(model.draws()._repr_html_())
+        assert draws.tags.count("tr") == 1 + len(model.draws().rows)
+        assert "15 draws for one run of the fast plan" in draws.text
+        seen = Checked(model.capture("blocks.0.attn.scores", TEXT)._repr_html_())
+        assert "blocks.0.attn.scores" in seen.text
+        report = profile(model, runs=2)
+        profiled = Checked(report._repr_html_())
+        assert all(kind.kind in profiled.text for kind in report.kinds)
+
+
+def test_everything_in_a_table_is_escaped_and_its_length_is_bounded() -> None:
+    found = Checked(table(["<b>"], [["<script>alert(1)</script>"], [1234567], [0.5]], "<i>"))
+    assert set(found.tags) == {"table", "caption", "thead", "tr", "th", "tbody", "td"}
+    assert "1,234,567" in found.text
+    many = Checked(table(["n"], [[number] for number in range(MAX_ROWS + 5)]))
+    assert many.tags.count("tr") == MAX_ROWS + 2
+    assert "and 5 more" in many.text
+    assert Checked(Captured({"<b>": np.zeros((2, 3), np.float32)})._repr_html_()).tags.count("b") == 0
+
+
+def test_look_shows_its_pictures(tmp_path: Path) -> None:
+    (tmp_path / "a.png").write_bytes(b"PNG")
+    listed = [{"file": name, "alt": '"<b>', "width": 2000} for name in ("a.png", "gone.png")]
+    result = LookResult({"pictures": listed}, tmp_path)
+    found = Checked(result._repr_html_())
+    assert found.tags == ["p", "img"]
+    assert picture(b"PNG", '"<b>', 900) in result._repr_html_()
+    assert repr(result) == f"LookResult(2 pictures, {str(tmp_path)!r})"
+    assert result["pictures"] == listed
+
+
+def test_load_names_the_options_of_loading() -> None:
+    ours, theirs = (inspect.signature(each).parameters for each in (glinfer.load, load_model))
+    assert list(ours) == list(theirs)
+    assert {name: each.default for name, each in ours.items()} == {name: each.default for name, each in theirs.items()}
+    assert {name: each.annotation for name, each in ours.items() if name != "device"} == {
+        name: each.annotation for name, each in theirs.items() if name != "device"
+    }
+
+
+class TestTextForIds:
+    def test_of_models(self, small: Path) -> None:
+        with glinfer.load(small) as model:
+            ids = model.require_tokenizer().encode(TEXT)
+            assert np.array_equal(model.logits(TEXT), model.logits(ids))
+            assert np.array_equal(model.probs(TEXT), model.probs(ids))
+            (listed,) = model.score([TEXT])
+            assert np.array_equal(model.score(TEXT).logprobs, listed.logprobs)
+            assert model.score(TEXT).ids == ids
+        with glinfer.load(small, plan="reference") as model:
+            assert model.forward(TEXT) == model.forward(ids)
+
+    def test_of_sessions(self, small: Path) -> None:
+        with glinfer.load(small) as model, model.session() as session:
+            tokenizer = model.require_tokenizer()
+            session.prefill(TEXT)
+            assert session.ids == tokenizer.encode(TEXT)
+            session.prefill(" there")
+            assert session.ids == [*tokenizer.encode(TEXT), *tokenizer.encode(" there")]
+            with session.fork() as other:
+                other.hold("Once")
+                assert other.ids == tokenizer.encode("Once")
+            session.hold([1, 2])
+            assert session.ids == [1, 2]
+
+    def test_without_a_tokenizer_it_says_why(self, bare: Path) -> None:
+        with glinfer.load(bare) as model, model.session() as session:
+            for use in (model.logits, model.probs, model.score, session.prefill, session.hold):
+                with pytest.raises(InputError, match="no tokenizer was given"):
+                    use(TEXT)  # type: ignore[operator]
+            with pytest.raises(InputError, match="this session has no tokenizer"):
+                model.engine.session().prefill(TEXT)
+
+    def test_a_stop_string_may_stand_alone(self, small: Path) -> None:
+        with glinfer.load(small) as model:
+            whole = model.generate(TEXT, max_tokens=12, seed=1)
+            stop = whole[3:5]
+            stopped = whole[: whole.index(stop)]
+            assert model.generate(TEXT, max_tokens=12, seed=1, stop=stop) == stopped
+            assert model.generate([TEXT], max_tokens=12, seed=1, stop=stop) == [stopped]
+            with pytest.raises(InputError, match="stop strings need a text prompt"):
+                model.stream([1], stop=stop)
+
+
+def test_text_that_goes_on_has_nothing_put_before_it() -> None:
+    from glinfer.text.tokenizer import Tokenizer
+
+    class Source:
+        """Puts 1 before a text and 2 behind it."""
+
+        def ids(self, text: str, *, allow_special: bool) -> list[int]:
+            return [1, *map(ord, text), 2]
+
+    tokenizer = Tokenizer.__new__(Tokenizer)
+    tokenizer.__dict__.update(_source=Source(), _later=Source())
+    assert tokenizer.encode("ab") == [1, 97, 98, 2]
+    assert tokenizer.encode_more("ab") == [97, 98]
+    assert tokenizer.encode_more("") == []
+    tokenizer.__dict__.update(_later=SimpleNamespace(ids=lambda text, allow_special: [*map(ord, text)]))
+    assert tokenizer.encode_more("ab") == [97, 98]
