@@ -29,10 +29,15 @@ class Checked(Session):
     seen: list[str] = []  # noqa: RUF012  (the test empties it)
 
     def run(self, values: Any, **options: Any) -> int:
-        def compare(spec: DrawSpec) -> None:
-            names = {*spec.reads, *(spec.outputs if spec.adds and not spec.clears else ())}
+        held: dict[str, np.ndarray[Any, Any]] = {}
+
+        def note(spec: DrawSpec) -> None:
+            held.clear()
             # A view of a texture is read as the draw sees it: by the plan's layout.
-            held = {name: self.as_planned(name) for name in names}
+            for name in {*spec.reads, *(spec.outputs if spec.needs_output else ())}:
+                held[name] = self.as_planned(name)
+
+        def compare(spec: DrawSpec) -> None:
             expected = run_draw(spec, held, values)
             several = expected if len(spec.outputs) > 1 else [expected]
             rows, cols = spec.extent(values)
@@ -48,7 +53,7 @@ class Checked(Session):
                     assert error <= TOLERANCE, f"{spec.name}, op {spec.op}: {name} is off by {error:.2g}"
                 Checked.seen.append(spec.op)
 
-        return super().run(values, after=compare, **options)
+        return super().run(values, before=note, after=compare, **options)
 
     def as_planned(self, name: str) -> np.ndarray[Any, Any]:
         layout = self.plan.table[name].layout

@@ -184,7 +184,7 @@ class _DrawChecker:
         return self.session.read(name) if name in self.whole else self.session.read(name, *self.extents[name])
 
     def before(self, spec: DrawSpec) -> None:
-        kept = spec.writes if spec.adds and not spec.clears else ()
+        kept = spec.writes if spec.needs_output else ()
         self.inputs = {
             name: self.weights[name] if name in self.weights else self.read(name) for name in (*spec.reads, *kept)
         }

@@ -54,7 +54,7 @@ CASES = [
     KernelCase(
         "embedding_backward",
         "backward",
-        ("scatter_add", "gather_add"),
+        ("scatter_add", "gather_add", "strided_copy"),
         ("float32", "float16", "into", "gather", "gather into"),
         _check,
         _timed,
