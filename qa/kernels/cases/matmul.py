@@ -14,15 +14,15 @@ from glinfer.tensors.device import Device
 from qa.kernels.cases.case import Found, KernelCase, normal
 from qa.kernels.cases.embedding import table_of, whole_blocks
 
-_MAX_WEIGHTS = 200_000
+_MAX_WEIGHTS, _MAX_RESULTS = 200_000, 300_000
 _FLOATS = ("float32", "float16")
 _FEWEST_ROWS = {"packed": 2}
 _MOST_ROWS = {"matvec": 1}
 
 
 def columns_for(rows: int, sums_over: int) -> int:
-    """Columns of a product: about as many as rows, with few enough weights to make them quickly."""
-    return max(1, min(rows + 2, _MAX_WEIGHTS // sums_over))
+    """Columns of a product: about as many as rows, with few enough weights and results to make them quickly."""
+    return max(1, min(rows + 2, _MAX_WEIGHTS // sums_over, 1 + _MAX_RESULTS // rows))
 
 
 def _check_matmul(device: Device, rng: np.random.Generator, rows: int, cols: int, form: str) -> Sequence[Found]:
