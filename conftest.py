@@ -45,8 +45,15 @@ if importlib.util.find_spec("triton") is not None:
 
 # What was tuned or chosen on this machine before must not decide what a test runs.
 os.environ["GLINFER_CACHE"] = ""
-# Nor how wide the terminal is.
-os.environ.pop("COLUMNS", None)
+
+
+@pytest.fixture(scope="session", autouse=True)
+def usual_width() -> Iterator[None]:
+    """Nor how wide the terminal is, which the summary of the tests heeds again."""
+    width = os.environ.pop("COLUMNS", None)
+    yield
+    if width is not None:
+        os.environ["COLUMNS"] = width
 
 
 @pytest.fixture(scope="session")

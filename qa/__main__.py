@@ -23,6 +23,7 @@ _COMMANDS: Mapping[str, Callable[[], click.Command]] = {
 }
 _SECTIONS: Mapping[str, Mapping[str, str]] = {
     "Check": {
+        "flips": "Flip bits of live textures, and count which are found.",
         "kernels": "Compare every kernel with float64, and time it.",
         "same": "Compare texts of all renderers and plans, token by token.",
         "supply": "Build and test at both ends of all dependencies.",
@@ -34,6 +35,7 @@ _SECTIONS: Mapping[str, Mapping[str, str]] = {
     },
     "Measure": {
         "bench": "Time tokens beside PyTorch and llama.cpp.",
+        "check-cost": "Time checks of live textures between two tokens.",
         "products": "Time every strategy of 'matmul' on many shapes.",
     },
 }

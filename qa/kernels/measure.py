@@ -56,6 +56,14 @@ SHAPES: tuple[Shape, ...] = ((1, 1), (7, 13), (5, 33), (33, 255), (31, 257), (2,
 SMALL_SHAPES: dict[int, tuple[Shape, ...]] = {64: ((1, 1), (5, 33), (3, 131), (31, 6)), 128: ((2, 521),)}
 """Shapes to check by the largest edge of a texture: rows end inside a line of texels, or are longer than a line."""
 
+TWINS: tuple[tuple[Shape, Shape], ...] = (
+    ((7, 13), (5, 33)),
+    ((33, 255), (31, 257)),
+    ((2, 5257), (1, 20011)),
+    ((5, 33), (3, 131)),
+)
+"""Two shapes of one kind. The first form of a kernel is checked at both, others take turns where a list has both."""
+
 TABLE_BEGIN, TABLE_END = "<!-- table: begin -->", "<!-- table: end -->"
 _WARM_UPS = 2
 _MIN_SAMPLES, _MAX_SAMPLES, _SECONDS = 5, 25, 0.5
@@ -159,6 +167,12 @@ def cases_named(patterns: Sequence[str]) -> list[KernelCase]:
     return [case for case in cases if not patterns or any(fnmatchcase(case.kernel, each) for each in patterns)]
 
 
+def shapes_for(form: int, shapes: Sequence[Shape]) -> list[Shape]:
+    """The shapes at which form number ``form`` of a kernel is checked: each of them has programs of its own."""
+    left_out = {twins[(form + number) % 2] for number, twins in enumerate(TWINS) if form and {*twins} <= {*shapes}}
+    return [shape for shape in shapes if shape not in left_out]
+
+
 def error_text(error: float) -> str:
     """A relative error in two digits."""
     return "0" if error == 0 else f"{error:.1e}"
@@ -217,7 +231,6 @@ def measure_kernels(
     Raises:
         ContextError: nothing usable opens.
     """
-    opening = _Opening(device, api, limits)
     done, total = 0, (1 + len(SMALL_SHAPES) + times) * len(cases)
 
     def step(steps: int) -> None:
@@ -226,10 +239,13 @@ def measure_kernels(
         on_step(done, total)
 
     with Device(device, api=api, limits=limits) as opened:
-        renderer = opened.description
-        rounds = [_Round(None, SHAPES), *(_Round(edge, shapes) for edge, shapes in SMALL_SHAPES.items())]
+        renderer, least = opened.description, opened.context.limits
+        rounds = [_Round(SHAPES, "", device, api, limits)]
+        for edge, shapes in SMALL_SHAPES.items():
+            small = replace(least, max_texture_size=min(least.max_texture_size, edge))
+            rounds.append(_Round(shapes, f", textures of {edge} texels a side", device, api, small))
         found: list[list[_Checked]] = [[] for _ in cases]
-        for place, checked in _checks(cases, rounds, opening, min(processes, len(cases) // _CASES_EACH)):
+        for place, checked in _checks(cases, rounds, min(processes, len(cases) // _CASES_EACH)):
             found[place].append(checked)
             step(1)
         rows = []
@@ -243,33 +259,17 @@ def measure_kernels(
 
 
 @dataclass(frozen=True)
-class _Opening:
-    """The arguments of :class:`glinfer.tensors.device.Device`."""
+class _Round:
+    """The shapes that are checked on textures of one size, on a device that these arguments open."""
 
+    shapes: tuple[Shape, ...]
+    where: str
     device: str | int | None
     api: str | None
     limits: Limits | None
 
-    def open(self, edge: int | None) -> Device:
-        """A device, with textures of at most so many texels a side."""
-        limits = self.limits
-        if edge is not None:
-            with Device(self.device, api=self.api, limits=limits) as large:
-                least = large.context.limits
-            limits = replace(least, max_texture_size=min(least.max_texture_size, edge))
-        return Device(self.device, api=self.api, limits=limits)
-
-
-@dataclass(frozen=True)
-class _Round:
-    """The shapes that are checked on textures of one size."""
-
-    edge: int | None
-    shapes: tuple[Shape, ...]
-
-    @property
-    def where(self) -> str:
-        return "" if self.edge is None else f", textures of {self.edge} texels a side"
+    def open(self) -> Device:
+        return Device(self.device, api=self.api, limits=self.limits)
 
 
 @dataclass
@@ -282,13 +282,11 @@ class _Checked:
     problem: str = ""
 
 
-def _checks(
-    cases: Sequence[KernelCase], rounds: Sequence[_Round], opening: _Opening, processes: int
-) -> Iterator[tuple[int, _Checked]]:
+def _checks(cases: Sequence[KernelCase], rounds: Sequence[_Round], processes: int) -> Iterator[tuple[int, _Checked]]:
     """Check all cases in all rounds; yields the place of a case and what one round found, as they come."""
     if processes < 2:
         for number, each in enumerate(rounds):
-            with opening.open(each.edge) as device:
+            with each.open() as device:
                 for place, case in enumerate(cases):
                     yield place, _checked(case, device, each, number)
         return
@@ -300,7 +298,7 @@ def _checks(
         tasks = {}
         for number, each in enumerate(rounds):
             for part in parts:
-                tasks[pool.submit(_check_part, [known[case] for case in part], each, number, opening)] = part
+                tasks[pool.submit(_check_part, [known[case] for case in part], each, number)] = part
         for task in as_completed(tasks):
             for case, checked in zip(tasks[task], task.result(), strict=True):
                 yield places[case], checked
@@ -322,16 +320,16 @@ def _take_one_core() -> None:
     os.environ.setdefault("LP_NUM_THREADS", "0")
 
 
-def _check_part(places: Sequence[int], shapes: _Round, number: int, opening: _Opening) -> list[_Checked]:
+def _check_part(places: Sequence[int], shapes: _Round, number: int) -> list[_Checked]:
     cases = all_cases()
-    with opening.open(shapes.edge) as device:
+    with shapes.open() as device:
         return [_checked(cases[place], device, shapes, number) for place in places]
 
 
 def _checked(case: KernelCase, device: Device, shapes: _Round, number: int) -> _Checked:
     found = _Checked(number, dict.fromkeys(case.forms, 0.0))
-    for form in case.forms:
-        for shape in shapes.shapes:
+    for place, form in enumerate(case.forms):
+        for shape in shapes_for(place, shapes.shapes):
             at = f"{form} at {shape[0]}×{shape[1]}{shapes.where}"
             try:
                 error = case_error(case, device, form, shape)

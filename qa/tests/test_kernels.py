@@ -34,9 +34,11 @@ from qa.kernels.measure import (
     SMALL_SHAPES,
     TABLE_BEGIN,
     TABLE_END,
+    TWINS,
     all_cases,
     case_error,
     error_text,
+    shapes_for,
     time_case,
 )
 
@@ -152,6 +154,31 @@ def test_the_selected_shapes_are_among_those_of_the_command() -> None:
     """So that what the command has measured is no less than what is measured here."""
     assert {SELECTED, LEAST, *EXTREMES} <= set(SHAPES)
     assert WRAPPED in SMALL_SHAPES[SMALL_EDGE]
+
+
+def test_every_form_is_checked_at_one_of_two_shapes_of_a_kind() -> None:
+    for shapes in (SHAPES, *SMALL_SHAPES.values()):
+        assert shapes_for(0, shapes) == list(shapes), "the first form is checked at all"
+        kinds = [twins for twins in TWINS if {*twins} <= {*shapes}]
+        alone = {*shapes} - {shape for twins in kinds for shape in twins}
+        for form in range(1, 4):
+            found = shapes_for(form, shapes)
+            assert alone <= {*found}
+            assert all(len({*twins} & {*found}) == 1 for twins in kinds)
+        assert {*shapes_for(1, shapes), *shapes_for(2, shapes)} == {*shapes}
+
+
+@pytest.mark.slow
+def test_several_processes_find_what_one_finds() -> None:
+    cases = [case for case in CASES if case.family in ("activation", "elementwise")]
+    assert len(cases) >= 12
+    steps: list[tuple[int, int]] = []
+    alone = kernels.measure_kernels(cases, times=False)
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(kernels, "_CASES_EACH", 6)
+        together = kernels.measure_kernels(cases, times=False, processes=2, on_step=lambda *at: steps.append(at))
+    assert together == alone
+    assert steps == [(done, 3 * len(cases)) for done in range(1, 3 * len(cases) + 1)]
 
 
 # Every kernel is right

@@ -336,7 +336,7 @@ class TestInfo:
         out, _ = ran(capsys, "info", "shakespeare")
         assert re.search(r"^context +256 tokens, all positions of the model *$", out, re.MULTILINE)
         assert re.search(r"^tokenizer +byte-level BPE without words, 512 tokens *$", out, re.MULTILINE)
-        assert re.search(r"^chat template +no: this tokenizer cannot chat", out, re.MULTILINE)
+        assert re.search(r"^chat template +no: this model cannot chat: it has no chat template", out, re.MULTILINE)
 
     def test_fewer_bits_are_less_texture_memory(self, full_file: Path, capsys: Capture) -> None:
         sizes = [

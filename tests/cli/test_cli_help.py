@@ -85,7 +85,7 @@ class TestSuggestions:
         [
             ("draws", "found neither a MODEL nor --config; give one of them"),
             ("draws m --config dim=8", "found both a MODEL and --config; give one of them"),
-            ("generate m", "found neither a PROMPT nor --ids; give one of them"),
+            ("generate m", "found neither a PROMPT nor --file nor --ids; give one of them"),
             ("generate m hi --ids 1", "found both a PROMPT and --ids; give one of them"),
         ],
     )

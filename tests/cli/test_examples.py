@@ -12,6 +12,8 @@ from tiers import tiered
 pytestmark = pytest.mark.gl
 
 EXAMPLES = Path(__file__).resolve().parents[2] / "examples"
+PAGE_RENDERER = "llvmpipe (LLVM 15.0.6, 256 bits)"
+"""Where docs/diagnostics.md was written: what a feedback loop reads differs from renderer to renderer."""
 PROMISES = {
     "10_other_models.py": [
         "noise-float32.gguf: 39 tensors in F32",
@@ -89,3 +91,30 @@ def test_example(name: str, tmp_path: Path) -> None:
     assert done.returncode == 0, done.stderr
     for promise in PROMISES[name]:
         assert promise in done.stdout
+    if name == "12_planted_bugs.py" and PAGE_RENDERER in done.stdout:
+        texts, found = planted_bugs_on_the_page()
+        lines = done.stdout.splitlines()
+        assert texts == [line for line in lines if not line.startswith(("  verify", "    "))]
+        without_text = [line for line in lines if not line.startswith("  writes")]
+        assert found == without_text
+
+
+def test_the_page_has_the_bugs_in_two_parts() -> None:
+    texts, found = planted_bugs_on_the_page()
+    assert PAGE_RENDERER in texts[-1]
+    for part in (texts, found):
+        assert [line for line in part if not line.startswith(" ")] == [
+            "as it is",
+            "feedback loop",
+            "transposed weight",
+            "linear filtering",
+            "integer uniform as float",
+        ]
+
+
+def planted_bugs_on_the_page() -> tuple[list[str], list[str]]:
+    """What docs/diagnostics.md shows of example 12: what the model writes with each bug, and what verify finds."""
+    text = (EXAMPLES.parent / "docs" / "diagnostics.md").read_text("utf-8")
+    blocks = [block.partition("\n```")[0].splitlines() for block in text.split("```text\n")[1:]]
+    texts, found = (block for block in blocks if block[0] == "as it is")
+    return texts, found

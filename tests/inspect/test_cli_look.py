@@ -183,3 +183,16 @@ def test_a_folder_of_others_is_left_alone_unless_forced(capsys: Capture, tmp_pat
     ran(capsys, small, "--what", "weights", "--out", tmp_path, "--force")
     assert (tmp_path / "mine.txt").read_text() == "mine"
     assert (tmp_path / "index.html").is_file()
+
+
+@pytest.mark.slow
+def test_the_page_on_diagnostics_shows_what_is_printed(
+    capsys: Capture, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    page = (Path(__file__).resolve().parents[2] / "docs" / "diagnostics.md").read_text("utf-8")
+    command, *lines = page.partition("```console\n$ glinfer look ")[2].partition("\n```")[0].splitlines()
+    model, text, *rest = re.fullmatch(r"(\w+) \$'(.*)' (--out) (\w+)", command).groups()  # type: ignore[union-attr]
+    monkeypatch.chdir(tmp_path)
+    out, err = ran(capsys, model, text.replace("\\n", "\n"), *rest)
+    assert (out + err).splitlines() == lines
+    assert lines[1].startswith("24 tokens; "), "as the pictures have it"

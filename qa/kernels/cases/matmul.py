@@ -71,12 +71,13 @@ def _check_linear(device: Device, rng: np.random.Generator, rows: int, cols: int
     n = columns_for(rows, k)
     weight, floats = table_of(device, rng, n, k, form)
     found: list[tuple[Array, Array]] = []
+    # Beside the usual strategy, by turns: another for one row or for many. Over the shapes each format meets all four.
+    turn = (rows + cols) % 4
     with weight:
         for m in sorted({1, rows}):
             x, bias = normal(rng, m, k), normal(rng, n)
             expected = x.astype(np.float64) @ floats.T + bias
-            # One row and many take turns, by the shape, in which other strategy than the usual one they go by.
-            for strategy in (None, "small" if (rows + cols + (m == 1)) % 2 else "reduce"):
+            for strategy in (None, *[("small", "reduce")[turn % 2]] * ((m == 1) == (turn < 2))):
                 with (
                     device.tensor(x) as left,
                     device.tensor(bias) as added,

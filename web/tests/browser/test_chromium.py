@@ -85,10 +85,11 @@ def test_the_same_seed_draws_the_same_text_as_in_python(run_site: Drive, tmp_pat
     with glinfer.load("shakespeare") as model:
         assert model.tokenizer is not None
         prompt = model.tokenizer.encode("ROMEO:")
-        texts = [model.generate(prompt, max_tokens=100, temperature=0.8, seed=seed, stop_ids=()) for seed in seeds]
+        how = {"temperature": 0.8, "top_k": 0, "top_p": 1.0}
+        texts = [model.generate(prompt, max_tokens=100, seed=seed, stop_ids=(), **how) for seed in seeds]
         logits = model.logits([*prompt, *texts[-1][:99]])
-    how = {"kind": "drawn", "ids": prompt, "count": 100, "temperature": 0.8, "logits": 100}
-    found = run_site(made.folder, [{**how, "seed": seed} for seed in seeds])["results"]
+    job = {"kind": "drawn", "ids": prompt, "count": 100, "temperature": how["temperature"], "logits": 100}
+    found = run_site(made.folder, [{**job, "seed": seed} for seed in seeds])["results"]
     assert [each["ids"] for each in found] == texts
     drift = np.abs(np.array(found[-1]["logits"][-1]) - logits).max() / np.ptp(logits)
     print(f"logits of Chromium and Python differ by {drift:.1e} of their range")
