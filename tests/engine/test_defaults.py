@@ -88,6 +88,7 @@ def test_a_gguf_file_names_them_in_its_metadata(tmp_path: Path) -> None:
     assert default_sampling(written()) == USUAL
     found = default_sampling(written(temp=0.5, top_k=20, top_p=0.75, min_p=0.0625, penalty_repeat=1.25))
     assert found == SamplingOptions(0.5, 20, 0.75, 0.0625, 1.25)
+    assert default_sampling(written(temp=0.6)).temperature == 0.6  # float32 has 0.60000002384
     assert default_sampling(written(temp=-1.0)) == SamplingOptions(temperature=0)
     with pytest.raises(FormatError, match=r"m\.gguf: top_p is 7\.0"):
         default_sampling(written(top_p=7.0))

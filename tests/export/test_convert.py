@@ -185,7 +185,7 @@ def with_sampling(source: Path, named: dict[str, Any]) -> Path:
 def test_sampling_goes_from_gguf_to_files_beside_and_back(llama: Path, tmp_path: Path, named: dict[str, Any]) -> None:
     source = with_sampling(llama, named)
     (folder := tmp_path / "d").mkdir()
-    steps = [source, tmp_path / "same.gguf", folder / "m.safetensors", tmp_path / "back.gguf"]
+    steps = [source, folder / "m.safetensors", tmp_path / "back.gguf", tmp_path / "same.gguf"]
     for one, other in itertools.pairwise(steps):
         assert convert_model(one, other).parts.sampling == named
         assert named_sampling(other)[0] == named
