@@ -14,7 +14,7 @@ from glinfer.engine.capture import Inspected
 from glinfer.engine.chat import Chatting
 from glinfer.engine.closing import Closing
 from glinfer.engine.decode import DecodeSession
-from glinfer.engine.defaults import NAMES, merged
+from glinfer.engine.defaults import merged
 from glinfer.engine.engine import Engine
 from glinfer.engine.ids import check_ids, check_stop_ids, check_tokens, whole_number
 from glinfer.engine.requests import BatchRequest, BatchResult, Running, check_request
@@ -24,6 +24,7 @@ from glinfer.engine.score import TextScore
 from glinfer.engine.stream import CHUNK, TextStream, TokenStream
 from glinfer.engine.textures import TexturesReport
 from glinfer.errors import ContextError, InputError
+from glinfer.formats.sampling import NAMES
 from glinfer.models.plan import DrawTable, Plan, draw_table
 from glinfer.models.session import Session
 from glinfer.text.chat import ChatForm
