@@ -4,14 +4,14 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any, TypedDict, overload
+from typing import TYPE_CHECKING, Any, overload
 
 import numpy as np
 import numpy.typing as npt
 
 from glinfer.engine.batch import MAX_SLOTS, SchedulerOptions
 from glinfer.engine.capture import Inspected
-from glinfer.engine.chat import Chatting
+from glinfer.engine.chat import ChatOptions, Chatting
 from glinfer.engine.closing import Closing
 from glinfer.engine.decode import DecodeSession
 from glinfer.engine.defaults import merged
@@ -36,19 +36,10 @@ if TYPE_CHECKING:
 _CLOSED = "this model was closed; load it again"
 
 
-class StreamOptions(TypedDict, total=False):
+class StreamOptions(ChatOptions, total=False):
     """The options of :meth:`Model.stream`, which explains them, and of :meth:`Model.generate`."""
 
-    max_tokens: int
-    temperature: float | None
-    top_k: int | None
-    top_p: float | None
-    min_p: float | None
-    repetition_penalty: float | None
-    seed: int | None
-    stop: str | Sequence[str]
     stop_ids: Sequence[int] | None
-    on_end: Callable[[], None] | None
 
 
 @dataclass(frozen=True)
