@@ -18,7 +18,7 @@ from glinfer.errors import InputError
 from glinfer.tensors.device import Device
 from qa.kernels.cases.activation import CASES
 from qa.kernels.cases.case import KernelCase
-from qa.kernels.measure import SHAPES, SMALL_SHAPES, TABLE_BEGIN, TABLE_END, error_text
+from qa.kernels.measure import SHAPES, SMALL_SHAPES, TABLE_BEGIN, TABLE_END, error_text, shapes_for
 
 pytestmark = pytest.mark.gl
 
@@ -100,7 +100,7 @@ def test_a_kernel_that_is_none(capsys: Capture, cases: Callable[..., None], patt
     assert said.err.count("\n") == 1
 
 
-def test_every_form_is_run_at_every_shape_on_every_device(cases: Callable[..., None]) -> None:
+def test_every_form_is_run_at_its_shapes_on_every_device(cases: Callable[..., None]) -> None:
     seen: dict[int, list[tuple[str, tuple[int, int]]]] = {}
     first: list[np.ndarray[Any, Any]] = []
 
@@ -112,7 +112,11 @@ def test_every_form_is_run_at_every_shape_on_every_device(cases: Callable[..., N
     cases(dataclasses.replace(adding(0), check=check))
     assert run(["kernels", "--no-times", "--limits", "webgl2"]) == 0
     wanted = {2048: SHAPES, **SMALL_SHAPES}
-    assert seen == {edge: [(form, at) for form in ("first", "second") for at in wanted[edge]] for edge in wanted}
+    forms = list(enumerate(("first", "second")))
+    assert seen == {
+        edge: [(form, at) for place, form in forms for at in shapes_for(place, shapes)]
+        for edge, shapes in wanted.items()
+    }
     again = list(first)
     first.clear()
     assert run(["kernels", "--no-times", "--limits", "webgl2"]) == 0
