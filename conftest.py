@@ -56,6 +56,22 @@ def usual_width() -> Iterator[None]:
         os.environ["COLUMNS"] = width
 
 
+@pytest.fixture
+def prompts(monkeypatch: pytest.MonkeyPatch) -> list[list[int]]:
+    """Every sequence of ids that a stream begins with."""
+    from glinfer.engine.model import Model
+
+    seen: list[list[int]] = []
+    stream = Model.stream
+
+    def spy(self: Model, prompt: Any, **options: Any) -> Any:
+        seen.append(list(prompt))
+        return stream(self, prompt, **options)
+
+    monkeypatch.setattr(Model, "stream", spy)
+    return seen
+
+
 @pytest.fixture(scope="session")
 def golden_model(tmp_path_factory: pytest.TempPathFactory) -> ModelWriter:
     """The file of one of goldens.GAB_MODELS by its name, written when first asked for."""

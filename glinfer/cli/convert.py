@@ -32,8 +32,8 @@ def convert(
     rounds; a .gguf can have 4 to 8 bits. A Gab becomes a GPT-2 in a .gguf. TARGET appears only when it is complete,
     and may be no file of SOURCE.
 
-    Tokenizer, chat template and end tokens go along: into a .gguf, and beside the other formats, as TARGET.bpe or
-    tokenizer.json, tokenizer_config.json, chat_template.jinja and generation_config.json.
+    Tokenizer, chat template, end tokens and sampling defaults go along: into a .gguf, and beside the other formats,
+    as TARGET.bpe or tokenizer.json, tokenizer_config.json and chat_template.jinja, and generation_config.json.
 
     \b
     glinfer convert shakespeare shakespeare.gguf --dtype q8_0
@@ -56,6 +56,7 @@ def convert(
                 "parameters": checkpoint.parameter_count,
                 "tokenizer": made.parts.tokenizer is not None,
                 "chat_template": made.parts.template is not None,
+                "sampling": dict(made.parts.sampling),
                 "beside": [str(path) for path in made.beside],
             }
         )
@@ -68,6 +69,9 @@ def convert(
 
 def _inside(made: Converted) -> str:
     """What a file has taken into itself beside the weights."""
-    if made.parts.tokenizer is None or made.beside:
+    parts = made.parts
+    if made.beside:
         return ""
-    return ", with its tokenizer" + (" and chat template" if made.parts.template is not None else "")
+    has = {"tokenizer": parts.tokenizer, "chat template": parts.template, "sampling defaults": parts.sampling or None}
+    *first, last = [name for name, part in has.items() if part is not None] or [""]
+    return f", with its {', '.join(first)}{' and ' if first else ''}{last}" if last else ""

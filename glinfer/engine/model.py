@@ -4,17 +4,17 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any, TypedDict, overload
+from typing import TYPE_CHECKING, Any, overload
 
 import numpy as np
 import numpy.typing as npt
 
 from glinfer.engine.batch import MAX_SLOTS, SchedulerOptions
 from glinfer.engine.capture import Inspected
-from glinfer.engine.chat import Chatting
+from glinfer.engine.chat import ChatOptions, Chatting
 from glinfer.engine.closing import Closing
 from glinfer.engine.decode import DecodeSession
-from glinfer.engine.defaults import NAMES, merged
+from glinfer.engine.defaults import merged
 from glinfer.engine.engine import Engine
 from glinfer.engine.ids import check_ids, check_stop_ids, check_tokens, whole_number
 from glinfer.engine.requests import BatchRequest, BatchResult, Running, check_request
@@ -24,6 +24,7 @@ from glinfer.engine.score import TextScore
 from glinfer.engine.stream import CHUNK, TextStream, TokenStream
 from glinfer.engine.textures import TexturesReport
 from glinfer.errors import ContextError, InputError
+from glinfer.formats.sampling import NAMES
 from glinfer.models.plan import DrawTable, Plan, draw_table
 from glinfer.models.session import Session
 from glinfer.text.chat import ChatForm
@@ -35,19 +36,10 @@ if TYPE_CHECKING:
 _CLOSED = "this model was closed; load it again"
 
 
-class StreamOptions(TypedDict, total=False):
+class StreamOptions(ChatOptions, total=False):
     """The options of :meth:`Model.stream`, which explains them, and of :meth:`Model.generate`."""
 
-    max_tokens: int
-    temperature: float | None
-    top_k: int | None
-    top_p: float | None
-    min_p: float | None
-    repetition_penalty: float | None
-    seed: int | None
-    stop: str | Sequence[str]
     stop_ids: Sequence[int] | None
-    on_end: Callable[[], None] | None
 
 
 @dataclass(frozen=True)

@@ -1,4 +1,4 @@
-"""Converting a model: its checkpoint in another format, with tokenizer, chat template and end tokens."""
+"""Converting a model: its checkpoint in another format, with tokenizer, template, end tokens and sampling defaults."""
 
 from __future__ import annotations
 
@@ -7,6 +7,7 @@ from collections.abc import Iterable
 from dataclasses import dataclass
 from pathlib import Path
 
+from glinfer.engine.defaults import default_sampling
 from glinfer.errors import InputError
 from glinfer.formats import AS_IN_FILE, Checkpoint, find_model, load_checkpoint, replacing, save_checkpoint
 from glinfer.formats.files import AnyPath, shown
@@ -40,8 +41,8 @@ def convert_model(
 ) -> Converted:
     """Read a model and write it in the format of the target's ending.
 
-    A ``.gguf`` takes tokenizer, chat template and end tokens into itself; beside other files they are written as
-    ``TARGET.bpe``, or as ``tokenizer.json``, ``tokenizer_config.json``, ``chat_template.jinja`` and
+    A ``.gguf`` takes tokenizer, chat template, end tokens and sampling defaults into itself; beside others they are
+    ``TARGET.bpe``, or ``tokenizer.json``, ``tokenizer_config.json`` and ``chat_template.jinja``, and
     ``generation_config.json``. Everything is checked before the first byte is written.
 
     Args:
@@ -54,20 +55,23 @@ def convert_model(
     Raises:
         InputError: the target is a file of the source, another tokenizer lies beside the target, or the format cannot
             hold the model.
-        FormatError: a file is damaged, or cannot be written.
+        FormatError: a file is damaged, names sampling that is out of range, or cannot be written.
     """
     path = find_model(source)
     checkpoint = load_checkpoint(path)
     checkpoint.check_finite()
     in_itself = Path(target).suffix.lower() == ".gguf"
     parts = text_parts(path, tokenizer, checkpoint.config) if with_tokenizer else TextParts(None)
+    if parts.sampling:
+        default_sampling(path)  # refuses numbers out of range
     beside = {} if in_itself else files_beside(parts, target)
     found = (*checkpoint.files, *(() if tokenizer is None else (Path(tokenizer),)), *_own_file(parts))
     _check_target(Path(target), found)
     new = {file: data for file, data in beside.items() if not _has(file, data)}
     _check_beside(new, Path(target), found)
     metadata = gguf_metadata(parts, checkpoint.config.vocab_size) if in_itself else None
-    save_checkpoint(checkpoint, target, dtype=dtype or (AS_IN_FILE if in_itself else "float32"), tokenizer=metadata)
+    dtype = dtype or (AS_IN_FILE if in_itself else "float32")
+    save_checkpoint(checkpoint, target, dtype=dtype, tokenizer=metadata, sampling=parts.sampling)
     for file, data in new.items():
         with replacing(file) as temporary:
             temporary.write_bytes(data)

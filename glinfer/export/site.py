@@ -24,7 +24,7 @@ from typing import Any
 
 import numpy as np
 
-from glinfer.engine.defaults import NAMES, default_sampling
+from glinfer.engine.defaults import default_sampling
 from glinfer.engine.loading import read_model
 from glinfer.errors import FormatError, InputError, PlanError
 from glinfer.export.page import single_file, single_file_note
@@ -32,6 +32,7 @@ from glinfer.export.plan import PlanExport
 from glinfer.formats import BpeModel, Checkpoint, bundled_models, read_bpe
 from glinfer.formats.files import reason, shown
 from glinfer.formats.gab.bpe import is_merges_json, read_merges_json
+from glinfer.formats.sampling import NAMES
 from glinfer.gl.context import Limits
 from glinfer.gl.program import shader_root
 from glinfer.limits import MAX_SINGLE_FILE_BYTES

@@ -5,7 +5,9 @@ This room knows files, configurations and named arrays, and nothing of graphics.
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from pathlib import Path
+from typing import Any
 
 from glinfer.errors import FormatError, InputError
 from glinfer.formats.bundled import BundledModel, bundled_models, find_model
@@ -101,13 +103,18 @@ def load_checkpoint(path: AnyPath) -> Checkpoint:
 
 
 def save_checkpoint(
-    checkpoint: Checkpoint, path: AnyPath, *, dtype: str = "float32", tokenizer: Vocabulary | None = None
+    checkpoint: Checkpoint,
+    path: AnyPath,
+    *,
+    dtype: str = "float32",
+    tokenizer: Vocabulary | None = None,
+    sampling: Mapping[str, Any] | None = None,
 ) -> None:
     """Write a checkpoint in the format of the file name's ending: ``.gab``, ``.safetensors`` or ``.gguf``.
 
     ``dtype`` may be ``float16`` for safetensors: half the size, every number rounded. For GGUF it is one of
     :data:`glinfer.formats.gguf.write.DTYPES`, or ``file`` for tensors as they are,
-    and ``tokenizer`` goes into the file; other formats have no place for one.
+    and ``tokenizer`` and ``sampling`` go into the file; other formats have no place for them.
 
     Raises:
         InputError: the name ends otherwise, or the format has no such dtype.
@@ -117,7 +124,8 @@ def save_checkpoint(
     if suffix.lower() == ".safetensors":
         write_safetensors(checkpoint, path, dtype=dtype)
     elif suffix.lower() == ".gguf":
-        write_gguf(checkpoint, path, dtype=None if dtype == AS_IN_FILE else dtype, tokenizer=tokenizer)
+        of_tensors = None if dtype == AS_IN_FILE else dtype
+        write_gguf(checkpoint, path, dtype=of_tensors, tokenizer=tokenizer, sampling=sampling)
     elif suffix.lower() != ".gab":
         found = f"the name ends in {suffix!r}" if suffix else "the name has no ending"
         raise InputError(f"{shown(path)}: {found}; expected .gab, .safetensors or .gguf")

@@ -7,11 +7,11 @@ from dataclasses import dataclass
 from typing import Any
 
 from glinfer.config import ModelConfig
-from glinfer.engine.defaults import named_sampling
 from glinfer.engine.report import Report
 from glinfer.errors import ContextError, GlinferError
 from glinfer.formats import Checkpoint
 from glinfer.formats.files import AnyPath
+from glinfer.formats.sampling import named_sampling
 from glinfer.gl import egl
 from glinfer.gl.context import Device, Limits, open_device
 from glinfer.models.choice import (
@@ -125,7 +125,7 @@ def text_report(path: AnyPath, config: ModelConfig) -> dict[str, Any]:
     except GlinferError as error:
         told["end_tokens_problem"] = str(error)
     try:
-        told["sampling"] = named_sampling(path)
+        told["sampling"], _ = named_sampling(path)
     except GlinferError as error:
         told["sampling"], told["sampling_problem"] = {}, str(error)
     return told

@@ -1,8 +1,9 @@
-"""The text parts of a model - tokenizer, chat template, ids that end a text - and how they go with converted weights.
+"""The text parts of a model - tokenizer, template, end tokens, sampling - and how they go with converted weights.
 
 A ``.gguf`` has them in its metadata. Beside other files they are files under Hugging Face's names, or a ``.bpe``; both
-are what :func:`glinfer.text.tokenizer.find_tokenizer`, :func:`glinfer.text.templates.find_template` and
-:func:`glinfer.text.stops.default_stops` read again, so that the converted model has the same ids, prompts and ends.
+are what :func:`glinfer.text.tokenizer.find_tokenizer`, :func:`glinfer.text.templates.find_template`,
+:func:`glinfer.text.stops.default_stops` and :func:`glinfer.formats.sampling.named_sampling` read again, so that the
+converted model has the same ids, prompts, ends and sampling defaults.
 """
 
 from __future__ import annotations
@@ -11,20 +12,22 @@ import json
 import os
 import tempfile
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
 from glinfer.config import ModelConfig
 from glinfer.errors import InputError
-from glinfer.formats.files import AnyPath, inside, is_directory, opened
+from glinfer.formats.files import AnyPath, inside, opened
 from glinfer.formats.gab.bpe import is_merges_json
 from glinfer.formats.gguf.file import is_gguf, read_gguf_file
 from glinfer.formats.gguf.vocabulary import VOCABULARY_KEYS, padded, vocabulary_metadata
+from glinfer.formats.huggingface.files import GENERATION_CONFIG
 from glinfer.formats.json_files import read_json
+from glinfer.formats.sampling import find_generation_config, generation_config, named_sampling
 from glinfer.limits import MAX_CONFIG_BYTES
 from glinfer.text.chat import template_of
-from glinfer.text.stops import GENERATION_FILE, named_stops
+from glinfer.text.stops import named_stops
 from glinfer.text.templates import TEMPLATE_FILE, JinjaTemplate
 from glinfer.text.tokenizer import Tokenizer, find_tokenizer
 from glinfer.text.tokenizers.gguf import gguf_stops, gguf_tokenizer, named_tokens
@@ -43,14 +46,16 @@ class TextParts:
         reason: why there is none.
         template: its Jinja template, or None; the form of Gab's chats needs none.
         stops: the ids that its files name as ends of a text.
-        generation: ``generation_config.json`` beside a Hugging Face model.
+        sampling: the sampling options that its files name, not checked.
+        generation: its ``generation_config.json``, where it has one.
     """
 
     tokenizer: Tokenizer | None
     reason: str = ""
     template: JinjaTemplate | None = None
     stops: tuple[int, ...] = ()
-    generation: Mapping[str, Any] | None = None
+    sampling: Mapping[str, Any] = field(default_factory=dict)
+    generation: Path | None = None
 
     @property
     def _is_gguf(self) -> bool:
@@ -64,14 +69,12 @@ def text_parts(checkpoint: AnyPath, given: AnyPath | None, config: ModelConfig) 
         FormatError, InputError: as :func:`glinfer.text.tokenizer.find_tokenizer`, and for damaged files of the others.
     """
     tokenizer, reason = find_tokenizer(checkpoint, given, config)
+    generation = find_generation_config(checkpoint)
+    sampling, _ = named_sampling(checkpoint)
     if tokenizer is None:
-        return TextParts(None, reason)
-    folder = Path(checkpoint) if is_directory(checkpoint) else Path(checkpoint).parent
-    generation = None
-    if config.family.huggingface is not None and os.path.lexists(folder / GENERATION_FILE):
-        generation = read_json(inside(folder / GENERATION_FILE), MAX_CONFIG_BYTES)
+        return TextParts(None, reason, sampling=sampling, generation=generation)
     template, stops = template_of(checkpoint, tokenizer, config), named_stops(checkpoint, tokenizer, config)
-    return TextParts(tokenizer, "", template, stops, generation)
+    return TextParts(tokenizer, "", template, stops, sampling, generation)
 
 
 # In a GGUF file
@@ -139,11 +142,13 @@ def files_beside(parts: TextParts, target: AnyPath) -> dict[Path, bytes]:
         InputError: a ``tokenizer.json`` cannot hold the tokenizer of a GGUF file.
     """
     tokenizer, target = parts.tokenizer, Path(target)
+    found = _generation_config(parts)
+    generation = {} if found is None else {target.with_name(GENERATION_CONFIG): found}
     if tokenizer is None or tokenizer.path is None:
-        return {}
+        return generation
     source = tokenizer.path
     if not parts._is_gguf and source.suffix != ".json":
-        return {target.with_suffix(".bpe"): _read(source)}
+        return {target.with_suffix(".bpe"): _read(source), **generation}
     if parts._is_gguf:
         files = _huggingface_files(tokenizer, source)
     else:
@@ -154,10 +159,19 @@ def files_beside(parts: TextParts, target: AnyPath) -> dict[Path, bytes]:
     if parts.template is not None:
         files[TEMPLATE_FILE] = parts.template.source.encode()
         files.setdefault(CONFIG_FILE, _json(dict(parts.template.tokens)))
-    if parts.stops or parts.generation:
-        ends = {"eos_token_id": list(parts.stops)} if parts.stops else {}
-        files[GENERATION_FILE] = _json({**(parts.generation or {}), **ends})
-    return {target.with_name(name): data for name, data in files.items()}
+    return {**{target.with_name(name): data for name, data in files.items()}, **generation}
+
+
+def _generation_config(parts: TextParts) -> bytes | None:
+    """Make ``generation_config.json``: the model's own, byte for byte unless its end tokens are named elsewhere too."""
+    own = None if parts.generation is None else inside(parts.generation)
+    values = generation_config(parts.sampling) if own is None else read_json(own, MAX_CONFIG_BYTES)
+    ends = values.get("eos_token_id")
+    if parts.stops and (ends if isinstance(ends, list) else [ends]) != list(parts.stops):
+        return _json({**values, "eos_token_id": list(parts.stops)})
+    if own is not None:
+        return _read(own)
+    return _json(values) if values else None
 
 
 def _read(path: Path) -> bytes:

@@ -9,13 +9,11 @@ from glinfer.config import ModelConfig
 from glinfer.errors import FormatError
 from glinfer.formats.files import AnyPath, inside, is_directory, shown
 from glinfer.formats.gguf.file import is_gguf, read_gguf_file
-from glinfer.formats.huggingface.files import CONFIG
+from glinfer.formats.huggingface.files import CONFIG, GENERATION_CONFIG
 from glinfer.formats.json_files import quoted, read_json
 from glinfer.limits import MAX_CONFIG_BYTES
 from glinfer.text.tokenizer import END_OF_TURN, Tokenizer
 from glinfer.text.tokenizers.gguf import gguf_stops
-
-GENERATION_FILE = "generation_config.json"
 
 
 def stop_ids_of(path: AnyPath) -> tuple[int, ...]:
@@ -41,7 +39,7 @@ def stop_ids_of(path: AnyPath) -> tuple[int, ...]:
         except FormatError:  # find_tokenizer says why
             return ()
     folder = Path(path) if is_directory(path) else Path(path).parent
-    for name in (GENERATION_FILE, CONFIG):
+    for name in (GENERATION_CONFIG, CONFIG):
         file = folder / name
         if not os.path.lexists(file):
             continue

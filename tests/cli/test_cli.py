@@ -401,6 +401,7 @@ class TestConvert:
             "parameters": 46764,
             "tokenizer": True,
             "chat_template": False,
+            "sampling": {},
             "beside": [str(tmp_path / "m.bpe")],
         }
         assert back.read_bytes() == small.read_bytes()

@@ -18,7 +18,6 @@ from tokenizers import decoders, models, pre_tokenizers
 
 from glinfer.cli.app import run
 from glinfer.engine.cached import CachedSession
-from glinfer.engine.model import Model
 from glinfer.engine.prefill import MAX_SINGLE_TOKENS
 from glinfer.engine.random_model import demo_tokenizer
 from glinfer.formats import save_checkpoint, weight_shapes, write_bpe
@@ -48,20 +47,6 @@ def chat(monkeypatch: pytest.MonkeyPatch, capsys: Capture) -> Callable[..., tupl
         return status, said.out, said.err
 
     return talk
-
-
-@pytest.fixture
-def prompts(monkeypatch: pytest.MonkeyPatch) -> list[list[int]]:
-    """Every sequence of ids that a stream begins with."""
-    seen: list[list[int]] = []
-    stream = Model.stream
-
-    def spy(self: Model, prompt: Any, **options: Any) -> Any:
-        seen.append(list(prompt))
-        return stream(self, prompt, **options)
-
-    monkeypatch.setattr(Model, "stream", spy)
-    return seen
 
 
 def write_script(folder: Path, turns: Sequence[tuple[str, list[int]]], *, think: bool = False) -> Path:

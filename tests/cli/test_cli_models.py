@@ -21,7 +21,6 @@ from tokenizers import decoders, models, pre_tokenizers, trainers
 import glinfer
 from glinfer.cli.app import run
 from glinfer.config import ModelConfig
-from glinfer.engine.model import Model
 from glinfer.engine.random_model import demo_tokenizer
 from glinfer.formats import (
     Checkpoint,
@@ -289,18 +288,6 @@ class TestGenerate:
 
 
 class TestChat:
-    @pytest.fixture
-    def prompts(self, monkeypatch: pytest.MonkeyPatch) -> list[list[int]]:
-        seen: list[list[int]] = []
-        stream = Model.stream
-
-        def spy(self: Model, prompt: Any, **options: Any) -> Any:
-            seen.append(list(prompt))
-            return stream(self, prompt, **options)
-
-        monkeypatch.setattr(Model, "stream", spy)
-        return seen
-
     def typed(self, monkeypatch: pytest.MonkeyPatch, text: str) -> None:
         monkeypatch.setattr("sys.stdin", io.TextIOWrapper(io.BytesIO(text.encode()), encoding="utf-8"))
 

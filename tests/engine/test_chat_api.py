@@ -51,20 +51,6 @@ def model(tmp_path: Path) -> Iterator[Model]:
         yield opened
 
 
-@pytest.fixture
-def prompts(monkeypatch: pytest.MonkeyPatch) -> list[list[int]]:
-    """Every sequence of ids that a stream begins with."""
-    seen: list[list[int]] = []
-    stream = Model.stream
-
-    def spy(self: Model, prompt: Any, **options: Any) -> Any:
-        seen.append(list(prompt))
-        return stream(self, prompt, **options)
-
-    monkeypatch.setattr(Model, "stream", spy)
-    return seen
-
-
 def test_a_reply_is_a_string_that_says_how_it_came_to_be(model: Model, prompts: list[list[int]]) -> None:
     reply = model.chat("hi")
     assert (reply, reply + "!", reply.finish_reason) == ("héy", "héy!", "stop")

@@ -12,6 +12,7 @@ from typing import Any
 import moderngl
 import numpy as np
 import pytest
+from agreement import agree
 from goldens import ModelWriter
 from made_models import mixed, of_family, opened
 from scripted_models import FAST_SMALL_DRAWS, FAST_TAIL_DRAWS, random_file
@@ -116,7 +117,7 @@ class TestHolding:
             session.step(ids[2])
             session.prefill(np.array(ids[3:]))
             assert (session.ids, len(session)) == (ids, 5)
-            assert np.array_equal(session.logits(), expected)
+            assert agree(session.logits(), expected)
             np.testing.assert_allclose(short.logits(ids), expected, atol=1e-6)
 
     def test_logits_are_read_once_and_are_a_copy(self, short: Model) -> None:
@@ -127,7 +128,7 @@ class TestHolding:
             issued = session.draws_issued
             kept = logits.copy()
             logits[:] = 0
-            assert np.array_equal(session.logits(), kept)
+            assert agree(session.logits(), kept)
             assert session.draws_issued == issued
 
     def test_probabilities_are_the_softmax_of_the_logits(self, short: Model) -> None:
@@ -148,9 +149,9 @@ class TestHolding:
                 session.rewind(count)
                 assert session.ids == ids[: 5 - count]
                 if count < 5:
-                    assert np.array_equal(session.logits(), fresh(short, ids[: 5 - count]))
+                    assert agree(session.logits(), fresh(short, ids[: 5 - count]))
                 session.prefill([7, 8])
-                assert np.array_equal(session.logits(), fresh(short, [*ids[: 5 - count], 7, 8]))
+                assert agree(session.logits(), fresh(short, [*ids[: 5 - count], 7, 8]))
 
     def test_numbers_that_cannot_be_change_nothing(self, short: Model) -> None:
         with short.session() as session:
@@ -190,7 +191,7 @@ class TestHolding:
                 session.hold(ids)
                 assert session.ids == ids
                 if ids:
-                    assert np.array_equal(session.logits(), fresh(short, ids))
+                    assert agree(session.logits(), fresh(short, ids))
 
     def test_choices_are_the_samplers(self, short: Model) -> None:
         with short.session() as session, short.session() as other:
@@ -211,7 +212,7 @@ class TestHolding:
                 chosen = session.generate_ids(2, Sampler(options))
                 session.prefill([7, 8])
                 assert session.ids == [1, 2, *chosen, 7, 8]
-                assert np.array_equal(session.logits(), fresh(short, session.ids))
+                assert agree(session.logits(), fresh(short, session.ids))
 
     def test_every_length_up_to_a_full_context(self, short: Model, tinies: dict[str, Path]) -> None:
         path = tinies[short.config.model_type]
@@ -230,11 +231,11 @@ class TestHolding:
             assert (len(session), session.dropped) == (8, 0)
             session.step(8)
             assert (session.ids, session.dropped) == ([4, 5, 6, 7, 8], 4)
-            assert np.array_equal(session.logits(), fresh(short, [4, 5, 6, 7, 8]))
+            assert agree(session.logits(), fresh(short, [4, 5, 6, 7, 8]))
             session.prefill(range(10, 30))
             assert session.dropped == 4 * 6
             assert session.ids == [*range(25, 30)]
-            assert np.array_equal(session.logits(), fresh(short, session.ids))
+            assert agree(session.logits(), fresh(short, session.ids))
 
     def test_a_token_that_is_only_chosen_needs_no_place(self, short: Model) -> None:
         with short.session() as session:
@@ -242,7 +243,7 @@ class TestHolding:
             first = session.generate_ids(2)
             assert (len(session), session.dropped, session.room) == (9, 0, 4)
             expected = fresh(short, [*range(4, 7), *first])
-            assert np.array_equal(session.logits(), expected)
+            assert agree(session.logits(), expected)
             assert (session.ids, session.dropped) == ([4, 5, 6, *first], 4)
             assert session.generate_ids(1) == [int(expected.argmax())]
 
@@ -288,9 +289,9 @@ class TestHolding:
                     third.step(6)
                     for one, ids in ((session, [1, 2, 3, 5]), (other, [1, 2, 3, 4]), (third, [1, 2, 3, 4, 6])):
                         assert one.ids == ids
-                        assert np.array_equal(one.logits(), fresh(short, ids))
+                        assert agree(one.logits(), fresh(short, ids))
             session.rewind(2)
-            assert np.array_equal(session.logits(), fresh(short, [1, 2]))
+            assert agree(session.logits(), fresh(short, [1, 2]))
 
     def test_a_fork_in_every_state_knows_what_its_parent_knows(self, short: Model) -> None:
         states: list[Callable[[DecodeSession], Any]] = [
@@ -309,7 +310,7 @@ class TestHolding:
                     assert (other.ids, other.dropped) == (session.ids, session.dropped)
                     session.step(9)
                     session.rewind(1)
-                    assert np.array_equal(other.logits(), session.logits())
+                    assert agree(other.logits(), session.logits())
                     assert other.generate_ids(9) == session.generate_ids(9)
 
     def test_forks_close_in_any_order(self, short: Model) -> None:
@@ -324,9 +325,9 @@ class TestHolding:
                 for other in sessions:
                     if not other.closed:
                         other.step(3)
-                        assert np.array_equal(other.logits(), fresh(short, other.ids))
+                        assert agree(other.logits(), fresh(short, other.ids))
         expected = short.logits([1, 2])
-        assert np.array_equal(short.logits([1, 2]), expected), "the model itself goes on"
+        assert agree(short.logits([1, 2]), expected), "the model itself goes on"
 
     def test_a_closed_one_says_so(self, short: Model) -> None:
         session = short.session()
@@ -396,7 +397,7 @@ class TestCached:
                 other.prefill(range(MAX_SINGLE_TOKENS + 1))
                 assert other.draws_issued == body + 1 + chunk
                 with other.fork() as third:
-                    assert np.array_equal(third.logits(), other.logits())
+                    assert agree(third.logits(), other.logits())
                     assert third.draws_issued == body + 1, "what is left of a token is not copied: it runs once more"
                 assert other.draws_issued == body + 1 + chunk + rest - 1
             assert count() == 0
@@ -524,10 +525,10 @@ class TestCached:
                     first.step(token)
                     if other is not None:
                         second.step(other)
-                assert np.array_equal(first.logits(), expected[0])
-                assert np.array_equal(second.logits(), expected[1])
+                assert agree(first.logits(), expected[0])
+                assert agree(second.logits(), expected[1])
                 two.close()
-                assert np.array_equal(first.fork().logits(), expected[0])
+                assert agree(first.fork().logits(), expected[0])
 
     def test_an_interrupt_leaves_what_is_true(self, model: Model, monkeypatch: pytest.MonkeyPatch) -> None:
         """A Ctrl-C before any of the runs of a chunk; whatever is asked next is right."""

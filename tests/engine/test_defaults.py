@@ -11,12 +11,13 @@ import pytest
 from scripted_models import SMALL, random_file
 
 import glinfer
-from glinfer.engine.defaults import NAMES, USUAL, default_sampling, merged, named_sampling
+from glinfer.engine.defaults import USUAL, default_sampling, merged
 from glinfer.engine.random_model import demo_tokenizer
 from glinfer.engine.sampler import NEUTRAL, SamplingOptions
 from glinfer.errors import FormatError, InputError
 from glinfer.export.site import export_web
 from glinfer.formats import write_bpe
+from glinfer.formats.sampling import NAMES, named_sampling
 
 PROMPT = [13, 132, 251, 70]
 
@@ -30,7 +31,7 @@ def test_files_that_name_nothing_get_the_usual_defaults(tmp_path: Path) -> None:
     assert (
         default_sampling("shakespeare") == default_sampling(tmp_path) == default_sampling(tmp_path / "m.gab") == USUAL
     )
-    assert named_sampling(tmp_path) == {}
+    assert named_sampling(tmp_path)[0] == {}
     assert default_sampling(write(tmp_path, {"eos_token_id": 2, "temperature": None})) == USUAL
     assert default_sampling(write(tmp_path, {"do_sample": True})) == USUAL
     assert (USUAL.temperature, USUAL.top_k, USUAL.top_p, USUAL.min_p, USUAL.repetition_penalty) == (0.7, 40, 0.95, 0, 1)
@@ -87,6 +88,7 @@ def test_a_gguf_file_names_them_in_its_metadata(tmp_path: Path) -> None:
     assert default_sampling(written()) == USUAL
     found = default_sampling(written(temp=0.5, top_k=20, top_p=0.75, min_p=0.0625, penalty_repeat=1.25))
     assert found == SamplingOptions(0.5, 20, 0.75, 0.0625, 1.25)
+    assert default_sampling(written(temp=0.6)).temperature == 0.6  # float32 has 0.60000002384
     assert default_sampling(written(temp=-1.0)) == SamplingOptions(temperature=0)
     with pytest.raises(FormatError, match=r"m\.gguf: top_p is 7\.0"):
         default_sampling(written(top_p=7.0))

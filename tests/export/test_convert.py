@@ -3,18 +3,23 @@
 from __future__ import annotations
 
 import dataclasses
+import itertools
 import json
 import shutil
 from pathlib import Path
+from typing import Any
 
 import pytest
 from goldens.gguf_models import K, byte_level
 
+from glinfer.engine.defaults import USUAL, default_sampling
 from glinfer.engine.random_model import demo_tokenizer
-from glinfer.errors import InputError
+from glinfer.errors import FormatError, InputError
 from glinfer.export.convert import convert_model
 from glinfer.formats import load_checkpoint, random_checkpoint, write_bpe
+from glinfer.formats.gguf.file import read_gguf_file
 from glinfer.formats.gguf.write import write_gguf
+from glinfer.formats.sampling import named_sampling
 from glinfer.text.stops import default_stops
 from glinfer.text.templates import find_template
 from glinfer.text.tokenizer import find_tokenizer
@@ -158,3 +163,83 @@ def test_a_gab_names_formats_that_hold_the_dtype(gab: Path, tmp_path: Path, dtyp
     for ending in (".safetensors", ".gguf"):
         if ending in named:
             convert_model(gab, tmp_path / f"y{ending}", dtype=dtype)
+
+
+GREEDY = {"temperature": 0.0, "top_p": 0.8}
+NAMED = {"temperature": 0.6, "top_k": 20, "top_p": 0.95, "min_p": 0.05, "repetition_penalty": 1.1}
+
+
+def with_sampling(source: Path, named: dict[str, Any]) -> Path:
+    """The model of a GGUF file in another one, whose metadata name sampling options; another model's lie beside."""
+    made = load_checkpoint(source)
+    (folder := source.parent / "named").mkdir()
+    (folder / "generation_config.json").write_text('{"temperature": 9.0, "eos_token_id": 1}')
+    metadata = read_gguf_file(source).metadata
+    write_gguf(made, folder / "n.gguf", tokenizer=metadata, sampling=named)
+    return folder / "n.gguf"
+
+
+@pytest.mark.parametrize(
+    "named", [NAMED, GREEDY, {"repetition_penalty": 1.3}, {"top_k": 5}, {"temperature": 0.123456789123}, {}]
+)
+def test_sampling_goes_from_gguf_to_files_beside_and_back(llama: Path, tmp_path: Path, named: dict[str, Any]) -> None:
+    source = with_sampling(llama, named)
+    (folder := tmp_path / "d").mkdir()
+    steps = [source, folder / "m.safetensors", tmp_path / "back.gguf", tmp_path / "same.gguf"]
+    for one, other in itertools.pairwise(steps):
+        assert convert_model(one, other).parts.sampling == named
+        assert named_sampling(other)[0] == named
+        assert default_sampling(other) == default_sampling(source)
+    values = json.loads((folder / "generation_config.json").read_text())
+    ends = {"eos_token_id": values["eos_token_id"]}
+    if named == GREEDY:
+        assert values == {"do_sample": False, "top_p": 0.8, **ends}  # transformers refuses a temperature of 0
+    else:
+        assert values == {**({"do_sample": True} if named.keys() - {"repetition_penalty"} else {}), **named, **ends}
+
+
+@pytest.mark.parametrize(
+    ("values", "metadata"),
+    [
+        ({"do_sample": False, "temperature": 0.7, "top_k": 30}, {"temp": 0, "top_k": 30}),
+        ({"do_sample": True, "temperature": 0.5, "top_p": 1}, {"temp": 0.5, "top_p": 1}),
+        ({"min_p": 0.25, "repetition_penalty": 1.5, "max_length": 9}, {"min_p": 0.25, "penalty_repeat": 1.5}),
+        ({"temperature": 1e300, "repetition_penalty": 1e-60}, {"temp": 1e300, "penalty_repeat": 1e-60}),
+        ({"temperature": 0.6000000238418579}, {"temp": 0.6000000238418579}),
+        ({"top_k": 10**30}, {"top_k": 2**31 - 1}),
+    ],
+)
+def test_a_generation_config_goes_into_a_gguf(
+    gab: Path, tmp_path: Path, values: dict[str, Any], metadata: dict[str, float]
+) -> None:
+    (gab.parent / "generation_config.json").write_text(json.dumps(values))
+    gab.with_suffix(".bpe").unlink()  # the sampling of a model without a tokenizer goes along too
+    convert_model(gab, tmp_path / "g.gguf")
+    start = "general.sampling."
+    found = read_gguf_file(tmp_path / "g.gguf").metadata
+    assert {key.removeprefix(start): value for key, value in found.items() if key.startswith(start)} == metadata
+    same = default_sampling(tmp_path / "g.gguf")
+    assert same == dataclasses.replace(default_sampling(gab), top_k=min(values.get("top_k", 0), 2**31 - 1))
+    convert_model(gab, tmp_path / "bare.gguf", with_tokenizer=False)
+    assert default_sampling(tmp_path / "bare.gguf") == USUAL
+
+
+def test_a_generation_config_is_copied_and_may_stay_where_it_is(gab: Path, tmp_path: Path) -> None:
+    own = gab.with_name("generation_config.json")
+    own.write_text('{ "temperature":0.5,\n"max_length": 9 }')
+    for folder in (tmp_path, gab.parent):
+        made = convert_model(gab, folder / "new.safetensors")
+        assert made.beside == (folder / "new.bpe", folder / own.name)
+        assert (folder / own.name).read_bytes() == own.read_bytes()
+    own.write_text('{"temperature": 0.25}')
+    with pytest.raises(InputError, match=r"generation_config.json: found another model's"):
+        convert_model(gab, tmp_path / "new.safetensors")
+
+
+@pytest.mark.parametrize("ending", [".gguf", ".safetensors"])
+def test_sampling_out_of_range_is_refused_before_anything_is_written(gab: Path, tmp_path: Path, ending: str) -> None:
+    gab.with_name("generation_config.json").write_text('{"top_p": 7}')
+    before = contents(tmp_path)
+    with pytest.raises(FormatError, match=r"generation_config\.json: top_p is 7; expected a number from 0 to 1"):
+        convert_model(gab, tmp_path / f"m{ending}")
+    assert contents(tmp_path) == before

@@ -10,6 +10,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from agreement import agree
 from scripted_models import SMALL
 from tiers import tiered
 
@@ -177,7 +178,7 @@ class TestNothingIsLeftBehind:
             assert model.device.live_objects() == before
             # The last token alone is run again, over what the caches hold of the others.
             assert (model.logits([*ids, 8]) != expected).any()
-            assert (model.logits(ids) == expected).all()
+            assert agree(model.logits(ids), expected)
 
     def test_an_interrupted_profile_releases_its_queries(self, device: Device, monkeypatch: pytest.MonkeyPatch) -> None:
         engine = engine_of(device, SMALL)

@@ -180,6 +180,7 @@ def test_a_hopeless_candidate_is_not_measured_to_the_end() -> None:
 class TestSearch:
     def test_the_faster_kernels_win(self, small: Path, device: Device, monkeypatch: Patch) -> None:
         favour(monkeypatch, unroll=2, quad=False)
+        favour_rows(monkeypatch)
         report = tune(device, load_checkpoint(small), "q8", seconds=1000)
         default = default_for(device)
         assert report.tuned.kernels == dataclasses.replace(default, unroll=2, quad=False)

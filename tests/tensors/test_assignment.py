@@ -161,7 +161,7 @@ def test_values_of_another_type(dev: Device) -> None:
     for value in (numbers, numbers.astype(np.float64), dev.tensor(numbers)):
         x = dev.zeros((2, 5), "float16")
         x[1] = value
-        assert same_bits(x.numpy()[1], halves)
+        assert np.array_equal(x.numpy()[1], halves, equal_nan=True), "renderers choose the bits of NaN"
     whole = dev.zeros(3, "int32")
     whole[1:] = np.int64([-(2**31), 5])
     floats = dev.zeros(3)

@@ -18,6 +18,7 @@ from glinfer.formats.gguf.config import ROPE_FREQS, form_of, metadata_of
 from glinfer.formats.gguf.model import rows_for_file
 from glinfer.formats.gguf.vocabulary import Vocabulary, vocabulary_metadata
 from glinfer.formats.packed import block_weights, row_bytes
+from glinfer.formats.sampling import sampling_metadata
 from glinfer.formats.tensors import StoredTensor, stored_tensors, weight_shapes
 from glinfer.quant.formats import F16
 from glinfer.quant.ggml import pack
@@ -97,6 +98,7 @@ def write_gguf(
     *,
     dtype: str | None = "float32",
     tokenizer: Vocabulary | None = None,
+    sampling: Mapping[str, Any] | None = None,
 ) -> None:
     """Write a GGUF file of version 3. A model of the family ``gab`` becomes one of GPT-2's architecture.
 
@@ -109,6 +111,7 @@ def write_gguf(
         dtype: what matrices become, one of :data:`DTYPES`; None leaves each as it is.
         tokenizer: a BPE1 vocabulary, or what a ``tokenizer.json`` of a byte-level BPE holds; with None the file has no
             vocabulary, and token ids alone go in and out.
+        sampling: checked sampling defaults that the file names, as of :func:`glinfer.formats.sampling.named_sampling`.
 
     Raises:
         InputError: there is no such dtype; GGUF cannot express the model or its tokenizer; a weight is too large for
@@ -124,6 +127,7 @@ def write_gguf(
         checkpoint = as_relative(checkpoint)
     form = form_of(checkpoint.config.family)
     metadata.update(vocabulary_metadata(tokenizer, checkpoint.config.vocab_size))
+    metadata.update(sampling_metadata(sampling or {}))
     if dtype is not None:
         metadata["general.file_type"] = int(gguf.LlamaFileType[DTYPES[dtype][1]])
     planned = [
@@ -174,7 +178,13 @@ def _write(
     factors: FloatArray | None,
     planned: list[_Planned],
 ) -> None:
-    add = {bool: writer.add_bool, int: writer.add_uint32, float: writer.add_float32, str: writer.add_string}
+    add = {
+        bool: writer.add_bool,
+        int: writer.add_uint32,
+        float: writer.add_float32,
+        np.float64: writer.add_float64,
+        str: writer.add_string,
+    }
     for key, value in metadata.items():
         add.get(type(value), writer.add_array)(key, value)
     for each in planned:

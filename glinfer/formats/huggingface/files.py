@@ -16,6 +16,7 @@ from glinfer.formats.safetensors_file import FoundTensor, read_header
 from glinfer.limits import MAX_INDEX_BYTES
 
 CONFIG = "config.json"
+GENERATION_CONFIG = "generation_config.json"
 WEIGHTS = "model.safetensors"
 INDEX = "model.safetensors.index.json"
 OTHER_WEIGHTS = ("pytorch_model.bin", "pytorch_model.bin.index.json", "tf_model.h5", "flax_model.msgpack")

@@ -1,0 +1,112 @@
+"""The sampling options that a model's files name, read from them and written into those of another format.
+
+A GGUF file names them in ``general.sampling.*`` of its metadata, any other model in ``generation_config.json``. Here
+they have the names of the fields of SamplingOptions, which are those of ``generation_config.json``.
+"""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+from glinfer.formats.bundled import find_model
+from glinfer.formats.files import AnyPath, inside, is_directory, shown
+from glinfer.formats.gguf.file import is_gguf, read_gguf_file
+from glinfer.formats.huggingface.files import GENERATION_CONFIG
+from glinfer.formats.json_files import read_json
+from glinfer.limits import MAX_CONFIG_BYTES
+
+_GGUF = "general.sampling."
+# Names in GGUF files, by the fields of SamplingOptions; the sources are gguf-py and common/common.cpp of llama.cpp.
+_GGUF_NAMES = {
+    "temperature": "temp",
+    "top_k": "top_k",
+    "top_p": "top_p",
+    "min_p": "min_p",
+    "repetition_penalty": "penalty_repeat",
+}
+_MAX_TOP_K = 2**31 - 1  # llama.cpp reads an int32; no vocabulary has more tokens
+NAMES = tuple(_GGUF_NAMES)
+"""The options of a sampler that a model's files may name."""
+
+
+def find_generation_config(path: AnyPath) -> Path | None:
+    """Find the ``generation_config.json`` of a model; None for a GGUF file, and where there is no such file."""
+    if is_gguf(path):
+        return None
+    file = (Path(path) if is_directory(path) else Path(path).parent) / GENERATION_CONFIG
+    return file if os.path.lexists(file) else None
+
+
+def named_sampling(path: AnyPath) -> tuple[dict[str, Any], str]:
+    """The sampling options that a model's files name, not checked, and the file that names them, for messages.
+
+    ``do_sample: false`` of a ``generation_config.json`` is a temperature of 0. A number that is exactly a float32 is
+    told by its shortest decimal, 0.6 instead of 0.60000002384, so that it is the same in files of every format.
+
+    Args:
+        path: the model's file or directory, or the name of a bundled model.
+
+    Raises:
+        FormatError: the file cannot be read.
+        InputError: the package gguf, which reads GGUF files, is not installed.
+    """
+    path = find_model(path)
+    if is_gguf(path):
+        named, source = _in_metadata(read_gguf_file(path).metadata), shown(path)
+    elif (file := find_generation_config(path)) is not None:
+        named, source = _in_generation_config(read_json(inside(file), MAX_CONFIG_BYTES)), shown(file)
+    else:
+        return {}, ""
+    return {name: _shortest(value) if isinstance(value, float) else value for name, value in named.items()}, source
+
+
+def sampling_metadata(named: Mapping[str, Any]) -> dict[str, Any]:
+    """The metadata of a GGUF file that name checked options: float32, or float64 where that loses digits."""
+    values: dict[str, Any] = {}
+    for name, value in named.items():
+        if name == "top_k":
+            found: Any = min(int(value), _MAX_TOP_K)
+        else:
+            with np.errstate(over="ignore"):
+                fits = _shortest(float(np.float32(value))) == value
+            found = float(value) if fits else np.float64(value)
+        values[_GGUF + _GGUF_NAMES[name]] = found
+    return values
+
+
+def generation_config(named: Mapping[str, Any]) -> dict[str, Any]:
+    """The values of a ``generation_config.json`` that name checked options.
+
+    transformers refuses a temperature of 0, and samples only where ``do_sample`` is true.
+    """
+    if named.get("temperature") == 0:
+        return {"do_sample": False, **{name: value for name, value in named.items() if name != "temperature"}}
+    return {**({"do_sample": True} if named.keys() - {"repetition_penalty"} else {}), **named}
+
+
+def _in_metadata(metadata: Mapping[str, Any]) -> dict[str, Any]:
+    found = {name: metadata.get(_GGUF + key) for name, key in _GGUF_NAMES.items()}
+    named = {name: value for name, value in found.items() if value is not None}
+    for name in ("temperature", "top_k"):  # llama.cpp takes negative ones for 0
+        if isinstance(named.get(name), (int, float)):
+            named[name] = max(named[name], 0)
+    return named
+
+
+def _in_generation_config(values: Mapping[str, Any]) -> dict[str, Any]:
+    named = {name: values[name] for name in NAMES if values.get(name) is not None}
+    if values.get("do_sample") is False:
+        named["temperature"] = 0.0
+    return named
+
+
+def _shortest(value: float) -> float:
+    """A number that is exactly a float32 by the shortest decimal that names it; any other as it is."""
+    with np.errstate(over="ignore"):
+        single = np.float32(value)
+    return float(str(single)) if float(single) == value else value
