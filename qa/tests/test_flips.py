@@ -30,8 +30,8 @@ def test_a_few_bits_of_each_kind(device: Device, family: str, weights: str) -> N
 
 
 @pytest.mark.slow
-def test_two_hundred_of_two_hundred(device: Device) -> None:
-    report = flip_everywhere(device, count=200, clean=200)
+def test_bits_of_every_family_and_format(device: Device) -> None:
+    report = flip_everywhere(device, count=15, clean=15)  # 200 in `python -m qa flips`, which takes minutes
     assert report.passed
     assert {count.family for count in report.flips} == set(FLIPPED_FAMILIES)
     assert {count.weights for count in report.flips} == set(FLIPPED_FORMATS)
