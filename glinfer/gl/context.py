@@ -313,6 +313,10 @@ def open_device(device: str | int | None = None, *, api: str | None = None, limi
     api = api or os.environ.get("GLINFER_API") or os.environ.get("GLINFER_GL") or "es"  # the older name
     if api not in _API_NAMES:
         raise ContextError(f"unknown OpenGL flavour {api!r}; expected one of {', '.join(_API_NAMES)}")
+    if limits is not None and not isinstance(limits, Limits):
+        raise ContextError(
+            f"limits is {limits!r}; expected None or glinfer.gl.context.Limits, such as Limits.webgl2_minimum()"
+        )
     faults.note_start()
     choice = str(os.environ.get("GLINFER_DEVICE", "auto") if device is None else device) or "auto"
     if choice != "auto" and not (choice.isdecimal() and len(choice) <= _MAX_INDEX_DIGITS):

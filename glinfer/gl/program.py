@@ -21,6 +21,7 @@ import numpy as np
 from glinfer.errors import PlanError, ShaderError
 from glinfer.gl.context import Device
 from glinfer.gl.raw import GL_SAMPLERS
+from glinfer.gl.signals import signals_held
 
 VERTEX_SHADER = "common/triangle.vert"
 BLOCKS_SHADER = "common/blocks.vert"
@@ -143,7 +144,8 @@ class Program:
         device.activate()
         device.adopt(self)  # before it exists: an interrupt right behind its creation finds it owned
         try:
-            self.gl = device.gl.program(vertex_shader=vertex.text, fragment_shader=fragment.text)
+            with signals_held():  # moderngl does not survive a Ctrl-C within
+                self.gl = device.gl.program(vertex_shader=vertex.text, fragment_shader=fragment.text)
             self.vertex_array = device.gl.vertex_array(self.gl, [])
             members = {name: self.gl[name] for name in self.gl}
             self._uniforms.update(

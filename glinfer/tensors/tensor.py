@@ -70,16 +70,26 @@ class Tensor:
 
     Attributes:
         device: where it is.
-        shape: as NumPy has it.
+        shape: as NumPy has it; it is not changed in place.
         dtype: ``float32``, ``float16``, ``int32``, or the name of a packed format such as ``Q4_K``, see
             :data:`glinfer.quant.formats.BLOCK_FORMATS`.
     """
 
     def __init__(self, device: TensorDevice, storage: Storage, shape: Shape, dtype: str) -> None:
         """Hold a storage as an array of this shape and type; see :meth:`glinfer.Device.tensor`."""
-        self.device, self.shape, self.dtype = device, shape, dtype
+        self.device, self._shape, self._dtype = device, shape, dtype
         self._storage: Storage | None = storage
         storage.hold()
+
+    @property
+    def shape(self) -> Shape:
+        """The length of each axis; :meth:`reshape` makes a tensor of another one."""
+        return self._shape
+
+    @property
+    def dtype(self) -> str:
+        """The type of the elements."""
+        return self._dtype
 
     @property
     def storage(self) -> Storage:

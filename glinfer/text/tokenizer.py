@@ -23,7 +23,7 @@ from tokenizers.trainers import BpeTrainer
 
 from glinfer.config import ModelConfig
 from glinfer.errors import FormatError, InputError
-from glinfer.formats.files import AnyPath, inside, is_directory, opened
+from glinfer.formats.files import AnyPath, check_path, inside, is_directory, opened
 from glinfer.formats.gab.bpe import BpeModel, is_merges_json, read_bpe, read_merges_json
 from glinfer.formats.gguf.file import is_gguf
 from glinfer.formats.gguf.vocabulary import Vocabulary
@@ -241,7 +241,9 @@ class Tokenizer:
 
 
 def _encodable(text: str) -> str:
-    """Return the text if UTF-8 can express it."""
+    """Return the text if it is one, and UTF-8 can express it."""
+    if not isinstance(text, str):
+        raise InputError(f"the text is {type(text).__name__}; expected a str")
     try:
         text.encode("utf-8")
     except UnicodeEncodeError as error:
@@ -298,6 +300,8 @@ def find_tokenizer(
         FormatError: the given one cannot be read.
     """
     if given is not None:
+        if not isinstance(given, Tokenizer):
+            check_path("the tokenizer", given)
         chosen = given if isinstance(given, Tokenizer) else Tokenizer.from_file(given)
         if not chosen.fits(config):
             raise InputError(

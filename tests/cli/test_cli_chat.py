@@ -197,7 +197,9 @@ def test_halves_of_a_control_token_on_both_sides_of_a_border_stay_apart(
         ("/think", "thinking is on"),
         ("/nonsense", "there is no command /nonsense; /help lists them"),
         ("/", "there is no command /; /help lists them"),
-        ("/Reset", "there is no command /Reset; /help lists them"),
+        ("/Reset", "there is no command /Reset; did you mean /reset? /help lists them"),
+        ("/sav talk", "there is no command /sav; did you mean /save? /help lists them"),
+        ("/exit", "there is no command /exit; did you mean /quit? /help lists them"),
     ],
     keep=(0, 1, 5, 9, 19, 20),
 )

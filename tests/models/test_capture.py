@@ -195,7 +195,7 @@ def test_a_name_that_a_plan_has_not_is_answered_with_the_nearest(plan: str, patt
 
 def test_bad_captures_are_refused_in_one_line(monkeypatch: pytest.MonkeyPatch) -> None:
     with opened(checkpoint("gab")) as model:
-        for patterns in ([], [3]):
+        for patterns in ([], [3], 3, None, "", ["logits", ""]):
             with pytest.raises(InputError, match="expected names such as"):
                 model.capture(patterns, IDS)  # type: ignore[arg-type]
         with pytest.raises(InputError, match="101"):

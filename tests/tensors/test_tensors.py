@@ -99,6 +99,15 @@ def test_what_it_says_of_itself(dev: Device) -> None:
     assert "OpenGL" in dev.description
 
 
+@pytest.mark.parametrize("name", ["shape", "dtype"])
+def test_shape_and_type_stay(dev: Device, name: str) -> None:
+    """A shape that was set would no longer be that of the texture."""
+    tensor = dev.tensor([[1, 2, 3]])
+    with pytest.raises(AttributeError):
+        setattr(tensor, name, (3,))
+    assert (tensor.shape, tensor.dtype) == ((1, 3), "int32")
+
+
 @pytest.mark.parametrize(
     ("values", "dtype", "expected"),
     [

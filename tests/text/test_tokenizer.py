@@ -7,6 +7,7 @@ import re
 import subprocess
 import sys
 from pathlib import Path
+from typing import Any
 
 import pytest
 from counting import calls_of
@@ -183,6 +184,13 @@ def test_ids_that_are_no_whole_numbers() -> None:
         SMALL_TOKENIZER.decode([97.0])  # type: ignore[list-item]
     with pytest.raises(InputError, match="a token is a str; expected a whole number"):
         SMALL_TOKENIZER.decode("ab")  # type: ignore[arg-type]
+
+
+@pytest.mark.parametrize("text", [3, None, b"ab", ["ab"]])
+def test_what_is_no_text_is_one_line(text: Any) -> None:
+    for encode in (SMALL_TOKENIZER.encode, SMALL_TOKENIZER.encode_more):
+        with pytest.raises(InputError, match=rf"\Athe text is {type(text).__name__}; expected a str\Z"):
+            encode(text)
 
 
 @pytest.mark.parametrize("allow_special", [True, False])

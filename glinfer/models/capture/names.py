@@ -314,9 +314,9 @@ def chosen(points: Mapping[str, CapturePoint], patterns: str | Sequence[str], pl
     Raises:
         InputError: a pattern matches no name of the plan; the message offers the nearest names.
     """
-    wanted = [patterns] if isinstance(patterns, str) else list(patterns)
-    if not wanted or not all(isinstance(pattern, str) for pattern in wanted):
-        raise InputError(f"found {wanted!r}; expected names such as blocks.*.attn.q, one or a list of them")
+    wanted = list(patterns) if isinstance(patterns, Iterable) and not isinstance(patterns, str) else [patterns]
+    if not wanted or not all(isinstance(pattern, str) and pattern for pattern in wanted):
+        raise InputError(f"found {patterns!r}; expected names such as blocks.*.attn.q, one or a list of them")
     for pattern in wanted:
         if not any(fnmatchcase(name, pattern) for name in points):
             raise InputError(f"plan {plan} has no {pattern}; {_advice(points, pattern, plan)}")
