@@ -236,7 +236,8 @@ def _place(
         y, x, channel = (int(random.integers(edge)) for edge in shape)
         return x, y, channel
     marks = layout.pack(np.tile(columns.astype(np.float32), (layout.rows, 1))).reshape(shape)
-    y, x, channel = random.choice(np.argwhere(marks)).tolist()
+    places = np.argwhere(marks)
+    y, x, channel = (int(edge) for edge in places[random.integers(len(places))])
     return x, y, channel
 
 
