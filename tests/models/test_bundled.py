@@ -110,7 +110,7 @@ def test_a_model_of_an_installed_package(package: Path, name: str) -> None:
     ("name", "words"),
     [
         ("pkg:llm_nobody", "no package of that name is installed; install it with pip, or give a path"),
-        ("pkg:", "no package of that name is installed"),
+        ("pkg:", "found no name of a package; expected one"),
         ("pkg:../llm_tiny", "no package of that name is installed"),
         ("pkg:llm_tiny/other.gab", "found no model file in"),
         ("pkg:llm_tiny/../tiny.gab", "found no model file in"),
