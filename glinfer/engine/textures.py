@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Iterator, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from itertools import compress
 from typing import NamedTuple
 
@@ -220,7 +220,7 @@ class TextureComparison:
     def _located(self, weight: _Weight, lines: list[int]) -> TextureCheck:
         """The check of a weight with differing lines; with their texels, if the weights are to be had."""
         described = self._described(weight.tensor)
-        check = _with(described, identical=False, lines=tuple(lines[:MAX_TEXELS]))
+        check = replace(described, identical=False, lines=tuple(lines[:MAX_TEXELS]))
         try:
             expected = weight.texture.layout.pack(weight_matrix(weight.tensor, self._source()))
         except InputError:
@@ -245,10 +245,6 @@ def _checked_share(share: float) -> float:
     return float(share)
 
 
-def _with(check: TextureCheck, **changes: object) -> TextureCheck:
-    return TextureCheck(**{**vars(check), **changes})
-
-
 def _differences(check: TextureCheck, layout: TexelLayout, found: Array, expected: Array) -> TextureCheck:
     """The check of a texture with the differences of its texels."""
     channels = layout.format.channels
@@ -268,7 +264,7 @@ def _differences(check: TextureCheck, layout: TexelLayout, found: Array, expecte
     with np.errstate(invalid="ignore", over="ignore"):
         values, others = (each.reshape(shape)[differ].astype(np.float64) for each in (found, expected))
         gaps = np.abs(values - others)
-    return _with(
+    return replace(
         check,
         identical=False,
         differing=int(np.count_nonzero(differ)),
